@@ -61,12 +61,6 @@ impl<P: AsRef<[u8]>> Bridge<P> {
     }
 
     /// Takes in a packet along `way`. `now` must not descend.
-    ///
-    /// # Errors
-    /// The reason for a drop, as from [`Link::push`]; the drop is counted.
-    ///
-    /// # Panics
-    /// If there is no such link.
     pub fn handle_packet(
         &mut self,
         now: Instant,
@@ -98,9 +92,6 @@ impl<P: AsRef<[u8]>> Bridge<P> {
     }
 
     /// The counters of `way`.
-    ///
-    /// # Panics
-    /// If there is no such link.
     pub fn stats(&self, way: LinkDirection) -> &LinkStats {
         self.links[way.link][way.direction as usize].stats()
     }

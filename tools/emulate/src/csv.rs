@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Columns may be in any order, and all but `t_ms` may be absent. A column without values takes its
-//! value from [`Unknown`]; a first known value also holds before its time. Empty lines and lines
+//! default: 20 Mbit/s, [`UNKNOWN_RTT`], no loss. A first known value also holds before its time. Empty lines and lines
 //! that begin with `#` are skipped. A recording repeats; its last row lasts as long as the row
 //! before it, unless there is a column `bytes`.
 
@@ -26,39 +26,17 @@ use std::time::Duration;
 use roadweave_proto::Rate;
 
 use crate::capacity::{Capacity, Opportunities};
+use crate::drive::Drive;
 use crate::error::TraceError;
 use crate::timeline::Timeline;
 use crate::trace::Trace;
 
-/// The values of columns that a recording lacks.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Unknown {
-    /// Capacity: 20 Mbit/s by default.
-    pub capacity: Rate,
-    /// Round-trip time of the idle link: 50 ms by default.
-    pub rtt: Duration,
-    /// Share of packets lost, 0..=1: none by default.
-    pub loss: f64,
-}
+/// The round-trip time of recordings that lack it.
+pub const UNKNOWN_RTT: Duration = Duration::from_millis(50);
 
-impl Default for Unknown {
-    fn default() -> Self {
-        Self { capacity: Rate::from_kbps(20_000), rtt: Duration::from_millis(50), loss: 0.0 }
-    }
-}
-
-impl Unknown {
-    /// A constant link with these values.
-    pub fn trace(&self) -> Trace {
-        Trace::constant(self.capacity, self.rtt / 2).with_loss(Timeline::constant(self.loss))
-    }
-}
-
-/// Parses the trace in `text`; errors name `file`.
-///
-/// # Errors
-/// [`TraceError::Format`] with the location and the remedy.
-pub fn parse_csv(file: &str, text: &str, unknown: Unknown) -> Result<Trace, TraceError> {
+/// Parses the trace in `text`, of a link with the round-trip time `rtt` unless it has one; errors
+/// name `file`.
+pub fn parse_csv(file: &str, text: &str, rtt: Duration) -> Result<Trace, TraceError> {
     let mut lines = text.lines().enumerate().filter(|(_, line)| {
         let line = line.trim();
         !line.is_empty() && !line.starts_with('#')
@@ -100,14 +78,14 @@ pub fn parse_csv(file: &str, text: &str, unknown: Unknown) -> Result<Trace, Trac
         let problem = "the recording is over within a millisecond".into();
         return Err(at(last).error(problem, "t_ms counts milliseconds; at least 1 is needed"));
     }
-    build(&times, &columns, has_bytes, unknown)
+    build(&times, &columns, has_bytes, rtt)
 }
 
 fn build(
     times: &[u64],
     columns: &[Vec<Option<f64>>; FIELDS.len()],
     has_bytes: bool,
-    unknown: Unknown,
+    unknown_rtt: Duration,
 ) -> Result<Trace, TraceError> {
     let length = length(times, has_bytes);
     let rates = timeline(times, length, &columns[CAPACITY], |kbps| {
@@ -119,12 +97,12 @@ fn build(
     let loss = timeline(times, length, &columns[LOSS], |share| share)?;
     let capacity = match opportunities(times, length, &columns[BYTES]).filter(|_| has_bytes) {
         Some(opportunities) => Capacity::Opportunities(opportunities),
-        None => Capacity::Rates(rates.unwrap_or_else(|| Timeline::constant(unknown.capacity))),
+        None => Capacity::Rates(rates.unwrap_or_else(|| Timeline::constant(Drive::DOWNLINK))),
     };
     Ok(Trace::new(
         capacity,
-        delay.or(rtt).unwrap_or_else(|| Timeline::constant(unknown.rtt / 2)),
-        loss.unwrap_or_else(|| Timeline::constant(unknown.loss)),
+        delay.or(rtt).unwrap_or_else(|| Timeline::constant(unknown_rtt / 2)),
+        loss.unwrap_or_else(|| Timeline::constant(0.0)),
     ))
 }
 

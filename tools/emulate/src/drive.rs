@@ -9,7 +9,7 @@ use roadweave_proto::Rate;
 
 use crate::bridge::Direction;
 use crate::capacity::Capacity;
-use crate::csv::Unknown;
+use crate::csv::UNKNOWN_RTT;
 use crate::error::TraceError;
 use crate::load::read_trace;
 use crate::synthetic::{Operator, synthetic_trace};
@@ -68,15 +68,11 @@ impl Drive {
     /// `<name>.csv` and `<name>.down.csv`, or in Mahimahi's format, which has neither delay nor
     /// loss, `<name>.up` or `<name>.mm` and `<name>.down`, also as `<name>_up.mm` and
     /// `<name>_down.mm`.
-    ///
-    /// # Errors
-    /// As of [`LinkFiles::of_directory`], and if a recording cannot be read.
     pub fn read(dir: &Path) -> Result<Self, TraceError> {
         let link = |files: LinkFiles| {
-            let mut link =
-                DriveLink::from_uplink(files.name, read_trace(&files.up, Unknown::default())?);
+            let mut link = DriveLink::from_uplink(files.name, read_trace(&files.up, UNKNOWN_RTT)?);
             if let Some(down) = files.down {
-                link.down = read_trace(&down, Unknown::default())?;
+                link.down = read_trace(&down, UNKNOWN_RTT)?;
             }
             Ok(link)
         };
@@ -92,10 +88,6 @@ impl Drive {
 
 impl LinkFiles {
     /// The recordings in `dir`, ordered by link, at least one; other files are ignored.
-    ///
-    /// # Errors
-    /// [`TraceError`] if the directory cannot be read or contains no recording, a downlink has no
-    /// uplink, or one direction of a link occurs twice.
     pub fn of_directory(dir: &Path) -> Result<Vec<Self>, TraceError> {
         let failed = |source| TraceError::Read { file: dir.into(), source };
         let mut ups: BTreeMap<String, PathBuf> = BTreeMap::new();
@@ -197,7 +189,6 @@ mod tests {
         drive
     }
 
-    // One test, since all cases use the same directory name.
     #[test]
     fn a_directory_is_a_drive() {
         let csv = [

@@ -13,7 +13,7 @@ use roadweave_proto::{Instant, Rate, SplitMix64};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::csv::Unknown;
+use crate::csv::UNKNOWN_RTT;
 use crate::drive::{Drive, DriveLink};
 use crate::error::TraceError;
 use crate::link::{Jitter, LinkSettings};
@@ -46,18 +46,12 @@ impl DuplexLink {
     }
 
     /// The links of a drive.
-    ///
-    /// # Errors
-    /// [`LinkError`] if the drive has no link, too many, or names that cannot be interfaces.
     pub fn of_drive(drive: &Drive, seed: u64) -> Result<Vec<Self>, LinkError> {
         let links = drive.links.iter().zip(0..);
         checked(links.map(|(link, index)| Self::new(link, index, seed)).collect())
     }
 
     /// The links of a file; paths are relative to `dir`.
-    ///
-    /// # Errors
-    /// [`LinkError`] with the link, the field and the fix.
     pub fn of_fields(fields: &[LinkFields], seed: u64, dir: &Path) -> Result<Vec<Self>, LinkError> {
         let links = fields.iter().enumerate();
         checked(
@@ -128,7 +122,6 @@ pub enum LinkError {
     Trace(#[from] TraceError),
 }
 
-/// Rejects duplicate names, and names that cannot be interfaces.
 fn checked(links: Vec<DuplexLink>) -> Result<Vec<DuplexLink>, LinkError> {
     let count = links.len();
     if !(1..=LINKS_MAX).contains(&count) {
@@ -167,14 +160,13 @@ impl LinkFields {
     }
 
     fn drive_link(&self, index: usize, seed: u64, dir: &Path) -> Result<DriveLink, LinkError> {
-        let unknown = Unknown::default();
         let mut link = match (&self.trace, &self.operator) {
             (Some(_), Some(_)) => {
                 let cure = "a link has a trace or an operator, not both";
                 return refuse(index, "operator", "there is a trace already", cure);
             }
             (Some(file), None) => {
-                DriveLink::from_uplink(&*self.name, read_trace(&dir.join(file), unknown)?)
+                DriveLink::from_uplink(&*self.name, read_trace(&dir.join(file), UNKNOWN_RTT)?)
             }
             (None, Some(name)) => {
                 let cure = "an operator is att, verizon, tmobile or lte";
@@ -189,12 +181,12 @@ impl LinkFields {
                     let cure = "a link has a trace, an operator or a fixed rate_kbps";
                     return refuse(index, "rate_kbps", "absent", cure);
                 };
-                let trace = Trace::constant(Rate::from_kbps(kbps), unknown.rtt / 2);
+                let trace = Trace::constant(Rate::from_kbps(kbps), UNKNOWN_RTT / 2);
                 DriveLink::symmetric(&*self.name, trace)
             }
         };
         if let Some(file) = &self.trace_down {
-            link.down = read_trace(&dir.join(file), unknown)?;
+            link.down = read_trace(&dir.join(file), UNKNOWN_RTT)?;
         }
         if let Some(kbps) = self.rate_kbps {
             link.up = link.up.with_capacity(Rate::from_kbps(kbps));

@@ -31,7 +31,7 @@ mod trace;
 
 pub use bridge::{Bridge, Direction, LinkDirection};
 pub use capacity::{Capacity, Opportunities, Transmitter};
-pub use csv::{Unknown, format_csv};
+pub use csv::{UNKNOWN_RTT, format_csv};
 pub use drive::{Drive, DriveLink, LinkFiles};
 pub use duplex::{DuplexLink, LINKS_MAX, LinkError, LinkFields};
 pub use error::TraceError;

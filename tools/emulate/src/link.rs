@@ -130,10 +130,6 @@ impl<T> Link<T> {
     /// Accepts a packet of `bytes` bytes. `now` must not decrease.
     ///
     /// `Ok` does not mean that it will arrive: a sender does not learn of loss in transit.
-    ///
-    /// # Errors
-    /// [`DropReason::LinkQueueFull`] if the queue has no room, [`DropReason::LinkLoss`] if the link
-    /// is dead or the packet exceeds the MTU. Both are counted.
     pub fn push(&mut self, now: Instant, bytes: usize, packet: T) -> Result<(), DropReason> {
         self.forget_departed(now);
         let number = self.stats.pushed;

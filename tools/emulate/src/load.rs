@@ -3,35 +3,31 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+use std::time::Duration;
 
 use crate::capacity::{Capacity, Opportunities};
-use crate::csv::{Unknown, parse_csv};
+use crate::csv::parse_csv;
 use crate::error::TraceError;
 use crate::mahimahi::parse_mahimahi;
+use crate::timeline::Timeline;
 use crate::trace::Trace;
 
 /// The largest accepted trace file, bytes.
 pub const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// Reads the delivery opportunities of a Mahimahi trace.
-///
-/// # Errors
-/// [`TraceError`] if the file cannot be read, is too large or breaks its format.
 pub fn read_mahimahi(file: &Path) -> Result<Opportunities, TraceError> {
     parse_mahimahi(&file.display().to_string(), &read(file)?)
 }
 
-/// Reads a CSV trace (`.csv`), or otherwise Mahimahi's format, to which `unknown` adds delay and
-/// loss.
-///
-/// # Errors
-/// [`TraceError`] if the file cannot be read, is too large or breaks its format.
-pub fn read_trace(file: &Path, unknown: Unknown) -> Result<Trace, TraceError> {
+/// Reads a CSV trace (`.csv`), or otherwise Mahimahi's format, which has neither delay nor loss.
+/// `rtt` is the round-trip time if the file has none.
+pub fn read_trace(file: &Path, rtt: Duration) -> Result<Trace, TraceError> {
     if file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv")) {
-        return parse_csv(&file.display().to_string(), &read(file)?, unknown);
+        return parse_csv(&file.display().to_string(), &read(file)?, rtt);
     }
     let opportunities = Capacity::Opportunities(read_mahimahi(file)?);
-    Ok(unknown.trace().with_capacity(opportunities))
+    Ok(Trace::new(opportunities, Timeline::constant(rtt / 2), Timeline::constant(0.0)))
 }
 
 fn read(file: &Path) -> Result<String, TraceError> {
@@ -46,9 +42,6 @@ fn read(file: &Path) -> Result<String, TraceError> {
 }
 
 /// The bytes of a file, at most `bytes_max`, which also bounds devices and pipes.
-///
-/// # Errors
-/// If the file cannot be read, and [`io::ErrorKind::FileTooLarge`].
 pub fn read_at_most(file: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(file)?.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -62,10 +55,11 @@ pub fn read_at_most(file: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::csv::UNKNOWN_RTT;
 
     #[test]
     fn a_file_without_an_end_is_too_large() {
-        let error = read_trace(Path::new("/dev/zero"), Unknown::default()).unwrap_err();
+        let error = read_trace(Path::new("/dev/zero"), UNKNOWN_RTT).unwrap_err();
         assert!(matches!(error, TraceError::TooLarge { .. }), "{error}");
     }
 

@@ -66,7 +66,6 @@ impl LossProcess {
 mod tests {
     use super::*;
 
-    /// The share lost, and the mean length of a run of losses.
     fn run(model: GilbertElliott, packets: usize) -> (f64, f64) {
         let mut random = Random::new(3);
         let mut process = LossProcess::new(model);

@@ -14,9 +14,6 @@ use crate::timeline::nanos;
 use crate::trace::Trace;
 
 /// Parses the delivery opportunities in `text`; errors name `file`.
-///
-/// # Errors
-/// [`TraceError::Format`] with the location and the fix.
 pub fn parse_mahimahi(file: &str, text: &str) -> Result<Opportunities, TraceError> {
     let error = |line: usize, problem: String, cure: &str| TraceError::Format {
         file: file.into(),
@@ -91,7 +88,6 @@ impl Lines {
         }
     }
 
-    /// Adds bytes at `bps` from `from` to `until`, ns.
     fn flow(&mut self, from: u64, until: u64, bps: u64) {
         let before = self.gathered;
         let all = before + u128::from(until - from) * u128::from(bps);

@@ -85,7 +85,6 @@ impl Trace {
         ))
     }
 
-    /// Length of one pass; a second for a constant trace.
     pub(crate) fn one_pass(&self) -> Duration {
         self.length().unwrap_or(CONSTANT).max(Duration::from_nanos(1))
     }
@@ -102,7 +101,6 @@ fn part_of<V: Copy + PartialEq>(timeline: &Timeline<V>, from: u64, lasting: u64)
     repeating(steps, Duration::from_nanos(lasting))
 }
 
-/// A timeline with a value per `step`.
 pub(crate) fn stepped<V: Copy + PartialEq>(
     values: impl Iterator<Item = V>,
     step: Duration,

@@ -317,7 +317,6 @@ impl Lengths {
     }
 }
 
-/// Durations without capacity, ms, in the first `length` of `capacity`.
 fn gaps(capacity: &Capacity, length: Duration) -> Vec<f64> {
     let end = nanos(length);
     let mut gaps = Vec::new();
@@ -355,7 +354,6 @@ fn gaps(capacity: &Capacity, length: Duration) -> Vec<f64> {
     gaps
 }
 
-/// The times of probes within `length`; at least one.
 fn probes(length: Duration) -> impl Iterator<Item = Duration> {
     let count = nanos(length).div_ceil(nanos(PROBE)).max(1);
     (0..count).map(|probe| Duration::from_nanos(probe * nanos(PROBE)))
@@ -377,7 +375,6 @@ const BIN: Duration = Duration::from_millis(500);
 /// Lags of the autocorrelation, in [`BIN`]s.
 const LAGS: [usize; 3] = [1, 10, 20];
 const PROBE: Duration = Duration::from_millis(200);
-/// The threshold of a dip, bit/s.
 const LOW_BPS: f64 = 1e6;
 /// A round-trip time this far above the median is a spike, ms.
 const SPIKE_MS: f64 = 100.0;

@@ -80,7 +80,6 @@ struct Character {
     spikes: f64,
 }
 
-/// How the logarithm of the round-trip time changes between spikes.
 struct Wander {
     /// The deviation of the lasting part.
     deviation: f64,
@@ -203,7 +202,6 @@ fn blackouts(random: &mut Random, operator: &Operator, length: Duration) -> Time
     stepped(values, PROBE, length)
 }
 
-/// Number of steps that begin before `length`; at least one.
 fn steps(length: Duration, step: Duration) -> usize {
     usize::try_from(nanos(length).div_ceil(nanos(step))).unwrap_or(usize::MAX).max(1)
 }

@@ -62,10 +62,6 @@ impl<V: Copy> Timeline<V> {
     }
 
     /// A timeline of `steps`, each a start and a value, that ends at `length`.
-    ///
-    /// # Errors
-    /// [`TimelineError`] unless the first step is at zero, each step is later than the previous
-    /// one, and `length` is later than all.
     pub fn new(
         steps: impl IntoIterator<Item = (Duration, V)>,
         length: Duration,
@@ -127,7 +123,6 @@ impl<V: Copy> Timeline<V> {
         means
     }
 
-    /// Number of values in one pass.
     pub(crate) fn steps(&self) -> usize {
         self.steps.len()
     }
@@ -151,9 +146,6 @@ impl<V: Copy> Timeline<V> {
 impl<V: Copy + PartialEq> Timeline<V> {
     /// A timeline of `values`, each with its start, that repeats after `length`; values equal to
     /// the previous one are left out.
-    ///
-    /// # Errors
-    /// Those of [`Timeline::new`].
     pub fn of_changes(
         values: impl IntoIterator<Item = (Duration, V)>,
         length: Duration,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use roadweave_emulate::{
-    Capacity, Direction, FILE_BYTES_MAX, Opportunities, Trace, Unknown, format_csv, format_mahimahi,
+    Capacity, Direction, FILE_BYTES_MAX, Opportunities, Trace, format_csv, format_mahimahi,
 };
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
@@ -65,9 +65,8 @@ enum Format {
 
 impl ConvertArgs {
     pub fn run(&self) -> anyhow::Result<()> {
-        let unknown =
-            Unknown { rtt: Duration::from_secs_f64(self.rtt / 1e3), ..Unknown::default() };
-        let recordings = inputs::read_all(&self.inputs, unknown)?;
+        let rtt = Duration::from_secs_f64(self.rtt / 1e3);
+        let recordings = inputs::read_all(&self.inputs, rtt)?;
         let is_file =
             matches!((&self.inputs[..], &recordings[..]), ([input], [_]) if !input.is_dir());
         match &self.out {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use roadweave_emulate::{
-    Direction, PairStatistics, RoundTripStatistics, Trace, TraceStatistics, Unknown,
+    Direction, PairStatistics, RoundTripStatistics, Trace, TraceStatistics, UNKNOWN_RTT,
 };
 use roadweave_lab::class::Class;
 use roadweave_proto::Rate;
@@ -89,7 +89,7 @@ struct PairInfo {
 
 impl InfoArgs {
     pub fn run(&self) -> anyhow::Result<()> {
-        let recordings = inputs::read_all(&self.recordings, Unknown::default())?;
+        let recordings = inputs::read_all(&self.recordings, UNKNOWN_RTT)?;
         let parts = recordings.into_iter().map(|it| it.part(self.part));
         let recordings = parts.collect::<Result<Vec<Recording>, BadInput>>()?;
         Info::of(&recordings, self.bitrate).print(self.json)

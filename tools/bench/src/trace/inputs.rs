@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use roadweave_emulate::{Capacity, Direction, LinkFiles, Trace, TraceError, Unknown, read_trace};
+use roadweave_emulate::{Capacity, Direction, LinkFiles, Trace, TraceError, read_trace};
 use roadweave_terminal::exit::BadInput;
 
 use super::Section;
@@ -87,21 +87,21 @@ impl RecordedLink {
     }
 }
 
-pub fn read_all(paths: &[PathBuf], unknown: Unknown) -> Result<Vec<Recording>, BadInput> {
+pub fn read_all(paths: &[PathBuf], rtt: Duration) -> Result<Vec<Recording>, BadInput> {
     let mut recordings = Vec::new();
     for path in paths {
         if path.is_dir() {
-            recordings.extend(directory(path, unknown)?);
+            recordings.extend(directory(path, rtt)?);
         } else {
-            recordings.push(file(path, unknown)?);
+            recordings.push(file(path, rtt)?);
         }
     }
     Ok(recordings)
 }
 
 /// Reads `path`: a file or a single drive.
-pub fn read_one(path: &Path, unknown: Unknown) -> Result<Recording, BadInput> {
-    let mut recordings = read_all(&[path.to_owned()], unknown)?;
+pub fn read_one(path: &Path, rtt: Duration) -> Result<Recording, BadInput> {
+    let mut recordings = read_all(&[path.to_owned()], rtt)?;
     match (recordings.pop(), recordings.len()) {
         (Some(recording), 0) => Ok(recording),
         (_, more) => {
@@ -111,27 +111,27 @@ pub fn read_one(path: &Path, unknown: Unknown) -> Result<Recording, BadInput> {
     }
 }
 
-fn file(path: &Path, unknown: Unknown) -> Result<Recording, BadInput> {
+fn file(path: &Path, rtt: Duration) -> Result<Recording, BadInput> {
     let stem = || path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let (name, direction) = LinkFiles::name_of(path)
         .map_or_else(|| (stem(), Direction::Up), |(name, way)| (name.to_owned(), way));
-    let trace = read_trace(path, unknown).map_err(BadInput::new)?;
+    let trace = read_trace(path, rtt).map_err(BadInput::new)?;
     let link = RecordedLink { name, first: (direction, trace), down: None };
     Ok(Recording { name: name_of(path), path: path.to_owned(), links: vec![link] })
 }
 
-fn drive(directory: &Path, unknown: Unknown) -> Result<Recording, TraceError> {
+fn drive(directory: &Path, rtt: Duration) -> Result<Recording, TraceError> {
     let mut links = Vec::new();
     for LinkFiles { name, up, down } in LinkFiles::of_directory(directory)? {
-        let up = read_trace(&up, unknown)?;
-        let down = down.map(|down| read_trace(&down, unknown)).transpose()?;
+        let up = read_trace(&up, rtt)?;
+        let down = down.map(|down| read_trace(&down, rtt)).transpose()?;
         links.push(RecordedLink { name, first: (Direction::Up, up), down });
     }
     Ok(Recording { name: name_of(directory), path: directory.to_owned(), links })
 }
 
 /// The drives in `directory` by name, or else the directory itself.
-fn directory(directory: &Path, unknown: Unknown) -> Result<Vec<Recording>, BadInput> {
+fn directory(directory: &Path, rtt: Duration) -> Result<Vec<Recording>, BadInput> {
     let failed = |error| BadInput::new(format!("{}: {error}", directory.display()));
     let mut folders = Vec::new();
     for entry in fs::read_dir(directory).map_err(failed)? {
@@ -140,14 +140,14 @@ fn directory(directory: &Path, unknown: Unknown) -> Result<Vec<Recording>, BadIn
     folders.sort_unstable();
     let mut drives = Vec::new();
     for folder in folders {
-        match drive(&folder, unknown) {
+        match drive(&folder, rtt) {
             Ok(recording) => drives.push(recording),
             Err(TraceError::EmptyDrive { .. }) => {}
             Err(error) => return Err(BadInput::new(error)),
         }
     }
     if drives.is_empty() {
-        drives.push(drive(directory, unknown).map_err(BadInput::new)?);
+        drives.push(drive(directory, rtt).map_err(BadInput::new)?);
     }
     Ok(drives)
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use roadweave_emulate::{LENGTH_MAX, RoundTripStatistics, Trace, TraceStatistics, Unknown};
+use roadweave_emulate::{LENGTH_MAX, RoundTripStatistics, Trace, TraceStatistics, UNKNOWN_RTT};
 use roadweave_lab::class::Class;
 use roadweave_lab::figures::Timeline;
 use roadweave_lab::report::charts::{self, Curve};
@@ -47,7 +47,7 @@ Examples:
 
 impl PlotArgs {
     pub fn run(&self) -> anyhow::Result<()> {
-        let recording = inputs::read_one(&self.recording, Unknown::default())?.part(self.part)?;
+        let recording = inputs::read_one(&self.recording, UNKNOWN_RTT)?.part(self.part)?;
         let is_svg = self.out.extension().is_some_and(|it| it.eq_ignore_ascii_case("svg"));
         let text = match is_svg {
             true => page::standalone(&time_line(&recording, self.bitrate).draw()),

@@ -2,7 +2,7 @@ use super::*;
 use crate::timeline::AtEnd;
 
 fn parse(text: &str) -> Result<Trace, String> {
-    parse_csv("x.csv", text, Unknown::default()).map_err(|error| error.to_string())
+    parse_csv("x.csv", text, UNKNOWN_RTT).map_err(|error| error.to_string())
 }
 
 fn rates(trace: &Trace) -> &Timeline<Rate> {
@@ -79,7 +79,6 @@ fn bytes_are_delivery_opportunities_and_the_last_row_ends_the_recording() {
     let at = |at| (trace.delay().at(at), trace.loss().at(at));
     assert_eq!(at(ms(0)), (Duration::from_micros(21_500), 0.5));
     assert_eq!(at(ms(9)), (ms(30), 0.5));
-    // The next pass; delay and loss of the last row do not count.
     assert_eq!(at(ms(10)), at(ms(0)));
     assert_eq!(trace.length(), Some(ms(10)));
 }

@@ -51,7 +51,6 @@ pub fn format_csv(trace: &Trace) -> String {
     }
 }
 
-/// A row for each of `times`, with changed delays and losses only, and none at `length`.
 fn rows(
     header: &str,
     trace: &Trace,

@@ -21,7 +21,6 @@ fn mbps(rate: u64, delay_ms: u32) -> Trace {
     Trace::constant(Rate::from_kbps(rate * 1_000), MS * delay_ms)
 }
 
-/// Rates in kbit/s, each with its start in ms.
 fn rates<const N: usize>(kbps: [(u32, u64); N], length_ms: u32, at_end: AtEnd) -> Capacity {
     let rates = kbps.map(|(at, kbps)| (MS * at, Rate::from_kbps(kbps)));
     Capacity::Rates(Timeline::new(rates, MS * length_ms, at_end).unwrap())
@@ -31,7 +30,6 @@ fn opportunities(opportunities: Option<Opportunities>) -> Trace {
     mbps(0, 0).with_capacity(Capacity::Opportunities(opportunities.unwrap()))
 }
 
-/// All arriving packets with their arrival times.
 fn drain(link: &mut Link<u32>) -> Vec<(Instant, u32)> {
     let mut arrived = Vec::new();
     while let Some(at) = link.poll_timeout() {
@@ -41,14 +39,12 @@ fn drain(link: &mut Link<u32>) -> Vec<(Instant, u32)> {
     arrived
 }
 
-/// Pushes packets of (ms, bytes), numbered from 0.
 fn push(link: &mut Link<u32>, packets: &[(u64, usize)]) {
     for (&(at, bytes), number) in packets.iter().zip(0..) {
         link.push(Instant::from_millis(at), bytes, number).unwrap();
     }
 }
 
-/// Drains packets, numbered from 0, that arrive at these ms.
 fn check_arrivals(link: &mut Link<u32>, expected_ms: &[u64]) {
     let expected = expected_ms.iter().map(|&at| Instant::from_millis(at)).zip(0_u32..);
     assert_eq!(drain(link), expected.collect::<Vec<_>>());
@@ -63,7 +59,6 @@ fn packets_wait_for_each_other_and_idle_time_gives_no_credit() {
 
 #[test]
 fn the_rate_holds_across_its_changes_to_the_byte() {
-    // 45,000 bytes in 30 ms.
     let rates = rates([(0, 12_000), (10, 0), (20, 24_000)], 30, AtEnd::Repeat);
     let trace = mbps(1, 0).with_capacity(rates);
     let mut link = link_with(trace, |settings| settings.queue_bytes = usize::MAX);
@@ -210,7 +205,6 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A link with all features in use.
 fn busy_link(seed: u64, reorders: bool) -> Link<u32> {
     let capacity = rates([(0, 8_000), (40, 0), (60, 900)], 90, AtEnd::Repeat);
     link_with(mbps(1, 4).with_capacity(capacity), |settings| {

@@ -23,7 +23,6 @@ impl Quantiles {
         self.0.iter().sum::<f64>() / self.0.len().max(1) as f64
     }
 
-    /// The share of values below `limit`, 0..=1.
     pub(super) fn share_below(&self, limit: f64) -> f64 {
         self.0.partition_point(|&value| value < limit) as f64 / self.0.len() as f64
     }
@@ -46,7 +45,6 @@ pub(super) fn correlation(one: &[f64], other: &[f64]) -> Option<f64> {
     known.then(|| (both / (of_one * of_other).sqrt()).clamp(-1.0, 1.0))
 }
 
-/// The length of each uninterrupted run of `true`.
 pub(super) fn run_lengths(values: impl IntoIterator<Item = bool>) -> impl Iterator<Item = usize> {
     let mut length = 0;
     values.into_iter().chain([false]).filter_map(move |value| {

@@ -7,7 +7,6 @@ use crate::timeline::{AtEnd, Timeline};
 const S: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
 
-/// Each value with its start in ms.
 fn timeline<V: Copy>(steps: &[(u32, V)], seconds: u32) -> Timeline<V> {
     let steps = steps.iter().map(|&(at, value)| (MS * at, value));
     Timeline::new(steps, S * seconds, AtEnd::Repeat).unwrap()
@@ -17,7 +16,6 @@ fn constant() -> Trace {
     Trace::constant(Rate::from_kbps(8_000), MS * 20)
 }
 
-/// Each rate in kbit/s with its start in ms.
 fn with_rates(kbps: &[(u32, u64)], seconds: u32) -> Trace {
     let rates: Vec<(u32, Rate)> =
         kbps.iter().map(|&(at, kbps)| (at, Rate::from_kbps(kbps))).collect();

@@ -121,7 +121,6 @@ impl RttQuantiles {
     /// The share of a spike that remains at the next probe.
     pub(super) const DECAY: f64 = 0.5;
 
-    /// The same spikes above another median.
     pub(super) fn moved_to(self, p50_ms: f64) -> Self {
         let by = p50_ms - self.p50_ms;
         Self { p50_ms, p99_ms: self.p99_ms + by, p999_ms: self.p999_ms + by }

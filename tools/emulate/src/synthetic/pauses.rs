@@ -37,7 +37,6 @@ impl Pauses {
         Self(pauses)
     }
 
-    /// Aligns gaps to whole steps.
     pub fn in_steps(mut self, step: Duration) -> Self {
         let step = nanos(step);
         for gap in self.0.iter_mut().filter(|pause| pause.repaid) {

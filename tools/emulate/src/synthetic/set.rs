@@ -99,7 +99,6 @@ impl DriveSet {
     }
 }
 
-/// One operator's links over all drives.
 struct Kind {
     operator: Operator,
     /// Deviation of the logarithm of a drive's frequency of spikes and losses.
@@ -170,7 +169,6 @@ const KINDS: [Kind; 4] = [
     },
 ];
 
-/// The capacities with their normal scores.
 const fn quantiles([a, b, c, d, e, f]: [f64; 6]) -> [(f64, f64); 6] {
     [(-2.5, a), (-1.645, b), (-1.0, c), (0.0, d), (0.674, e), (2.0, f)]
 }

@@ -8,7 +8,6 @@ use crate::statistics::{Dips, PairStatistics, RoundTripStatistics, TraceStatisti
 const RUNS: u64 = 240;
 const RUN: Duration = Duration::from_secs(300);
 
-/// Checks a statistic against its target; the tolerance is a share of the target.
 #[track_caller]
 fn check(what: &str, value: f64, target: f64, tolerance: f64) {
     let miss = value / target - 1.0;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use roadweave_emulate::{DriveLink, Trace, Unknown, read_trace};
+use roadweave_emulate::{DriveLink, Trace, read_trace};
 use roadweave_lab::vod::Pair;
 use roadweave_terminal::exit::BadInput;
 
@@ -67,8 +67,7 @@ fn of_folder(folder: &Path) -> anyhow::Result<Vec<Pair>> {
 }
 
 fn trace(file: &Path, rtt: Duration) -> anyhow::Result<Trace> {
-    let unknown = Unknown { rtt, ..Unknown::default() };
-    read_trace(file, unknown).map_err(|error| BadInput::new(error).into())
+    read_trace(file, rtt).map_err(|error| BadInput::new(error).into())
 }
 
 fn entries(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
