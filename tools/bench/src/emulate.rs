@@ -16,10 +16,9 @@ use roadweave_terminal::out;
 use serde_json::json;
 use tracing::info;
 
-pub use self::file::{
-    EmulateFile, EmulatedLink, Emulation, EmulationError, NamespaceSettings, TunEnd,
-};
-pub use self::realtime::{EmulateError, EmulatedLinkReport, Emulator};
+pub use self::file::{EmulateFile, NamespaceSettings};
+use self::file::{Emulation, EmulationError};
+use self::realtime::{EmulatedLinkReport, Emulator};
 use crate::table::{Column, filled, plain};
 
 /// Puts emulated links between pairs of TUN devices, for any IP traffic.
@@ -59,7 +58,6 @@ pub struct EmulateArgs {
 }
 
 impl EmulateArgs {
-    /// If the description is invalid, or a device cannot be opened.
     pub fn run(&self) -> Result<()> {
         let emulation = self.emulation()?;
         if self.check {
@@ -121,9 +119,6 @@ fn operator(name: &str) -> Result<Operator, BadInput> {
 }
 
 impl EmulateFile {
-    /// Reads a description.
-    ///
-    /// With the place in the file and the fix.
     pub fn read(file: &Path) -> Result<Self, BadInput> {
         let text = read_text(file, false).map_err(BadInput::new)?;
         roadweave_config::parse(file, &text).map_err(BadInput::new)
@@ -140,7 +135,7 @@ fn resolve(description: &EmulateFile, file: &Path) -> Result<Emulation, BadInput
             }
             EmulationError::Link(LinkError::Trace(_)) => return BadInput::new(error),
             EmulationError::Link(_) => "link".to_owned(),
-            EmulationError::Mtu { .. } => "place.mtu".to_owned(),
+            EmulationError::Mtu(_) => "place.mtu".to_owned(),
         };
         BadInput::new(Fault::new(field, error.to_string()).in_file(file, &text))
     })
@@ -238,8 +233,7 @@ mod tests {
         check(&["--far", "d"], "a", "d", 3);
     }
 
-    /// docs/traces.md lists every field of the file that docs/lab.md lacks, and its example is
-    /// valid.
+    /// docs/traces.md has what docs/lab.md lacks.
     #[test]
     fn the_page_tells_of_every_field() {
         let page = include_str!("../../../docs/traces.md");

@@ -1,7 +1,7 @@
 //! The tools beside the product: video demo, benches, experiments in virtual time, and recording,
 //! drawing and emulation of links.
 //!
-//! They start the product, `roadweave`, like a user; only [`emulate`] is useful as a library.
+//! They start the product, `roadweave`, like a user.
 
 #![allow(
     clippy::disallowed_methods,
@@ -11,7 +11,7 @@
 
 mod bench;
 mod demo;
-pub mod emulate;
+mod emulate;
 mod lab;
 mod product;
 mod qoe;
@@ -85,21 +85,4 @@ fn run(arguments: Arguments) -> ExitCode {
         Command::DemoSink(args) => args.run(),
         Command::Emulate(args) => args.run(),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_product_knows_every_command() {
-        let command = Arguments::command();
-        let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
-        let about = |command: &clap::Command| command.get_about().expect("told").to_string();
-        let mut told: Vec<_> =
-            shown.map(|command| (command.get_name().to_owned(), about(command))).collect();
-        told.sort_unstable();
-        let known = roadweave_terminal::TOOLS.map(|(name, about)| (name.into(), about.into()));
-        assert_eq!(told, known);
-    }
 }

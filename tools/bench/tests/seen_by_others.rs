@@ -1,7 +1,7 @@
 //! Rate, delay and loss of emulated links, measured by iperf3 and ping; and which packets pass.
 //!
 //! ```text
-//!  near: ping, iperf3 ── slow, lossy (roadweave_bench::emulate::Emulator) ── far: iperf3
+//!  near: ping, iperf3 ── slow, lossy (roadweave emulate) ── far: iperf3
 //! ```
 //!
 //! A busy machine adds delay and loss, so a measurement that disagrees is repeated.
@@ -12,15 +12,14 @@
     reason = "the real-time emulator needs real time and programs"
 )]
 
+use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use roadweave_bench::emulate::{EmulateFile, EmulatedLinkReport, Emulator};
 use roadweave_device::netns::{NetNs, run_sandboxed};
-use roadweave_device::{Signal, Signals};
-use rustix::process::{getpid, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// With this seed `lossy` loses none of iperf3's first packets; otherwise iperf3 waits for a
@@ -53,34 +52,36 @@ const SECONDS: f64 = 2.0;
 const PACKET: f64 = 1_028.0;
 
 /// Runs `work` with the near and the far namespace while the emulator runs; returns its report.
-fn with_emulator(work: impl FnOnce(&NetNs, &NetNs)) -> Vec<EmulatedLinkReport> {
+fn with_emulator(work: impl FnOnce(&NetNs, &NetNs, &Emulator)) -> Value {
     let near = NetNs::create("near").unwrap();
     let far = NetNs::create("far").unwrap();
-    let file: EmulateFile = toml::from_str(LINKS).unwrap();
-    let emulation = file.resolve(Path::new(".")).unwrap();
-    let mut signals = Signals::catch(&[Signal::Terminate, Signal::Hangup]).unwrap();
-    let (opened, is_open) = std::sync::mpsc::channel();
-    std::thread::scope(|scope| {
-        let emulator = scope.spawn(move || {
-            let mut emulator = Emulator::open(&emulation).unwrap();
-            opened.send(()).unwrap();
-            emulator.run(&mut signals).unwrap();
-            emulator.report()
-        });
-        is_open.recv().unwrap();
-        let stop = Stop;
-        work(&near, &far);
-        drop(stop);
-        emulator.join().unwrap()
-    })
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("emulate.toml");
+    fs::write(&file, LINKS).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_roadweave-lab"));
+    command.args(["emulate", "--json", "--config"]).arg(&file).stdout(Stdio::piped());
+    let mut emulator = Emulator(command.spawn().unwrap());
+    let mut lines = BufReader::new(emulator.0.stdout.take().unwrap()).lines();
+    let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
+    assert_eq!(next()["ready"], true);
+    work(&near, &far, &emulator);
+    emulator.signal(Signal::TERM);
+    next()
 }
 
-/// Stops the emulator when a test fails; otherwise the test would wait for its thread forever.
-struct Stop;
+/// Ends with its test, also a failed one.
+struct Emulator(Child);
 
-impl Drop for Stop {
+impl Emulator {
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+}
+
+impl Drop for Emulator {
     fn drop(&mut self) {
-        kill_process(getpid(), rustix::process::Signal::TERM).unwrap();
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -157,7 +158,7 @@ fn ping_sees_the_delay_twice_and_iperf3_the_rate_and_the_loss() {
         if is_missing("ping") || is_missing("iperf3") {
             return;
         }
-        with_emulator(|near, far| {
+        with_emulator(|near, far, emulator| {
             for (address, round_trip) in [("10.201.1.1", 60.0), ("fd00:201:2::1", 25.0)] {
                 eventually(|| {
                     let (median, least) = ping(near, address);
@@ -178,7 +179,7 @@ fn ping_sees_the_delay_twice_and_iperf3_the_rate_and_the_loss() {
                 });
             }
             eventually(|| {
-                kill_process(getpid(), rustix::process::Signal::HUP).unwrap();
+                emulator.signal(Signal::HUP);
                 // 5,000 packets: with bursts of three the standard deviation is 0.7 points.
                 let (sent, lost) = iperf(near, far, "10.201.2.1", 20.0);
                 near_to("share lost", lost / sent, 0.05, 0.015)
@@ -195,7 +196,6 @@ fn socket(namespace: &NetNs, address: &str) -> UdpSocket {
     socket
 }
 
-/// Sends packets of `payload` bytes, which must arrive unchanged.
 fn burst(from: &UdpSocket, to: &UdpSocket, count: u8, payload: usize) {
     let packet = |index: u8| vec![index; payload];
     for index in 0..count {
@@ -211,7 +211,7 @@ fn burst(from: &UdpSocket, to: &UdpSocket, count: u8, payload: usize) {
 #[test]
 fn packets_up_to_the_mtu_pass_by_a_default_route_per_link_and_after_a_device_was_down() {
     run_sandboxed(|| {
-        let reports = with_emulator(|near, far| {
+        let report = with_emulator(|near, far, _| {
             let routes = near.run("ip route show default").unwrap();
             assert!(routes.contains("default via 10.201.1.1 dev slow metric 101"), "{routes}");
             assert!(routes.contains("default via 10.201.2.1 dev lossy metric 102"), "{routes}");
@@ -230,7 +230,9 @@ fn packets_up_to_the_mtu_pass_by_a_default_route_per_link_and_after_a_device_was
             burst(&box_end, &far_end, 5, 100);
             burst(&far_end, &box_end, 5, 100);
         });
-        assert!(reports[0].up.delivered >= 23 && reports[0].down.delivered >= 23, "{reports:?}");
-        assert_eq!(reports[0].up.dropped.total(), 0, "{reports:?}");
+        let [up, down] = ["up", "down"].map(|way| &report["links"][0][way]);
+        let delivered = [up, down].map(|way| way["delivered"].as_u64().unwrap());
+        assert!(delivered.iter().all(|packets| *packets >= 23), "{report}");
+        assert_eq!(up["dropped"], serde_json::json!({}), "{report}");
     });
 }

@@ -14,36 +14,26 @@ use roadweave_emulate::{Drive, DuplexLink, LinkError, LinkFields};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Links between TUN devices, ready to be opened.
 #[derive(Clone, Debug)]
 pub struct Emulation {
-    /// The links.
     pub links: Vec<EmulatedLink>,
-    /// The namespaces of the devices.
     pub namespaces: NamespaceSettings,
 }
 
-/// One link and its two devices.
 #[derive(Clone, Debug)]
 pub struct EmulatedLink {
-    /// The link.
     pub link: DuplexLink,
-    /// The device at the vehicle.
     pub near: TunEnd,
-    /// The device at the other end.
     pub far: TunEnd,
 }
 
-/// One end of an emulated link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunEnd {
-    /// The interface's name, at most 15 bytes.
     pub interface: String,
     /// Its addresses; their networks contain the other end.
     pub addresses: Vec<IpNet>,
 }
 
-/// The namespaces of the devices, and their settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NamespaceSettings {
@@ -65,40 +55,27 @@ impl Default for NamespaceSettings {
     }
 }
 
-/// The file that describes an emulation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EmulateFile {
-    /// Seed of all randomness.
     #[serde(default = "default_seed")]
     pub seed: u64,
-    /// The namespaces of the devices.
     #[serde(default, rename = "place")]
     pub namespaces: NamespaceSettings,
-    /// The links, at least one.
     #[serde(rename = "link")]
     pub links: Vec<LinkFields>,
 }
 
-/// Why a description is invalid.
 #[derive(Debug, Error)]
-#[non_exhaustive]
 pub enum EmulationError {
-    /// The links are invalid.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// The MTU is too small.
-    #[error("mtu {mtu} is too small; IPv6 needs at least 1280")]
-    Mtu {
-        /// In bytes.
-        mtu: u16,
-    },
+    #[error("mtu {0} is too small; IPv6 needs at least 1280")]
+    Mtu(u16),
 }
 
 impl EmulateFile {
     /// The emulation of the file; paths are relative to `dir`.
-    ///
-    /// [`EmulationError`] with the link, the field and the fix.
     pub fn resolve(&self, dir: &Path) -> Result<Emulation, EmulationError> {
         let links = DuplexLink::of_fields(&self.links, self.seed, dir)?;
         let mut emulation = Emulation::new(links, self.namespaces.clone())?;
@@ -111,9 +88,6 @@ impl EmulateFile {
 
 impl Emulation {
     /// The links of `drive` with default queues and addresses; `seed` decides all randomness.
-    ///
-    /// # Errors
-    /// [`EmulationError`] for no links, too many, or names that are not valid interface names.
     pub fn of_drive(
         drive: &Drive,
         seed: u64,
@@ -124,7 +98,7 @@ impl Emulation {
 
     fn new(links: Vec<DuplexLink>, namespaces: NamespaceSettings) -> Result<Self, EmulationError> {
         if namespaces.mtu < 1_280 {
-            return Err(EmulationError::Mtu { mtu: namespaces.mtu });
+            return Err(EmulationError::Mtu(namespaces.mtu));
         }
         let links = links.into_iter().enumerate();
         let links = links.map(|(index, link)| EmulatedLink::new(index, link)).collect();

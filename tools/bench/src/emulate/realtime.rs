@@ -10,9 +10,9 @@
 //! The devices are removed with the process. All IP packets up to the devices' MTU are carried
 //! unchanged.
 
-use std::io;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use ipnet::IpNet;
 use roadweave_device::netns::NetNs;
 use roadweave_device::{
@@ -21,7 +21,6 @@ use roadweave_device::{
 use roadweave_emulate::{Bridge, Direction, LinkDirection, LinkStats};
 use roadweave_proto::{DropCounters, DropReason, Instant};
 use serde::Serialize;
-use thiserror::Error;
 
 use super::file::{EmulatedLink, Emulation, NamespaceSettings, TunEnd};
 
@@ -41,34 +40,16 @@ struct Device {
     dropped: DropCounters,
 }
 
-/// Statistics of one link.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Serialize)]
 pub struct EmulatedLinkReport {
-    /// The link.
     pub name: String,
-    /// Packets from the vehicle.
     pub up: LinkStats,
-    /// Packets to the vehicle.
     pub down: LinkStats,
-}
-
-/// Why an emulation cannot be opened or continued.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum EmulateError {
-    /// A device or namespace failed.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
-    /// Waiting for the devices failed.
-    #[error("cannot wait for the devices: {0}")]
-    Wait(#[from] io::Error),
 }
 
 impl Emulator {
     /// Opens the devices of `emulation` in their namespaces; the traces start now.
-    ///
-    /// [`EmulateError::Device`] if a namespace or a permission is missing, or a name is in use.
-    pub fn open(emulation: &Emulation) -> Result<Self, EmulateError> {
+    pub fn open(emulation: &Emulation) -> anyhow::Result<Self> {
         let Emulation { links, namespaces } = emulation;
         let near = namespaces.near.as_deref().map(NetNs::open).transpose()?;
         let far = namespaces.far.as_deref().map(NetNs::open).transpose()?;
@@ -98,16 +79,13 @@ impl Emulator {
 
     /// Carries packets until SIGINT or SIGTERM; SIGHUP restarts the traces. `signals` must have
     /// caught these signals.
-    ///
-    /// [`EmulateError::Wait`], which does not occur on a working system.
-    pub fn run(&mut self, signals: &mut Signals) -> Result<(), EmulateError> {
+    pub fn run(&mut self, signals: &mut Signals) -> anyhow::Result<()> {
         self.poller.add(&*signals, SIGNALS, Interest::Read)?;
         let result = self.carry(signals);
         self.poller.remove(&*signals)?;
         result
     }
 
-    /// Statistics so far, by link.
     pub fn report(&self) -> Vec<EmulatedLinkReport> {
         let way = |link: usize, direction| {
             let mut stats = self.bridge.stats(LinkDirection { link, direction }).clone();
@@ -122,7 +100,7 @@ impl Emulator {
         self.names.iter().enumerate().map(report).collect()
     }
 
-    fn carry(&mut self, signals: &mut Signals) -> Result<(), EmulateError> {
+    fn carry(&mut self, signals: &mut Signals) -> anyhow::Result<()> {
         let mut readable: Vec<Token> = Vec::new();
         loop {
             let now = self.clock.now();
@@ -130,7 +108,13 @@ impl Emulator {
             self.resume_devices(now)?;
             let wait = self.next_wake().and_then(|at| Clock::until(self.clock.now(), at));
             readable.clear();
-            readable.extend(self.poller.wait(wait)?.iter().map(|event| event.token));
+            readable.extend(
+                self.poller
+                    .wait(wait)
+                    .context("cannot wait for the devices")?
+                    .iter()
+                    .map(|event| event.token),
+            );
             for &token in &readable {
                 if token == SIGNALS {
                     while let Some(signal) = signals.take() {
@@ -156,7 +140,7 @@ impl Emulator {
         }
     }
 
-    fn read(&mut self, token: Token) -> Result<(), EmulateError> {
+    fn read(&mut self, token: Token) -> anyhow::Result<()> {
         let (link, end) = position(token);
         let direction = [Direction::Up, Direction::Down][end];
         let device = &mut self.devices[link][end];
@@ -173,7 +157,7 @@ impl Emulator {
         Ok(())
     }
 
-    fn resume_devices(&mut self, now: Instant) -> Result<(), EmulateError> {
+    fn resume_devices(&mut self, now: Instant) -> anyhow::Result<()> {
         for (link, pair) in self.devices.iter_mut().enumerate() {
             for (end, device) in pair.iter_mut().enumerate() {
                 if device.paused_until.is_some_and(|until| until <= now) {
