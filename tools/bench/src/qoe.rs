@@ -301,7 +301,7 @@ fn check_clip(clip: &Path, frames: usize) -> Result<(), BadInput> {
     if !decode::is_byte_stream(clip) {
         return File::open(clip).map(drop).map_err(|error| problem(error.to_string()));
     }
-    let units = clip::read(clip).map_err(|error| problem(error.to_string()))?;
+    let units = clip::read(clip).map_err(|error| problem(format!("{error:#}")))?;
     if units.len() < frames {
         return Err(problem(format!("{} pictures, but {frames} frames were sent", units.len())));
     }

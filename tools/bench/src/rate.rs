@@ -7,7 +7,6 @@ use roadweave_terminal::rate::parse_bps;
 
 pub const VIDEO: RangeInclusive<Rate> = Rate::from_kbps(100)..=Rate::from_kbps(200_000);
 
-/// Parses a rate within `bounds`; the error contains the fix.
 pub fn parse(text: &str, bounds: &RangeInclusive<Rate>) -> Result<Rate, String> {
     let bounds = bounds.start().as_bps()..=bounds.end().as_bps();
     parse_bps(text, &bounds).map(Rate::from_bps)

@@ -34,7 +34,6 @@ pub fn html<T>(
     page::table(&headings, &all)
 }
 
-/// Adds the headings and the rows to `table`.
 pub fn filled<T>(
     mut table: Table,
     columns: &[Column<T>],
@@ -47,14 +46,12 @@ pub fn filled<T>(
     table
 }
 
-/// A table without lines.
 pub fn plain() -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     table
 }
 
-/// A table with horizontal lines around it and under the heading.
 pub fn bare() -> Table {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_HORIZONTAL_ONLY);

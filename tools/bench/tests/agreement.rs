@@ -32,9 +32,7 @@ const LARGE_FRAME: usize = 118_000;
 /// A drive whose best link loses all packets for 200 ms, and on which the choice of links does not
 /// depend on microseconds: otherwise equal worlds diverge after a few packets.
 const SEED: u64 = 19;
-/// Maximum number of runs of a strategy.
 const RUNS_MAX: usize = 5;
-/// Maximum number of attempts at a run with enough CPU time.
 const DEMO_TRIES: usize = 4;
 /// At least this fraction (1/10) of the CPU time must be idle.
 const IDLE_PART: u64 = 10;
@@ -81,7 +79,6 @@ fn agrees(real: Picture, lab: &[Picture]) -> bool {
     })
 }
 
-/// Runs `roadweave` in `folder`; returns the figures by strategy.
 fn figures(folder: &Path, arguments: &[&str]) -> Vec<(String, Picture)> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_roadweave-lab"));
     let output = command.current_dir(folder).args(arguments).output().unwrap();
@@ -119,7 +116,6 @@ fn prepare(seed: u64, operators: &[Operator], frame_bytes: usize) -> TempDir {
     folder
 }
 
-/// One run of each strategy in real time.
 fn demo(folder: &Path, strategies: &str) -> Vec<(String, Picture)> {
     let arguments = "demo --drive drive --seed 1 --seconds 8 --clip clip.h264 --no-ssim --json";
     let mut arguments: Vec<&str> = arguments.split(' ').collect();
@@ -151,7 +147,6 @@ fn processor_times() -> (u64, u64) {
     (ticks[3] + ticks[4], ticks.iter().sum())
 }
 
-/// One run of a strategy in virtual time.
 fn lab(folder: &Path, strategy: &str, seed: u64, machine: &str) -> Picture {
     let seed = seed.to_string();
     let arguments = ["lab", "run", "scenario.toml", "--json", "--strategy", strategy];

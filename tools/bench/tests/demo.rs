@@ -179,7 +179,6 @@ fn wait_for_descendants(child: &mut Child, count: usize) -> Vec<i32> {
     family
 }
 
-/// All processes below `root`, by the parents in /proc.
 fn descendants(root: i32) -> Vec<i32> {
     let parent = |pid: &i32| -> Option<i32> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

@@ -46,7 +46,6 @@ pub struct Compared {
 type Round = [Ends<f64>; 2];
 
 impl AgainstArgs {
-    /// Compares `tunnel`, which runs in `bench`, with the boringtun at `program`.
     pub fn run(
         &self,
         program: &Path,

@@ -110,20 +110,3 @@ fn configure(socket: &Path, settings: &str) -> anyhow::Result<()> {
     }
     Ok(())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_end_is_told_the_others_key() {
-        let settings = CLIENT.settings("", (&SERVER, "endpoint=198.51.100.2:51820\n"));
-        let expected = format!(
-            "set=1\nprivate_key={}\npublic_key={}\nendpoint=198.51.100.2:51820\n\
-             allowed_ip=10.78.0.0/24\n\n",
-            "02".repeat(32),
-            SERVER.public_key
-        );
-        assert_eq!(settings, expected);
-    }
-}

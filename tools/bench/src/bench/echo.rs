@@ -81,7 +81,6 @@ fn answer(socket: &std::net::UdpSocket, number: u64) -> anyhow::Result<Option<In
         match socket.recv(&mut buffer) {
             Ok(length) => {
                 let now = clock::now();
-                // Skips late replies to older packets.
                 if buffer[..length].first_chunk() == Some(&number.to_be_bytes()) {
                     return Ok(Some(now));
                 }

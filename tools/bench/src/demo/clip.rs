@@ -11,11 +11,12 @@
 //! IDR frame every second, a buffer of 100 ms, slices encoded in parallel.
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use roadweave_lab::video::frame_id::{self, PICTURE_HEIGHT, PICTURE_WIDTH};
 use roadweave_lab::video::h264::{AccessUnit, Splitter};
 
@@ -23,6 +24,7 @@ use super::decode;
 use super::ffmpeg::{self, FfmpegError, Running};
 
 pub const FPS: u32 = 30;
+const READ_SIZE: usize = 64 << 10;
 
 /// With an IDR frame a second and a buffer of 100 ms, x264 stays below its target rate. This factor
 /// gives 30.3 Mbit/s for 30 and 7.0 Mbit/s for 8 (measured).
@@ -43,7 +45,6 @@ impl ClipSpec {
         self.seconds * FPS
     }
 
-    /// Encodes the clip to `out`; `progress` receives the number of encoded frames.
     pub fn encode(&self, out: &Path, mut progress: impl FnMut(u64)) -> Result<(), FfmpegError> {
         ffmpeg::check()?;
         let mut command = self.command(out);
@@ -111,19 +112,39 @@ pub fn input(source: Option<&Path>, then: &str, command: &mut Command) {
 }
 
 pub fn read(clip: &Path) -> anyhow::Result<Arc<[AccessUnit]>> {
-    let mut file = File::open(clip)?;
-    let mut splitter = Splitter::default();
-    let mut piece = vec![0; 1 << 20];
-    let mut units = Vec::new();
-    loop {
-        let length = file.read(&mut piece)?;
-        match length {
-            0 => splitter.finish(),
-            _ => splitter.push(&piece[..length])?,
-        }
-        units.extend(std::iter::from_fn(|| splitter.next_access_unit()));
-        if length == 0 {
-            return Ok(units.into());
+    let mut units = Units::open(clip)?;
+    std::iter::from_fn(|| units.next().transpose()).collect()
+}
+
+pub struct Units {
+    file: File,
+    splitter: Splitter,
+    ended: bool,
+}
+
+impl Units {
+    pub fn open(clip: &Path) -> io::Result<Self> {
+        Ok(Self { file: File::open(clip)?, splitter: Splitter::default(), ended: false })
+    }
+
+    pub fn next(&mut self) -> anyhow::Result<Option<AccessUnit>> {
+        let mut piece = vec![0; READ_SIZE];
+        loop {
+            if let Some(unit) = self.splitter.next_access_unit() {
+                return Ok(Some(unit));
+            }
+            if self.ended {
+                return Ok(None);
+            }
+            match self.file.read(&mut piece) {
+                Ok(0) => {
+                    self.splitter.finish();
+                    self.ended = true;
+                }
+                Ok(length) => self.splitter.push(&piece[..length])?,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error).context("cannot read the clip"),
+            }
         }
     }
 }

@@ -45,7 +45,6 @@ pub enum DecodeError {
     Incomplete {
         /// Number of pictures in the statistics.
         compared: usize,
-        /// Frames of the stream.
         sent: usize,
     },
 }

@@ -39,7 +39,6 @@ pub fn check() -> Result<(), FfmpegError> {
     if encoders.contains(" libx264 ") { Ok(()) } else { Err(FfmpegError::NoX264) }
 }
 
-/// ffmpeg's version, with its configuration and the versions of its libraries.
 pub fn version() -> Result<String, FfmpegError> {
     let output = Command::new("ffmpeg").arg("-version").output().map_err(not_started)?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())

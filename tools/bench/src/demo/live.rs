@@ -25,10 +25,9 @@ use roadweave_proto::Instant;
 use rustix::process::Signal;
 
 use super::clip::FPS;
-use super::configs::LANE;
 use super::decode::{self, Decoder};
 use super::sampler;
-use super::stage::{Bridged, DRAIN, LEAD_IN_FRAMES, Progress, SETTLE, Stage};
+use super::stage::{Bridged, DRAIN, LANE, LEAD_IN_FRAMES, Progress, SETTLE, Stage};
 use super::ways::Live;
 use super::world::VIEWER;
 use crate::sandbox::clock;

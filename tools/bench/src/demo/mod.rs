@@ -11,7 +11,6 @@
 //! [`roadweave_lab::video::quality`].
 
 pub(crate) mod clip;
-mod configs;
 pub(crate) mod decode;
 pub(crate) mod ffmpeg;
 mod kept;
@@ -273,7 +272,7 @@ impl DemoArgs {
     fn bitrate_bps(&self) -> anyhow::Result<u64> {
         let Some(clip) = &self.clip else { return Ok(self.bitrate.as_bps()) };
         let unusable = |problem| BadInput::new(format!("--clip {}: {problem}", clip.display()));
-        let units = clip::read(clip).map_err(|error| unusable(error.to_string()))?;
+        let units = clip::read(clip).map_err(|error| unusable(format!("{error:#}")))?;
         let frames = ClipSpec { source: None, seconds: self.seconds, bitrate_bps: 0 }.frames();
         if units.len() < frames as usize {
             let problem =

@@ -110,7 +110,6 @@ fn time_lines(scene: &Scene, runs: &[Run]) -> String {
     html
 }
 
-/// Rates over `timeline`'s links, its repairs and missing packets, and the stalls of a stream.
 pub fn time_line(name: &str, timeline: &Timeline, stalls: &[(Duration, Duration)]) -> Figure {
     let steps = strips::steps(timeline);
     let group = strips::group(steps, COLUMNS_MAX);

@@ -98,7 +98,6 @@ pub fn count_missing(
     }
 }
 
-/// A new path started at zero.
 fn bytes_over(uplink: &str, new: &Sample, old: &Sample) -> u64 {
     let of_path = |(id, (_, bytes)): (&u64, &(String, u64))| {
         let before = old.paths.get(id).map_or(0, |(_, bytes)| *bytes);

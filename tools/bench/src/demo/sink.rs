@@ -16,6 +16,7 @@ use crate::sandbox::{clock, sockets};
 
 const TICK: Duration = Duration::from_millis(100);
 const DATAGRAM_MAX: usize = 65_535;
+const LOG_BYTES_MAX: u64 = 4 << 30;
 
 /// Logs the datagrams that arrive, as a viewer's end
 #[derive(Debug, clap::Args)]
@@ -29,9 +30,6 @@ pub struct SinkArgs {
     /// When to stop, nanoseconds of the monotonic clock.
     #[arg(long)]
     pub until_ns: u64,
-    /// Bytes of log after which nothing more is written.
-    #[arg(long, default_value_t = 4 << 30)]
-    pub out_max: u64,
 }
 
 impl SinkArgs {
@@ -46,12 +44,12 @@ impl SinkArgs {
         let mut written = 0_u64;
         while clock::now() < until {
             match socket.recv(&mut buffer) {
-                Ok(length) if written < self.out_max => {
+                Ok(length) if written < LOG_BYTES_MAX => {
                     ArrivedPacket::write(clock::now(), &buffer[..length], &mut log)
                         .context("cannot write the log")?;
                     written += length as u64;
                 }
-                Ok(_) => anyhow::bail!("the log has reached {} bytes", self.out_max),
+                Ok(_) => anyhow::bail!("the log has reached {} bytes", LOG_BYTES_MAX),
                 Err(error) if sockets::is_transient(error.kind()) => {}
                 Err(error) => return Err(error).context("cannot receive"),
             }

@@ -10,21 +10,21 @@
 //! frame.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{BufWriter, Write as _};
 use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use roadweave_lab::video::h264::{AccessUnit, Splitter};
+use roadweave_lab::video::h264::AccessUnit;
 use roadweave_lab::video::rtp::{CLOCK_HZ, Packetizer};
 use roadweave_lab::video::stream_log::SentLine;
 use roadweave_proto::Instant;
 
+use super::clip::{FPS, Units};
 use crate::sandbox::{clock, sockets};
 
-const READ_SIZE: usize = 64 << 10;
 /// Arbitrary, since there is one stream.
 const SSRC: u32 = 0x526f_6164;
 
@@ -45,14 +45,11 @@ pub struct SourceArgs {
     /// Stop after so many frames.
     #[arg(long)]
     pub frames: Option<usize>,
-    /// Frames per second.
-    #[arg(long, default_value_t = 30)]
-    pub fps: u32,
 }
 
 impl SourceArgs {
     pub fn run(&self) -> anyhow::Result<()> {
-        let clip = File::open(&self.clip)
+        let mut units = Units::open(&self.clip)
             .with_context(|| format!("cannot open the clip {}", self.clip.display()))?;
         let log = File::create(&self.out)
             .with_context(|| format!("cannot write the log {}", self.out.display()))?;
@@ -61,9 +58,7 @@ impl SourceArgs {
             packetizer: Packetizer::new(SSRC, 0),
             log: BufWriter::with_capacity(1 << 20, log),
             start: self.start_ns.map_or_else(clock::now, Instant::from_nanos),
-            fps: self.fps.max(1),
         };
-        let mut units = Units { file: clip, splitter: Splitter::default(), ended: false };
         for frame in 0..self.frames.unwrap_or(usize::MAX) {
             let Some(unit) = units.next()? else { break };
             camera.send_frame(frame, &unit)?;
@@ -77,17 +72,15 @@ struct Camera {
     packetizer: Packetizer,
     log: BufWriter<File>,
     start: Instant,
-    fps: u32,
 }
 
 impl Camera {
     fn send_frame(&mut self, frame: usize, unit: &AccessUnit) -> anyhow::Result<()> {
         let number = frame as u64;
-        let timestamp = number * u64::from(CLOCK_HZ) / u64::from(self.fps);
+        let timestamp = number * u64::from(CLOCK_HZ) / u64::from(FPS);
         let timestamp = (timestamp & u64::from(u32::MAX)) as u32;
         let packets = self.packetizer.packetize(unit, timestamp);
-        let captured =
-            self.start + Duration::from_nanos(number * 1_000_000_000 / u64::from(self.fps));
+        let captured = self.start + Duration::from_nanos(number * 1_000_000_000 / u64::from(FPS));
         clock::sleep_until(captured);
         let sent: Vec<Instant> = packets.iter().map(|packet| self.send(packet)).collect();
         for (packet, sent) in packets.iter().zip(sent) {
@@ -112,34 +105,5 @@ impl Camera {
         let now = clock::now();
         let _ = self.socket.send(packet);
         now
-    }
-}
-
-struct Units {
-    file: File,
-    splitter: Splitter,
-    ended: bool,
-}
-
-impl Units {
-    fn next(&mut self) -> anyhow::Result<Option<AccessUnit>> {
-        let mut piece = vec![0; READ_SIZE];
-        loop {
-            if let Some(unit) = self.splitter.next_access_unit() {
-                return Ok(Some(unit));
-            }
-            if self.ended {
-                return Ok(None);
-            }
-            match self.file.read(&mut piece) {
-                Ok(0) => {
-                    self.splitter.finish();
-                    self.ended = true;
-                }
-                Ok(length) => self.splitter.push(&piece[..length])?,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error).context("cannot read the clip"),
-            }
-        }
     }
 }

@@ -21,16 +21,16 @@ use roadweave_proto::Instant;
 use rustix::process::Signal;
 
 use super::clip;
-use super::configs::Configs;
 use super::kept::Kept;
 use super::sampler::{self, Sample};
 use super::scenario::Scenario;
-use super::world::{VIEWER, World};
+use super::world::{self, VIEWER, World};
 use crate::qoe::{Logs, View};
 use crate::sandbox::clock;
 use crate::sandbox::daemon::Daemon;
-use crate::sandbox::tunnel::{Site, Tunnel};
+use crate::sandbox::tunnel::{Site, Tunnel, TunnelSpec, start_emulator};
 
+pub const LANE: &str = "video";
 /// Frames before the measured ones.
 pub const LEAD_IN_FRAMES: u32 = 2 * clip::FPS;
 /// Time between the last preparation and the first frame.
@@ -96,21 +96,26 @@ impl Stage {
         Ok(run)
     }
 
-    /// Starts the links and the tunnel, and waits for a path over each link.
     pub fn start_tunnel(&self, strategy: &str) -> anyhow::Result<Bridged> {
-        let configs = Configs::write(&self.directory, &self.scenario, strategy)?;
-        // The emulator itself enters both namespaces.
-        let mut command = Command::new(&self.program);
-        command.arg("emulate").arg("--config").arg(&configs.emulator);
+        let spec = TunnelSpec {
+            uplinks: self.scenario.uplinks().collect(),
+            server: world::SERVER,
+            lane: LANE,
+            strategy: strategy.parse()?,
+            into_tunnel: world::CLOUD_NETWORK,
+            behind_client: Some(world::VEHICLE_NETWORK),
+        };
+        let files = spec.write(&self.directory)?;
         let site = Site {
             program: &self.product,
             directory: &self.directory,
             server: &self.world.proxy,
             client: &self.world.vehicle_box,
         };
-        let mut emulator = Daemon::start("emulator", &mut command, &self.directory)?;
-        let mut tunnel = Tunnel::start(site, &configs.tunnel)?;
-        tunnel.wait_for_paths(self.scenario.uplinks().count(), || emulator.check_running())?;
+        let links = &self.scenario.file;
+        let mut emulator = start_emulator("emulator", &self.program, links, &self.directory)?;
+        let mut tunnel = Tunnel::start(site, &files)?;
+        tunnel.wait_for_paths(spec.uplinks.len(), || emulator.check_running())?;
         Ok(Bridged { emulator, tunnel })
     }
 

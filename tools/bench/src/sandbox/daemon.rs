@@ -48,7 +48,6 @@ impl Daemon {
         Ok(Self { name, child, log })
     }
 
-    /// Fails with the last output if the process has ended.
     pub fn check_running(&mut self) -> anyhow::Result<()> {
         match self.child.try_wait().context("cannot ask for a process")? {
             None => Ok(()),

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use super::tunnel::{TunnelFiles, write};
 
-/// A link: the interface and the addresses of both ends.
 #[derive(Clone, Copy, Debug)]
 pub struct RouterCable<'a> {
     pub interface: &'a str,
@@ -13,7 +12,6 @@ pub struct RouterCable<'a> {
     pub server: SocketAddr,
 }
 
-/// Writes the files of both routers, with the inner addresses of a tunnel's ends.
 pub fn write_router_files(
     directory: &Path,
     cables: &[RouterCable<'_>],

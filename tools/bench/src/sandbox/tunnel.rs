@@ -3,9 +3,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use roadweave_config::write_secrets;
 use roadweave_device::Instance;
 use roadweave_device::netns::NetNs;
@@ -16,6 +17,7 @@ use serde_json::Value;
 
 use super::clock;
 use super::daemon::Daemon;
+use crate::emulate::EmulateFile;
 
 pub const SERVER_INNER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
 const INNER_NETWORK: &str = "10.77.0.1/24";
@@ -30,7 +32,6 @@ const POLL: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Debug)]
 pub struct TunnelSpec<'a> {
-    /// Names of the client's interfaces.
     pub uplinks: Vec<&'a str>,
     pub server: SocketAddr,
     pub lane: &'a str,
@@ -54,12 +55,10 @@ pub struct Site<'a> {
     pub client: &'a NetNs,
 }
 
-/// A running tunnel; dropping it kills both ends.
 #[derive(Debug)]
 pub struct Tunnel {
     pub server: Daemon,
     pub client: Daemon,
-    /// The client's local socket.
     pub socket: PathBuf,
 }
 
@@ -191,11 +190,23 @@ impl Tunnel {
         self.client.check_running()
     }
 
-    /// Stops both ends, the client first.
     pub fn stop(self) -> anyhow::Result<()> {
         self.client.stop()?;
         self.server.stop()
     }
+}
+
+/// Starts the emulator of `links`, which enters both namespaces itself.
+pub fn start_emulator(
+    name: &'static str,
+    program: &Path,
+    links: &EmulateFile,
+    directory: &Path,
+) -> anyhow::Result<Daemon> {
+    let text = toml::to_string(links).context("cannot express the links")?;
+    let file = write(directory, &format!("{name}.toml"), &text)?;
+    let mut command = Command::new(program);
+    Daemon::start(name, command.arg("emulate").arg("--config").arg(file), directory)
 }
 
 pub fn write(directory: &Path, name: &str, text: &str) -> anyhow::Result<PathBuf> {

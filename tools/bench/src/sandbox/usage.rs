@@ -21,7 +21,6 @@ pub fn cpu_time(id: u32) -> anyhow::Result<Duration> {
     Ok(all)
 }
 
-/// Resident memory, bytes.
 pub fn resident_bytes(id: u32) -> anyhow::Result<u64> {
     let path = format!("/proc/{id}/status");
     let status = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;

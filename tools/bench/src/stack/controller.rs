@@ -21,7 +21,6 @@ const PORT: u16 = 4400;
 const LISTENS_MAX: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(50);
 
-/// A controller with a logged-in operator; dropping it kills it.
 #[derive(Debug)]
 pub struct Controller {
     pub daemon: Daemon,
@@ -96,7 +95,6 @@ impl Controller {
         Ok(())
     }
 
-    /// A command of the operator, whose login is stored beside the fleet's files.
     fn operate(&self) -> Command {
         let mut command = self.namespace.command(&self.operator);
         command.env("HOME", &self.directory).env_remove("XDG_CONFIG_HOME");

@@ -5,7 +5,6 @@
 //! anchor.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
@@ -19,7 +18,7 @@ use super::world::{ANCHOR, BOXES, CLOUD_NETWORK, PROXIES, World};
 use crate::demo::scenario::OPERATORS;
 use crate::sandbox::clock;
 use crate::sandbox::daemon::Daemon;
-use crate::sandbox::tunnel::write;
+use crate::sandbox::tunnel::{start_emulator, write};
 
 const PORT: u16 = 4433;
 const ANCHOR_PORT: u16 = 4434;
@@ -58,11 +57,7 @@ impl Members {
         let controller = Controller::start(&world.controller, directory)?;
         let mut others = Vec::new();
         for (vehicle, name) in world.vehicles.iter().zip(EMULATORS) {
-            let text = toml::to_string(&vehicle.links).context("cannot express the links")?;
-            let file = write(directory, &format!("{name}.toml"), &text)?;
-            let mut command = Command::new(program);
-            command.arg("emulate").arg("--config").arg(file);
-            others.push(Daemon::start(name, &mut command, directory)?);
+            others.push(start_emulator(name, program, &vehicle.links, directory)?);
         }
         let starter = Starter { controller: &controller, product, directory };
         let anchor = format!("{ANCHOR}:{ANCHOR_PORT}");
@@ -82,7 +77,6 @@ impl Members {
         Ok(Self { controller: Some(controller), proxies, boxes, others })
     }
 
-    /// Waits until each box has a session at one proxy and a standby at the other.
     pub fn wait_until_all_stand_by(&mut self) -> anyhow::Result<()> {
         let begin = clock::now();
         loop {
@@ -101,7 +95,6 @@ impl Members {
         }
     }
 
-    /// The name of the proxy at which each box has its session.
     pub fn proxies_of_boxes(&self) -> anyhow::Result<Vec<String>> {
         let of_box = |number| {
             let status = self.status_of_box(number).context("a box does not answer")?;
@@ -115,7 +108,6 @@ impl Members {
         (0..BOXES).map(of_box).collect()
     }
 
-    /// A box's status; `None` while it does not respond.
     pub fn status_of_box(&self, number: usize) -> Option<Value> {
         self.boxes[number].status()
     }
@@ -132,7 +124,6 @@ impl Members {
         Ok(busiest.name.clone())
     }
 
-    /// Fails with the last output of a program that has ended without being killed.
     pub fn check_running(&mut self) -> anyhow::Result<()> {
         let members = self.proxies.iter_mut().chain(&mut self.boxes);
         let daemons = members.filter_map(|member| member.daemon.as_mut());

@@ -1,18 +1,8 @@
 //! The command line of roadweave-lab, without privileges.
 
-use std::fs::File;
 use std::path::Path;
 
-use crate::{check_refused, json, program, run, said, write};
-
-/// Golden files of tools/manual contain the help of all commands.
-#[test]
-fn help_and_version_of_the_workshop_are_printed() {
-    for (word, part) in [("--help", "Usage: roadweave"), ("--version", "roadweave-lab 0.")] {
-        let output = run(Path::new("/"), word);
-        assert!(output.status.success() && said(&output.stdout).contains(part), "{output:?}");
-    }
-}
+use crate::{check_refused, json, run, said, write};
 
 #[test]
 fn wrong_words_are_refused_with_what_would_be_right() {
@@ -70,16 +60,6 @@ fn a_broken_description_says_where_and_what_would_be_right() {
     check_refused("refused-emulate.txt", folder.path(), &lines);
 }
 
-#[test]
-fn a_full_output_is_an_error_of_the_lab_too() {
-    let full = File::options().write(true).open("/dev/full").unwrap();
-    let mut command = program(Path::new("/"), "emulate --synthetic lte --check --json");
-    let output = command.stdout(full).output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let expected = "roadweave: cannot write to standard output: No space left on device";
-    assert!(said(&output.stderr).starts_with(expected), "{output:?}");
-}
-
 /// Scripts rely on these names.
 #[test]
 fn the_bench_of_the_coding_tells_its_figures_as_json() {
@@ -87,14 +67,8 @@ fn the_bench_of_the_coding_tells_its_figures_as_json() {
     let kernels = results["kernels"].as_array().unwrap();
     assert_eq!(kernels[0]["name"], "portable");
     for kernel in kernels {
-        for (figures, keys) in [
-            ("encode_bytes_per_second", &["4", "10", "32", "one_of_10"][..]),
-            ("decode_bytes_per_second", &["10", "3_of_10"]),
-            ("coded_packet_ns", &["10"]),
-        ] {
-            for key in keys {
-                assert!(kernel[figures][key].as_f64() > Some(0.0), "{figures}: {kernel}");
-            }
+        for figures in ["encode_bytes_per_second", "decode_bytes_per_second", "coded_packet_ns"] {
+            assert!(kernel[figures]["10"].as_f64() > Some(0.0), "{figures}: {kernel}");
         }
     }
 }

@@ -27,7 +27,6 @@ fn drives() -> TempDir {
     folder
 }
 
-/// A second in Mahimahi's format with an opportunity each `ms`.
 fn every(ms: usize) -> String {
     (1..=1_000 / ms).map(|n| format!("{}\n", n * ms)).collect()
 }
@@ -269,7 +268,6 @@ fn downloads_are_measured_beside_each_link_alone() {
     assert!(table.contains("baseline") && table.contains("TCP by bbr"), "{table}");
 }
 
-/// Pairs of links in files: WiFi and cellular, and two Mahimahi pairs.
 fn write_pairs(folder: &Path) {
     for (name, dead) in [("wifi", 2..4), ("cellular", 6..7)] {
         let mut csv = "t_ms,capacity_kbps,rtt_ms,loss\n".to_owned();

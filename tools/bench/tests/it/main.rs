@@ -24,17 +24,12 @@ use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_roadweave-lab");
 
-fn program(folder: &Path, words: &str) -> Command {
+fn run(folder: &Path, words: &str) -> Output {
     let mut command = Command::new(PROGRAM);
     command.current_dir(folder).args(words.split_whitespace()).env_remove("ROADWEAVE_LOG");
-    command
+    command.output().unwrap()
 }
 
-fn run(folder: &Path, words: &str) -> Output {
-    program(folder, words).output().unwrap()
-}
-
-/// Writes a file, and creates its directory.
 fn write(folder: &Path, name: &str, content: impl AsRef<[u8]>) {
     let file = folder.join(name);
     fs::create_dir_all(file.parent().unwrap()).unwrap();

@@ -35,7 +35,6 @@ rate_kbps = 20000
 delay_ms = 15
 ";
 
-/// The vehicle's links to a recording server.
 struct Rig {
     vehicle: NetNs,
     server: Daemon,
@@ -74,7 +73,6 @@ impl Rig {
     }
 }
 
-/// The summary of a successful client.
 fn summary(client: Child) -> Value {
     let output = client.wait_with_output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -90,7 +88,6 @@ fn check_direction(direction: &Value, capacity_bps: f64, delay_ms: f64) {
     assert!((delay_ms - 0.5..delay_ms + 5.0).contains(&delay), "{direction:#}");
 }
 
-/// Serves a client's socket that reports a modem at `interface`.
 fn serve_facts(socket: &Path, interface: &str, rsrp_dbm: f64) {
     let listener = UnixListener::bind(socket).unwrap();
     let status = json!({

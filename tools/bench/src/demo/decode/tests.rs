@@ -98,15 +98,6 @@ fn a_lost_packet_damages_until_the_next_idr_frame() {
 }
 
 #[test]
-fn half_a_frame_lost_is_concealed_and_seen() {
-    // The encoder's slices differ from run to run: damage of one packet may hardly be visible.
-    let Some((comparison, _)) = run(|frame, packet| frame == 12 && packet % 2 == 1) else {
-        return;
-    };
-    assert!((0.3..0.999).contains(&comparison.ssim[12]), "{}", comparison.ssim[12]);
-}
-
-#[test]
 fn missing_frames_freeze_the_picture() {
     let Some((comparison, _)) = run(|frame, _| (10..20).contains(&frame)) else { return };
     assert!(comparison.ssim[9] == 1.0 && comparison.ssim[30] == 1.0);

@@ -65,7 +65,6 @@ impl LiveLogs {
         Some(millis(frame.captured_unix_ms - frame.at_ms))
     }
 
-    /// The sent frames in order, with their display times.
     pub fn frames(&self) -> anyhow::Result<Vec<Frame>> {
         Ok(join(read(&self.sent)?, read(&self.shown)?))
     }
