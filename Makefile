@@ -113,7 +113,6 @@ bench: packages
 	$(BUILD) --release
 	$(TARGET)/release/roadweave bench tunnel
 	$(TARGET)/release/roadweave bench router
-	$(TARGET)/release/roadweave bench coding
 
 # A local fleet with two boxes and video, whose controller and a proxy die: docs/proxy.md.
 fleet: packages

@@ -2,7 +2,6 @@
 
 mod against;
 mod boringtun;
-mod coding;
 mod echo;
 mod iperf;
 mod results;
@@ -21,7 +20,6 @@ pub struct BenchArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    Coding(coding::CodingArgs),
     Tunnel(tunnel_command::TunnelArgs),
     Router(router::RouterArgs),
 }
@@ -29,7 +27,6 @@ enum What {
 impl BenchArgs {
     pub fn run(&self) -> anyhow::Result<()> {
         match &self.what {
-            What::Coding(args) => args.run(),
             What::Tunnel(args) => args.run(),
             What::Router(args) => args.run(),
         }

@@ -1,8 +1,6 @@
 //! The command line of roadweave-lab, without privileges.
 
-use std::path::Path;
-
-use crate::{check_refused, json, run, said, write};
+use crate::{check_refused, run, said, write};
 
 #[test]
 fn wrong_words_are_refused_with_what_would_be_right() {
@@ -58,17 +56,4 @@ fn a_broken_description_says_where_and_what_would_be_right() {
     let mut lines: Vec<&str> = lines.iter().map(String::as_str).collect();
     lines.push("emulate --check --config nowhere.toml");
     check_refused("refused-emulate.txt", folder.path(), &lines);
-}
-
-/// Scripts rely on these names.
-#[test]
-fn the_bench_of_the_coding_tells_its_figures_as_json() {
-    let results = json(Path::new("/"), "bench coding --seconds 1");
-    let kernels = results["kernels"].as_array().unwrap();
-    assert_eq!(kernels[0]["name"], "portable");
-    for kernel in kernels {
-        for figures in ["encode_bytes_per_second", "decode_bytes_per_second", "coded_packet_ns"] {
-            assert!(kernel[figures]["10"].as_f64() > Some(0.0), "{figures}: {kernel}");
-        }
-    }
 }
