@@ -5,7 +5,6 @@ mod boringtun;
 mod echo;
 mod iperf;
 mod results;
-mod router;
 mod tunnel;
 mod tunnel_command;
 
@@ -21,14 +20,12 @@ pub struct BenchArgs {
 #[derive(Debug, clap::Subcommand)]
 enum What {
     Tunnel(tunnel_command::TunnelArgs),
-    Router(router::RouterArgs),
 }
 
 impl BenchArgs {
     pub fn run(&self) -> anyhow::Result<()> {
         match &self.what {
             What::Tunnel(args) => args.run(),
-            What::Router(args) => args.run(),
         }
     }
 }

@@ -35,14 +35,10 @@ const ECHO_PORT: u16 = 7;
 const RATES: (f64, f64) = (100e6, 12.8e9);
 const STEADY_RATE: f64 = 30e6;
 
-pub(super) fn present(results: &Results, json: bool) -> anyhow::Result<()> {
-    if json { out::json(results) } else { Ok(out::line(results.render())?) }
-}
-
 pub(super) struct Bench {
     client: NetNs,
     server: NetNs,
-    pub(super) directory: PathBuf,
+    directory: PathBuf,
     program: PathBuf,
     product: PathBuf,
     seconds: u32,
@@ -102,7 +98,7 @@ impl Bench {
         Ok(tunnel)
     }
 
-    pub(super) fn measure_veth(&self) -> anyhow::Result<Bare> {
+    fn measure_veth(&self) -> anyhow::Result<Bare> {
         let load = self.load(SERVER_OUTER);
         out::note("bare veth: latency");
         let latency_us = self.latency(SERVER_OUTER)?;
@@ -121,11 +117,7 @@ impl Bench {
         })
     }
 
-    pub(super) fn measure_tunnel(
-        &self,
-        tunnel: &mut Tunnel,
-        veth: Bare,
-    ) -> anyhow::Result<Results> {
+    fn measure_tunnel(&self, tunnel: &mut Tunnel, veth: Bare) -> anyhow::Result<Results> {
         let load = self.load(SERVER_INNER);
         let idle = resident_bytes(tunnel.client.id())?;
         out::note("tunnel: latency");
@@ -180,7 +172,7 @@ impl Bench {
         }
     }
 
-    pub(super) fn latency(&self, address: IpAddr) -> anyhow::Result<Latency> {
+    fn latency(&self, address: IpAddr) -> anyhow::Result<Latency> {
         let echo_at = SocketAddr::new(address, ECHO_PORT);
         let mut command = self.server.command(&self.program);
         command.arg("bench-echo").arg("--listen").arg(echo_at.to_string());

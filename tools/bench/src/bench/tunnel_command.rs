@@ -8,7 +8,7 @@ use roadweave_tunnel::Strategy;
 
 use super::against::{self, AgainstArgs};
 use super::iperf;
-use super::tunnel::{Bench, present};
+use super::tunnel::Bench;
 use crate::sandbox;
 
 /// Measures the tunnel's speed and what it adds in latency, against the same veth without it
@@ -36,7 +36,10 @@ impl TunnelArgs {
         let bench = Bench::build(self.seconds)?;
         match &self.against.against {
             Some(program) => self.compare(program, &bench, strategy),
-            None => present(&bench.run(strategy)?, self.json),
+            None => {
+                let results = bench.run(strategy)?;
+                if self.json { out::json(&results) } else { Ok(out::line(results.render())?) }
+            }
         }
     }
 
