@@ -265,7 +265,6 @@ impl View {
         }
     }
 
-    /// `ssim` has one entry per frame, or is empty.
     fn frames(&self, ssim: &[f32]) -> Vec<SeenFrame> {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let frames = &self.stream.log.frames;

@@ -5,10 +5,8 @@ use std::borrow::Borrow;
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use roadweave_lab::report::page::{self, escape};
 
-/// A heading, and the function that formats a row's cell.
 pub type Column<T> = (&'static str, fn(&T) -> String);
 
-/// The rows as text, with lines around them, right-aligned from column `first_number` on.
 pub fn of<T>(
     columns: &[Column<T>],
     rows: impl IntoIterator<Item = impl Borrow<T>>,
@@ -60,7 +58,6 @@ pub fn bare() -> Table {
     table
 }
 
-/// The table as text with the necessary width, right-aligned from column `first_number` on.
 pub fn right_aligned(mut table: Table, first_number: usize) -> String {
     for column in table.column_iter_mut().skip(first_number) {
         column.set_cell_alignment(CellAlignment::Right);

@@ -27,7 +27,6 @@ const SECONDS: usize = 8;
 const FPS: usize = 30;
 /// Bytes of a frame; every thirtieth, an IDR frame, is twice as large. About 6 Mbit/s.
 const FRAME: usize = 24_000;
-/// About 30 Mbit/s.
 const LARGE_FRAME: usize = 118_000;
 /// A drive whose best link loses all packets for 200 ms, and on which the choice of links does not
 /// depend on microseconds: otherwise equal worlds diverge after a few packets.

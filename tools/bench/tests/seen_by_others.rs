@@ -51,7 +51,6 @@ const SECONDS: f64 = 2.0;
 /// iperf3's packets with their headers, bytes.
 const PACKET: f64 = 1_028.0;
 
-/// Runs `work` with the near and the far namespace while the emulator runs; returns its report.
 fn with_emulator(work: impl FnOnce(&NetNs, &NetNs, &Emulator)) -> Value {
     let near = NetNs::create("near").unwrap();
     let far = NetNs::create("far").unwrap();
@@ -114,7 +113,6 @@ fn is_missing(program: &str) -> bool {
     missing
 }
 
-/// Median and minimum of ping's round-trip times, ms.
 fn ping(near: &NetNs, address: &str) -> (f64, f64) {
     let words = ["-n", "-c", "40", "-i", "0.02", address];
     let output = near.command("ping").args(words).output().unwrap();

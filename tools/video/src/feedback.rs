@@ -68,7 +68,6 @@ impl Feedback {
         Ok(Self { latest, stop })
     }
 
-    /// The last target of the lane, unless it is too old.
     pub fn target(&self, now: Instant) -> Option<Target> {
         lock(&self.latest).valid(now)
     }

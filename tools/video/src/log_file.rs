@@ -58,7 +58,6 @@ impl LogFile {
         self.bytes.is_some()
     }
 
-    /// Appends all of these bytes or none.
     pub fn write(&mut self, bytes: Vec<u8>) {
         let Some(writer) = &self.bytes else { return };
         let length = bytes.len();

@@ -27,7 +27,6 @@ impl Numbers {
         Self { newest: first.wrapping_sub(1), shift: 0, awaited: None, gaps }
     }
 
-    /// The new number of the packet; `None` if it is dropped.
     pub fn take(&mut self, now: Duration, number: u16) -> Option<u16> {
         let ahead = number.wrapping_sub(self.newest).cast_signed();
         let awaited = self.awaited.take();

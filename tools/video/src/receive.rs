@@ -237,7 +237,6 @@ impl View {
 }
 
 impl State {
-    /// Whether packets arrive without a picture.
     fn is_unseen(&self, now: Duration) -> bool {
         let long = |since| now.saturating_sub(since) > UNSEEN_MOST;
         !long(self.packet) && long(self.shown) && long(self.asked)

@@ -13,14 +13,12 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 #[error("{text}")]
 pub struct ElementError {
     pub factory: String,
-    /// One line of text.
     pub text: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Source,
-    /// The time was up, or a signal arrived.
     Asked,
 }
 

@@ -94,7 +94,6 @@ fn still_there(frames: &Frames, source: &Source) -> Result<()> {
     Ok(())
 }
 
-/// Builds the pipeline; returns the frames, and whether a receiver can answer.
 fn build(pipeline: &gst::Pipeline, options: &options::Send) -> Result<(Arc<Frames>, bool)> {
     let (key_frame_seconds, key_interval) = match (&options.to, options.recovery) {
         (Address::Rtp(..), Recovery::Keyframe) => (None, KEY_FRAME_INTERVAL),
@@ -156,7 +155,6 @@ fn tunnel(options: &options::Send) -> Result<(Option<Feedback>, Option<Supersede
     Ok((Some(feedback), supersede.transpose().context("cannot start a thread")?))
 }
 
-/// Encodes raw pictures within their limits; returns the last element.
 fn encode(
     pipeline: &gst::Pipeline,
     source: &gst::Element,

@@ -19,7 +19,6 @@ use crate::sandbox::clock;
 use crate::sandbox::daemon::Daemon;
 
 pub const PACKET_BYTES: u64 = 1300;
-/// A rate with a larger share of lost packets is too high.
 pub const LOSS_MAX: f64 = 0.01;
 pub const TCP_CONGESTION_CONTROL: &str = "cubic";
 const RATIO: f64 = 1.03;

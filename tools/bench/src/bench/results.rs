@@ -18,7 +18,6 @@ pub struct Results {
     pub packets_per_second_per_core: Ends<f64>,
     /// Round-trip time through the tunnel minus that of the bare veth.
     pub added_latency_us: Latency,
-    /// CPU time of the client while it carries 30 Mbit/s, percent of one core.
     pub client_cpu_percent_at_30mbps: f64,
     pub client_resident_bytes: Resident,
     pub cpu: Ends<CpuShares>,
@@ -31,7 +30,6 @@ pub struct Ends<T> {
     pub server: T,
 }
 
-/// Round-trip times, microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Latency {
     pub p50: f64,

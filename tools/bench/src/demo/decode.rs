@@ -59,7 +59,6 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Mean SSIM over all frames of the reference, 0..1; zero for an empty stream.
     pub fn mean(&self) -> f64 {
         let sum: f64 = self.ssim.iter().map(|ssim| f64::from(*ssim)).sum();
         sum / self.ssim.len().max(1) as f64
@@ -234,7 +233,6 @@ pub fn is_byte_stream(clip: &Path) -> bool {
 struct Screen<W> {
     out: W,
     decoder: Decoder,
-    /// Frames given to the decoder that have no picture yet, ascending.
     expected: VecDeque<usize>,
     /// The picture on the screen, its frame, and whether the frame number was read from the
     /// picture.

@@ -15,12 +15,7 @@ pub enum FfmpegError {
     #[error("cannot run ffmpeg: {0}")]
     Io(#[from] io::Error),
     #[error("ffmpeg could not {task} ({status}): {complaint}")]
-    Failed {
-        task: &'static str,
-        status: ExitStatus,
-        /// The last lines of its output.
-        complaint: String,
-    },
+    Failed { task: &'static str, status: ExitStatus, complaint: String },
 }
 
 /// A command line without terminal input that prints only errors.

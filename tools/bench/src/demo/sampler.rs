@@ -21,7 +21,6 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Reads the status of `roadweave show --json`; `None` without a session.
     pub fn parse(at: Instant, status: &Value) -> Option<Self> {
         let session = status["sessions"].as_array()?.first()?;
         let count = |value: &Value| value.as_u64().unwrap_or(0);
@@ -80,7 +79,6 @@ pub fn timeline<'a>(
     }
 }
 
-/// Counts lost and late packets in the step of `timeline` in which they were sent.
 pub fn count_missing(
     log: &StreamLog,
     arrivals: &[Option<Instant>],

@@ -15,7 +15,6 @@ pub const OPERATORS: [&str; 4] = ["att", "verizon", "tmobile", "lte"];
 /// Links that are identical in every run.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// `synthetic`, or the name of the drive.
     pub name: String,
     pub file: EmulateFile,
     links: Vec<DuplexLink>,

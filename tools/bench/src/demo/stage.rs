@@ -51,7 +51,6 @@ pub struct Stage {
     pub player: Player,
     pub compare_pictures: bool,
     pub keep: Option<Kept>,
-    /// This program, `roadweave-lab`.
     pub program: PathBuf,
     pub product: PathBuf,
 }

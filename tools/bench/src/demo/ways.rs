@@ -37,7 +37,6 @@ pub struct Live {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LeftOut {
     pub strategy: String,
-    /// The reason and the fix.
     pub why: String,
 }
 

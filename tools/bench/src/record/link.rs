@@ -29,7 +29,6 @@ pub struct LinkRecorder {
 }
 
 impl LinkRecorder {
-    /// Binds a socket to the link's interface; fails without the interface or the permission.
     pub fn open(name: LinkName, server: SocketAddr, client: RecordClient) -> anyhow::Result<Self> {
         let socket = open_socket(&name.interface, server)?;
         let to = RecordPeer { remote: server, local: None };
@@ -38,7 +37,6 @@ impl LinkRecorder {
         Ok(Self { name, client, socket, watched, outbox, retry_at, failure: None, to })
     }
 
-    /// Sends all due datagrams; returns whether there were any.
     pub fn transmit(&mut self, now: Instant) -> bool {
         let Some(socket) = &mut self.socket else {
             // Lost, as on a dead link.
@@ -71,7 +69,6 @@ impl LinkRecorder {
         }
     }
 
-    /// When [`LinkRecorder::transmit`] is due; never while the socket is full.
     pub fn poll_timeout(&self, now: Instant) -> Instant {
         let client = self.client.poll_timeout(now);
         match &self.socket {
@@ -120,7 +117,6 @@ impl LinkRecorder {
         Ok(())
     }
 
-    /// Possible reason of a failure of the link, as the end of a message.
     pub fn cause(&self) -> String {
         let interface = &self.name.interface;
         match self.failure {

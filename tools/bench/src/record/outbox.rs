@@ -15,12 +15,10 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Whether a datagram may be pushed; otherwise wait until the socket is writable.
     pub fn is_open(&self) -> bool {
         !self.blocked
     }
 
-    /// Takes a datagram while the outbox is open; sends the current run first if it does not fit.
     pub fn push(&mut self, socket: &mut UplinkSocket, to: RecordPeer, datagram: Vec<u8>) {
         let fits = self.to == Some(to)
             && self.segment == datagram.len()
@@ -70,7 +68,6 @@ impl Outbox {
         }
     }
 
-    /// Discards waiting datagrams when the socket is replaced.
     pub fn clear(&mut self) {
         *self = Self::default();
     }

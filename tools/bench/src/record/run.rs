@@ -21,7 +21,6 @@ pub struct Run {
 }
 
 impl Run {
-    /// Records until the plan ends or is interrupted; fails if the server does not answer.
     pub fn carry(&mut self, signals: &mut Signals, display: &mut Display) -> anyhow::Result<()> {
         let mut poller = Poller::new()?;
         poller.add(&*signals, SIGNALS, Interest::Read)?;

@@ -14,7 +14,6 @@ const GRACE: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(10);
 const LAST_LINES: usize = 5;
 
-/// A process of a run; dropping it kills it.
 #[derive(Debug)]
 pub struct Daemon {
     name: &'static str,
@@ -73,7 +72,6 @@ impl Daemon {
         Ok(CpuTime { user: time(user), kernel: time(kernel) })
     }
 
-    /// Waits at most `timeout` for a successful end.
     pub fn wait(mut self, timeout: Duration) -> anyhow::Result<()> {
         match self.ended_within(timeout)? {
             Some(status) if status.success() => Ok(()),
@@ -90,7 +88,6 @@ impl Daemon {
         self.ended_within(GRACE).map(drop)
     }
 
-    /// The last lines of its output, as the end of an error message.
     pub fn last_words(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<_> = text.lines().filter(|line| !line.is_empty()).collect();

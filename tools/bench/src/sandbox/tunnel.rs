@@ -63,7 +63,6 @@ pub struct Tunnel {
 }
 
 impl TunnelSpec<'_> {
-    /// Writes both files into `directory`, with new keys.
     pub fn write(&self, directory: &Path) -> anyhow::Result<TunnelFiles> {
         let client = Identity::from_seed(random_bytes()?);
         let server = Identity::from_seed(random_bytes()?);
@@ -172,7 +171,6 @@ impl Tunnel {
         }
     }
 
-    /// The client's status; `None` while it does not respond.
     pub fn status(&self) -> Option<Value> {
         roadweave_device::local::request(&self.socket, "status", &Value::Null).ok()
     }

@@ -25,7 +25,6 @@ const ANCHOR_PORT: u16 = 4434;
 const STAND_BY_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(100);
 
-/// The running members of a fleet; dropping them kills them.
 #[derive(Debug)]
 pub struct Members {
     controller: Option<Controller>,

@@ -31,7 +31,6 @@ pub struct Stream {
 #[derive(Debug, Serialize)]
 pub struct Seen {
     pub name: String,
-    /// The proxy before the kill, and at the end.
     pub proxy_before: String,
     pub proxy_after: String,
     /// The longest time without a packet around the kill.

@@ -97,7 +97,6 @@ impl InfoArgs {
 }
 
 impl Info {
-    /// `recordings` has at least one entry; `bitrate` is that of a video, for the class.
     pub fn of(recordings: &[Recording], bitrate: Rate) -> Self {
         let links: Vec<&RecordedLink> = recordings.iter().flat_map(|it| &it.links).collect();
         Self {
@@ -284,7 +283,6 @@ impl RecordingInfo {
 }
 
 impl LinkInfo {
-    /// `links` has at least one entry.
     fn of(name: &str, links: &[&RecordedLink]) -> Self {
         let way = |wanted: Direction| {
             let ways = links.iter().flat_map(|link| link.ways());

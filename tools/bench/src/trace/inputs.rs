@@ -14,7 +14,6 @@ use super::Section;
 pub struct Recording {
     pub name: String,
     pub path: PathBuf,
-    /// At least one.
     pub links: Vec<RecordedLink>,
 }
 
@@ -29,7 +28,6 @@ pub struct RecordedLink {
 }
 
 impl Recording {
-    /// The length of the longest link; a second if links are constant.
     pub fn length(&self) -> Duration {
         let ways = self.links.iter().flat_map(RecordedLink::ways);
         let longest = ways.filter_map(|(_, trace)| trace.length()).max();
@@ -99,7 +97,6 @@ pub fn read_all(paths: &[PathBuf], rtt: Duration) -> Result<Vec<Recording>, BadI
     Ok(recordings)
 }
 
-/// Reads `path`: a file or a single drive.
 pub fn read_one(path: &Path, rtt: Duration) -> Result<Recording, BadInput> {
     let mut recordings = read_all(&[path.to_owned()], rtt)?;
     match (recordings.pop(), recordings.len()) {
@@ -130,7 +127,6 @@ fn drive(directory: &Path, rtt: Duration) -> Result<Recording, TraceError> {
     Ok(Recording { name: name_of(directory), path: directory.to_owned(), links })
 }
 
-/// The drives in `directory` by name, or else the directory itself.
 fn directory(directory: &Path, rtt: Duration) -> Result<Vec<Recording>, BadInput> {
     let failed = |error| BadInput::new(format!("{}: {error}", directory.display()));
     let mut folders = Vec::new();

@@ -24,7 +24,6 @@ pub fn make_directory(directory: &Path, force: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes a file; [`BadInput`] if it exists, unless `force` is set.
 pub fn write(file: &Path, text: &str, force: bool) -> anyhow::Result<()> {
     if !force && file.exists() {
         let problem = format!("{}: exists already; --force writes over it", file.display());
@@ -33,7 +32,6 @@ pub fn write(file: &Path, text: &str, force: bool) -> anyhow::Result<()> {
     fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// Rejects a recording that is too large to be read again.
 pub fn check_size(what: &str, text: &str) -> Result<(), BadInput> {
     if text.len() as u64 <= FILE_BYTES_MAX {
         return Ok(());

@@ -15,7 +15,6 @@ fn figures(lab: &Path, folder: &Path, words: &str) -> Output {
     command.args(words.split_whitespace()).env_remove("ROADWEAVE_LOG").output().unwrap()
 }
 
-/// A lab that fails if its arguments contain `pluribus`.
 fn pretended_lab(folder: &Path) -> std::path::PathBuf {
     let lab = folder.join("lab");
     let text = "#!/bin/sh\ncase \"$*\" in\n*pluribus*) echo half; echo broken pipe organ >&2; exit 3;;\nesac\n\

@@ -9,7 +9,6 @@ use tempfile::TempDir;
 
 use crate::{check_refused, json, printed, run, said, write};
 
-/// Two drives: one of two recorded links, one of Mahimahi files.
 fn drives() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (name, phase) in [("att", 0), ("lte", 3)] {

@@ -168,7 +168,6 @@ fn what_cannot_be_recorded_leaves_no_directory_and_an_interrupted_recording_what
             assert!(!rig.drive().exists(), "{words}");
         };
         refused("--server 10.201.1.1 --interfaces wwan7", &["wwan7"]);
-        // No server listens there.
         let silent = "--server 10.201.1.1:9 --interfaces slow";
         refused(silent, &["10.201.1.1:9 does not answer", "is `roadweave record server` running"]);
         let greedy = "--server 10.201.1.1 --interfaces slow --rate 900M";

@@ -27,7 +27,6 @@ impl Part {
         part.unwrap_or(Self::OTHER)
     }
 
-    /// Whether it may be the first packet of a key frame.
     pub fn begins(self) -> bool {
         self.0 & Self::BEGINS.0 != 0
     }

@@ -23,7 +23,6 @@ struct Line {
 }
 
 impl Record {
-    /// `frames` receives lines about pictures, `stream` the decoder's input.
     pub fn new(frames: Option<&Path>, stream: Option<&Path>) -> Result<Self> {
         let frames = frames.map(LogFile::create).transpose()?;
         Ok(Self { frames, stream: stream.map(LogFile::create).transpose()? })

@@ -54,7 +54,6 @@ struct State {
     renewals: Renewals,
     newest: Option<(u32, u32)>,
     number: u16,
-    /// When the source last delivered a picture.
     picture: Option<Instant>,
     file: Option<LogFile>,
 }
@@ -74,7 +73,6 @@ struct Frame {
 #[derive(Serialize)]
 struct Line {
     number: u16,
-    /// Running time of the source.
     at_ms: f64,
     captured_unix_ms: f64,
     target_bytes: usize,
@@ -112,7 +110,6 @@ impl Frames {
         let _ = self.srt.set(srt);
     }
 
-    /// Time since the SRT receiver's last acknowledgement.
     pub fn srt_silent(&self) -> Duration {
         self.srt.get().map_or(Duration::ZERO, Connection::silent)
     }
@@ -272,7 +269,6 @@ impl State {
         Some(Older { ssrc, timestamp: newest.wrapping_add(1), connection })
     }
 
-    /// The frame of time `at`, which encoders may round.
     fn find(&mut self, at: Duration) -> Option<&mut Frame> {
         let frame = self.under_way.iter_mut().min_by_key(|frame| frame.at.abs_diff(at))?;
         (frame.at.abs_diff(at) < ROUNDED_BY_MOST).then_some(frame)

@@ -39,7 +39,6 @@ pub struct ShownFrame {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Frame {
     pub index: usize,
-    /// Capture time since the epoch.
     pub captured: Duration,
     pub sent: SentFrame,
     pub shown_after: Option<Duration>,

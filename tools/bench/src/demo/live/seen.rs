@@ -45,7 +45,6 @@ pub struct LiveFigures {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LiveRun {
     pub figures: LiveFigures,
-    /// Delays of shown frames, ascending.
     pub delays: Vec<Duration>,
     /// Begin and end of every stall, since the start of the stream.
     pub stalls: Vec<(Duration, Duration)>,
@@ -64,7 +63,6 @@ pub struct Rates {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
-    /// Capture of its first frame, since the epoch.
     pub start: Duration,
     pub first: usize,
     pub seconds: u32,
