@@ -6,7 +6,6 @@ mod echo;
 mod iperf;
 mod results;
 mod tunnel;
-mod tunnel_command;
 
 pub use self::echo::EchoArgs;
 
@@ -19,7 +18,7 @@ pub struct BenchArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    Tunnel(tunnel_command::TunnelArgs),
+    Tunnel(tunnel::TunnelArgs),
 }
 
 impl BenchArgs {

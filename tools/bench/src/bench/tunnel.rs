@@ -16,9 +16,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use roadweave_device::netns::NetNs;
+use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use roadweave_tunnel::Strategy;
 
+use super::against::{self, AgainstArgs};
 use super::echo;
 use super::iperf::{self, Load};
 use super::results::{Bare, CpuShares, Ends, Latency, Resident, Results};
@@ -26,7 +28,7 @@ use crate::product;
 use crate::sandbox::daemon::{CpuTime, Daemon};
 use crate::sandbox::tunnel::{SERVER_INNER, Site, Tunnel, TunnelSpec};
 use crate::sandbox::usage::resident_bytes;
-use crate::sandbox::{clock, connect};
+use crate::sandbox::{self, clock, connect};
 
 const DIRECTORY: &str = "/run/roadweave-bench";
 pub(super) const SERVER_OUTER: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 2));
@@ -34,6 +36,46 @@ const PORT: u16 = 4433;
 const ECHO_PORT: u16 = 7;
 const RATES: (f64, f64) = (100e6, 12.8e9);
 const STEADY_RATE: f64 = 30e6;
+
+/// Measures the tunnel's speed and what it adds in latency, against the same veth without it
+#[derive(Debug, clap::Args)]
+pub struct TunnelArgs {
+    /// Print the figures as one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Duration of each of the about 25 to 40 measurements, seconds
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=60))]
+    seconds: u32,
+    /// How packets are spread and repaired: `xnc`, `minrtt` or `single:lan0`
+    #[arg(long, default_value = "xnc")]
+    strategy: String,
+    #[command(flatten)]
+    against: AgainstArgs,
+}
+
+impl TunnelArgs {
+    pub fn run(&self) -> anyhow::Result<()> {
+        let strategy: Strategy =
+            self.strategy.parse().map_err(|error| BadInput::new(format!("--strategy: {error}")))?;
+        iperf::check()?;
+        sandbox::enter()?;
+        let bench = Bench::build(self.seconds)?;
+        match &self.against.against {
+            Some(program) => self.compare(program, &bench, strategy),
+            None => {
+                let results = bench.run(strategy)?;
+                if self.json { out::json(&results) } else { Ok(out::line(results.render())?) }
+            }
+        }
+    }
+
+    fn compare(&self, program: &Path, bench: &Bench, strategy: Strategy) -> anyhow::Result<()> {
+        let mut tunnel = bench.start_tunnel(strategy)?;
+        let compared = self.against.run(program, bench, &mut tunnel)?;
+        tunnel.stop()?;
+        if self.json { out::json(&compared) } else { Ok(out::line(against::render(&compared))?) }
+    }
+}
 
 pub(super) struct Bench {
     client: NetNs,
@@ -46,7 +88,7 @@ pub(super) struct Bench {
 
 impl Bench {
     /// Builds the namespaces; only inside a sandbox.
-    pub(super) fn build(seconds: u32) -> anyhow::Result<Self> {
+    fn build(seconds: u32) -> anyhow::Result<Self> {
         let directory = PathBuf::from(DIRECTORY);
         fs::create_dir_all(&directory).context("cannot make a directory for the bench")?;
         let (client, server) = (NetNs::create("client")?, NetNs::create("server")?);
@@ -74,7 +116,7 @@ impl Bench {
         }
     }
 
-    pub(super) fn run(&self, strategy: Strategy) -> anyhow::Result<Results> {
+    fn run(&self, strategy: Strategy) -> anyhow::Result<Results> {
         let veth = self.measure_veth()?;
         let mut tunnel = self.start_tunnel(strategy)?;
         let results = self.measure_tunnel(&mut tunnel, veth)?;
@@ -82,7 +124,7 @@ impl Bench {
         Ok(results)
     }
 
-    pub(super) fn start_tunnel(&self, strategy: Strategy) -> anyhow::Result<Tunnel> {
+    fn start_tunnel(&self, strategy: Strategy) -> anyhow::Result<Tunnel> {
         out::note("starting the tunnel");
         let spec = TunnelSpec {
             uplinks: vec!["lan0", "lan1"],
