@@ -192,24 +192,6 @@ mod tests {
     }
 
     #[test]
-    fn both_directions_of_a_link_are_one_link() {
-        let directory = tempfile::tempdir().unwrap();
-        for (name, text) in [
-            ("modem.csv", "t_ms,capacity_kbps\n0,9000\n"),
-            ("modem.down.csv", "t_ms,capacity_kbps\n0,50000\n"),
-            ("wifi.up", "1\n"),
-        ] {
-            std::fs::write(directory.path().join(name), text).unwrap();
-        }
-        let scenario = Scenario::recorded(directory.path(), 1).unwrap();
-        assert_eq!(scenario.uplinks().collect::<Vec<_>>(), ["modem", "wifi"]);
-        let mean = |trace: &Trace| trace.capacity().mean_rate().as_bps();
-        assert_eq!(mean(&scenario.links[0].down.trace), 50_000_000);
-        // An opportunity of 1,500 bytes each ms.
-        assert_eq!(scenario.capacities(1)[1].1, [12.0; 10]);
-    }
-
-    #[test]
     fn a_file_gives_links_and_a_seed_and_no_addresses() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("two.toml");
