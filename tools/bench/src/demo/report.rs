@@ -65,7 +65,8 @@ fn delays(runs: &[Run]) -> String {
     )
 }
 
-fn drawn(curves: &[Curve]) -> String {
+/// The distributions of delays, with a legend.
+pub fn drawn(curves: &[Curve]) -> String {
     let legend = curves.iter().map(|curve| (curve.class.clone(), curve.name.as_str()));
     page::legend(legend) + &page::drawing(&charts::delays(curves))
 }
@@ -130,8 +131,7 @@ pub fn time_line(name: &str, timeline: &Timeline, stalls: &[(Duration, Duration)
 
 /// More columns do not make a time line more readable.
 const COLUMNS_MAX: usize = 450;
-/// The marks of [`strips::MARKS`] that the demo measures; only the lab has queues and repaired
-/// packets.
+/// The marks of [`strips::MARKS`] that the demo measures; only the lab has repaired packets.
 const MARKS: [&str; 4] = ["sent", "missing", "late", "stalled"];
 
 const MEANINGS: [(&str, &str); 7] = [

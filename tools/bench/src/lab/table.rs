@@ -1,15 +1,15 @@
 //! Comparisons as tables for the terminal.
 
-use std::fmt::Write as _;
-
 use roadweave_lab::bound::{Bound, Informed, Reachable};
-use roadweave_lab::compare::{self, Compared, Comparison, Interval, Measured, Pooled};
+use roadweave_lab::compare::{
+    self, ClassPool, Compared, Comparison, Interval, Measured, Pooled, Setting,
+};
 use roadweave_lab::video::quality::Percentiles;
 
 use crate::demo::table::{millis, percent};
 use crate::table::{self, Column, bare, right_aligned};
 
-const COLUMNS: &[Column<Pooled>] = &[
+pub const COLUMNS: &[Column<Pooled>] = &[
     ("strategy", |p| p.figures.strategy.clone()),
     ("drives", |p| p.drives.to_string()),
     ("fps", |p| format!("{:.2}", p.figures.fps)),
@@ -30,36 +30,33 @@ const COLUMNS: &[Column<Pooled>] = &[
 ];
 
 pub fn render(comparison: &Comparison) -> String {
-    let mut text = String::new();
-    let setting = &comparison.setting;
-    let all: Vec<&Compared> = comparison.drives.iter().collect();
-    let _ = writeln!(
-        text,
-        "{}, {} s of {} Mbit/s, {}\n{}\n{}",
-        count(compare::count(&all)),
-        setting.seconds,
-        setting.bitrate_bps as f64 / 1e6,
-        seeds(&all),
-        table(&comparison.pooled),
-        bound(&all)
-    );
-    for pool in &comparison.classes {
-        let drives: Vec<&Compared> =
-            comparison.drives.iter().filter(|drive| drive.class == pool.class).collect();
-        let _ = writeln!(
-            text,
-            "\n{}, {}\n{}\n{}",
-            pool.class,
-            count(pool.drives),
-            table(&pool.pooled),
-            bound(&drives)
-        );
-    }
-    text
+    let of_group = |Group { heading, drives, pooled }: Group<'_>| {
+        format!("{heading}\n{}\n{}\n", table::of(COLUMNS, pooled, 1), bound(&drives))
+    };
+    groups(comparison).map(of_group).collect::<Vec<_>>().join("\n")
 }
 
-fn table(pooled: &[Pooled]) -> String {
-    table::of(COLUMNS, pooled, 1)
+/// Drives, and the strategies over them.
+pub struct Group<'a> {
+    pub heading: String,
+    pub drives: Vec<&'a Compared>,
+    pub pooled: &'a [Pooled],
+}
+
+/// All drives, then those of each class.
+pub fn groups<'a>(comparison: &'a Comparison) -> impl Iterator<Item = Group<'a>> {
+    let all: Vec<&Compared> = comparison.drives.iter().collect();
+    let Setting { seconds, bitrate_bps, .. } = comparison.setting;
+    let mbps = bitrate_bps as f64 / 1e6;
+    let heading =
+        format!("{}, {seconds} s of {mbps} Mbit/s, {}", count(compare::count(&all)), seeds(&all));
+    let of_class = |pool: &'a ClassPool| Group {
+        heading: format!("{}, {}", pool.class, count(pool.drives)),
+        drives: comparison.drives.iter().filter(|drive| drive.class == pool.class).collect(),
+        pooled: &pool.pooled,
+    };
+    let group = Group { heading, drives: all, pooled: &comparison.pooled };
+    std::iter::once(group).chain(comparison.classes.iter().map(of_class))
 }
 
 /// A run and its bound. `is_video`: whether there are frames and stalls.
@@ -88,7 +85,8 @@ pub fn of_run(measured: &Measured, bound: Option<&Bound>, is_video: bool) -> Str
 const RUN_COLUMNS: [&str; 9] =
     ["strategy", "fps", "stall", "delay p50", "p95", "p99", "p99.9", "residual loss", "redundancy"];
 
-fn bound(drives: &[&Compared]) -> String {
+/// The means of the bound and of the schedulers that know the links.
+pub fn bound(drives: &[&Compared]) -> String {
     let mean = |value: fn(&Compared) -> f64| {
         drives.iter().map(|drive| value(drive)).sum::<f64>() / drives.len().max(1) as f64
     };
@@ -132,6 +130,6 @@ fn count(drives: usize) -> String {
     if drives == 1 { "1 drive".into() } else { format!("{drives} drives") }
 }
 
-fn times(ratio: Option<f64>) -> String {
+pub fn times(ratio: Option<f64>) -> String {
     ratio.map_or("-".into(), |ratio| format!("{ratio:.2} x"))
 }

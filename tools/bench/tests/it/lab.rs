@@ -84,7 +84,6 @@ fn a_comparison_is_the_same_each_time_and_makes_a_report() {
         }
         assert_eq!(page.contains("xnc on recorded over time"), name == "detailed.json");
     }
-    check_refused("refused-report.txt", folder, &["lab report detailed.json --timelines ecf"]);
 }
 
 #[test]
@@ -241,7 +240,10 @@ fn raven_is_measured_at_every_confidence() {
         of_strategy.map(|answer| answer["extra_bytes"].as_f64().unwrap()).sum()
     };
     assert!(extra("raven:0") + 3.0 < extra("raven"), "copies cost bytes");
-    assert_eq!(results["transfers"].as_array().unwrap().len(), 5);
+    let transfers = results["transfers"].as_array().unwrap();
+    let redundant = |at: usize| transfers[at]["redundant"].as_f64().unwrap();
+    assert_eq!(transfers.len(), 5);
+    assert!(redundant(0) > 0.9 && redundant(4) < 0.25, "large ones are not copied");
 }
 
 #[test]

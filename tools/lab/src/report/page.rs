@@ -142,15 +142,6 @@ pub fn millis(millis: f64) -> String {
     if millis < 100.0 { format!("{millis:.1} ms") } else { format!("{millis:.0} ms") }
 }
 
-/// A ratio, or a dash if absent.
-pub fn times(ratio: Option<f64>) -> String {
-    match ratio {
-        Some(ratio) if ratio >= 100.0 => format!("{ratio:.0}\u{d7}"),
-        Some(ratio) => format!("{ratio:.2}\u{d7}"),
-        None => NOTHING.to_owned(),
-    }
-}
-
 /// Placeholder for an absent figure.
 pub const NOTHING: &str = "\u{2013}";
 

@@ -13,17 +13,12 @@ pub struct Svg {
     text: String,
 }
 
-/// A position: to the right, and down.
 pub type Point = (f64, f64);
 
-/// Alignment of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anchor {
-    /// Its beginning.
     Start,
-    /// Its middle.
     Middle,
-    /// Its end.
     End,
 }
 
@@ -39,36 +34,27 @@ impl Svg {
         Self { text }
     }
 
-    /// A straight line.
     pub fn line(&mut self, class: &str, from: Point, to: Point) {
         let mut path = Path::from(from);
         path.line_to(to);
         self.path(class, &path);
     }
 
-    /// A curve or an area.
     pub fn path(&mut self, class: &str, path: &Path) {
         self.put(format_args!("<path class=\"{class}\" d=\"{}\"/>", path.text));
     }
 
-    /// A rectangle from its upper left corner, with a tooltip unless `title` is empty.
+    /// A rectangle from its upper left corner, with a tooltip.
     pub fn rect(&mut self, class: &str, (x, y): Point, (width, height): Point, title: &str) {
         let (x, y, width, height) =
             (Tenths::of(x), Tenths::of(y), Tenths::of(width), Tenths::of(height));
-        let shape = format!(
-            "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\""
-        );
-        self.titled("rect", &shape, title);
+        let title = escape(title);
+        self.put(format_args!(
+            "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\">\
+             <title>{title}</title></rect>"
+        ));
     }
 
-    /// A dot with a tooltip unless `title` is empty.
-    pub fn dot(&mut self, class: &str, (x, y): Point, radius: f64, title: &str) {
-        let (x, y, radius) = (Tenths::of(x), Tenths::of(y), Tenths::of(radius));
-        let shape = format!("<circle class=\"{class}\" cx=\"{x}\" cy=\"{y}\" r=\"{radius}\"");
-        self.titled("circle", &shape, title);
-    }
-
-    /// A line of text on a baseline.
     pub fn text(&mut self, (x, y): Point, anchor: Anchor, text: &str) {
         let anchor = match anchor {
             Anchor::Start => "",
@@ -79,18 +65,9 @@ impl Svg {
         self.put(format_args!("<text x=\"{x}\" y=\"{y}\"{anchor}>{}</text>", escape(text)));
     }
 
-    /// The SVG text.
     pub fn finish(mut self) -> String {
         self.text.push_str("</svg>\n");
         self.text
-    }
-
-    fn titled(&mut self, element: &str, shape: &str, title: &str) {
-        if title.is_empty() {
-            self.put(format_args!("{shape}/>"));
-        } else {
-            self.put(format_args!("{shape}><title>{}</title></{element}>", escape(title)));
-        }
     }
 
     fn put(&mut self, content: fmt::Arguments<'_>) {
@@ -98,7 +75,6 @@ impl Svg {
     }
 }
 
-/// The outline of a shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
     text: String,
@@ -106,7 +82,6 @@ pub struct Path {
 }
 
 impl Path {
-    /// A path from a starting point.
     pub fn from((x, y): Point) -> Self {
         let at = (Tenths::of(x), Tenths::of(y));
         Self { text: format!("M{} {}", at.0, at.1), at }
@@ -127,7 +102,6 @@ impl Path {
         self.at = to;
     }
 
-    /// Closes the path.
     pub fn close(&mut self) {
         self.text.push('z');
     }
@@ -156,9 +130,7 @@ impl fmt::Display for Tenths {
 /// A linear map from values to positions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
-    /// The values at both ends.
     pub values: (f64, f64),
-    /// The positions of both ends.
     pub places: (f64, f64),
 }
 

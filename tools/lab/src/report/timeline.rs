@@ -4,11 +4,10 @@
 //!   Mbit/s   ▁▂▅▇▅▂  rates, stacked
 //!   packets  ▂ ▁     what was done above,
 //!               ▔▂   what went wrong below the line
-//!   kB       ▁▁▅▇▁▁  queues, stacked
 //!            0      10      20 s
 //! ```
 //!
-//! Values are drawn as steps: each holds for its 200 ms.
+//! Values are drawn as steps: each holds for its column.
 
 use super::svg::{Anchor, Path, Scale, Svg};
 use crate::figures::Timeline;
@@ -41,8 +40,6 @@ pub struct Strip {
     pub below: Vec<Layer>,
     /// Top of the upper axis; default: the highest value.
     pub top: Option<f64>,
-    /// End of the lower axis; default: the highest value.
-    pub bottom: Option<f64>,
     /// A reference value.
     pub mark: Option<f64>,
 }
@@ -94,8 +91,7 @@ pub fn stack(series: impl IntoIterator<Item = Layer>) -> Vec<Layer> {
     layers
 }
 
-/// The highest value of the layers.
-pub fn highest<'a>(layers: impl IntoIterator<Item = &'a Layer>) -> f64 {
+fn highest<'a>(layers: impl IntoIterator<Item = &'a Layer>) -> f64 {
     layers.into_iter().flat_map(|layer| &layer.values).copied().fold(0.0, f64::max)
 }
 
@@ -132,7 +128,7 @@ impl Strip {
         let above = self.top.unwrap_or_else(|| highest(&self.above)).max(self.least());
         let below = match self.below.is_empty() {
             true => 0.0,
-            false => self.bottom.unwrap_or_else(|| highest(&self.below)).max(self.least()),
+            false => highest(&self.below).max(self.least()),
         };
         let y = Scale { values: (-below, above), places: (top + self.height, top) };
         let ticks = y.ticks(if self.height < 80.0 { 2 } else { 5 });
@@ -202,15 +198,6 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_means_sums_or_peaks_of_their_steps() {
-        let steps = [1.0, 3.0, 5.0, 0.0, 7.0];
-        assert_eq!(Merge::Mean.columns(steps, 2), [2.0, 2.5, 7.0]);
-        assert_eq!(Merge::Sum.columns(steps, 2), [4.0, 5.0, 7.0]);
-        assert_eq!(Merge::Max.columns(steps, 2), [3.0, 5.0, 7.0]);
-        assert_eq!(Merge::Max.columns(steps, 0), steps);
-    }
-
-    #[test]
     fn stacked_layers_stand_one_on_the_other() {
         let layers = stack([layer(&[1.0, 2.0]), layer(&[10.0]), layer(&[0.0, 5.0, 3.0])]);
         let values: Vec<_> = layers.iter().map(|layer| layer.values.as_slice()).collect();
@@ -231,28 +218,5 @@ mod tests {
         expected.line_to((40.0, 10.0));
         expected.close();
         assert_eq!(outline, expected);
-    }
-
-    #[test]
-    fn a_figure_shows_its_strips_and_stalls_and_an_empty_one_nothing() {
-        let strip = Strip {
-            title: "packets".into(),
-            height: 60.0,
-            above: vec![layer(&[1.0, 900.0])],
-            below: vec![layer(&[0.0, 3.0])],
-            ..Strip::default()
-        };
-        let figure = Figure {
-            label: "a drive".into(),
-            steps: 2,
-            group: 1,
-            strips: vec![strip.clone(), strip],
-            stalls: vec![(0.05, 0.1)],
-        };
-        let svg = figure.draw();
-        assert_eq!(svg.matches("class=\"area k0\"").count(), 4);
-        assert_eq!(svg.matches("<title>stall of 0.05 s from 0.1 s on</title>").count(), 1);
-        let empty = Figure::default().draw();
-        assert!(!empty.contains("NaN") && empty.ends_with("</svg>\n"));
     }
 }
