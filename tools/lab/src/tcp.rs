@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A [`Socket`] is one end. Payload bytes are all zero and only counted; segments have their real
-//! sizes and headers. [`fetch`](fetch::fetch) runs two sockets over one emulated link. The model
+//! sizes and headers. [`fetch`] runs two sockets over one emulated link. The model
 //! was compared with the kernel (docs/experiments/tcp-model.md).
 //!
 //! Sources: RFC 9293 (TCP), 7323 (timestamps, windows), 2018 and 2883 (SACK), 6298 (timeouts), 8985
@@ -19,7 +19,7 @@ mod bbr;
 mod congestion;
 mod cubic;
 mod exchange;
-pub mod fetch;
+mod fetch;
 mod hystart;
 mod rack;
 mod rate;
@@ -27,11 +27,11 @@ mod receiver;
 mod recovery;
 mod rtt;
 mod scoreboard;
-pub mod segment;
+mod segment;
 mod sender;
 mod socket;
 
 pub use congestion::Algorithm;
-pub use exchange::{Exchange, REQUEST};
-pub use segment::Segment;
-pub use socket::{Role, Socket, SocketConfig, SocketStats};
+pub(crate) use exchange::Exchange;
+pub(crate) use fetch::fetch;
+pub(crate) use socket::SocketConfig;

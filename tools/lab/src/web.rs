@@ -13,6 +13,7 @@
 
 mod browser;
 mod host;
+mod loading;
 mod visit;
 
 use roadweave_proto::Instant;
@@ -22,6 +23,7 @@ use roadweave_tunnel::StreamsOwner;
 
 pub use browser::{Browser, News};
 pub use host::Host;
+pub use loading::Loading;
 pub(crate) use visit::{LEAD_IN, WARM_UP};
 pub use visit::{REQUEST, Visit, Visitor};
 

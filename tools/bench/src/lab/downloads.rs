@@ -11,11 +11,10 @@ use roadweave_lab::strategies;
 use roadweave_lab::tcp::Algorithm;
 use roadweave_quic::CongestionControl;
 use roadweave_terminal::exit::BadInput;
-use roadweave_terminal::out;
 use roadweave_tunnel::{LaneConfig, Strategy, StreamsConfig};
 
 use self::results::{ByTcp, Measured, Results, Run};
-use super::workers::{finished, work_all};
+use super::workers::Runs;
 
 /// Measures how much of two links a download as a stream gets
 ///
@@ -41,12 +40,8 @@ pub struct DownloadsArgs {
     /// How many seeds everything is run with
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     seeds: u16,
-    /// How many runs at a time; default: one per core
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1_024))]
-    jobs: Option<u16>,
-    /// Print the results as one JSON object
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    runs: Runs,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +66,7 @@ impl DownloadsArgs {
         }
         let name = |job: usize| format!("{}: {:?}", jobs[job].pair.name, jobs[job].over);
         let work = |job: usize| self.measure(jobs[job]).context("the links make no world");
-        let done = finished(work_all(self.jobs, jobs.len(), name, work)?)?;
+        let done = self.runs.finish(jobs.len(), name, work)?;
         let mut by_job = done.chunks(self.seeds.into()).map(<[Run]>::to_vec);
         let mut next = || by_job.next().context("a pair has three jobs");
         let cases = pairs.iter().map(|pair| {
@@ -80,7 +75,7 @@ impl DownloadsArgs {
         });
         let cases = cases.collect::<anyhow::Result<_>>()?;
         let results = Results { seeds: self.seeds, cases };
-        if self.json { out::json(&results) } else { Ok(out::print(results.in_words())?) }
+        self.runs.print(&results, Results::in_words)
     }
 
     fn measure(&self, Job { pair, over, seed }: Job) -> anyhow::Result<Run> {
@@ -89,13 +84,10 @@ impl DownloadsArgs {
             LaneConfig { strategy, ..lane }
         });
         let links = pair.world_links(over, seed);
-        let bytes = u64::from(self.mebibytes) << 20;
+        let bytes = u32::from(self.mebibytes) << 20;
         let congestion = self.congestion;
         let download = Download { lane, congestion, ..Download::new(links, bytes, seed) };
-        let by_tcp = |&congestion| {
-            let goodput_mbps = download.by_tcp(congestion)[0].goodput_mbps();
-            ByTcp { congestion, goodput_mbps }
-        };
+        let by_tcp = |&congestion| ByTcp { congestion, goodput_mbps: download.by_tcp(congestion) };
         let tcp = match over {
             Over::One(_) => self.tcp.0.iter().map(by_tcp).collect(),
             Over::All => Vec::new(),

@@ -35,14 +35,3 @@ fn a_far_link_adds_what_it_has_to_a_near_one() {
     assert!(done.goodput_mbps > 50.0, "{done:?}");
     assert!(done.pushed_mbps[1] > 15.0, "the far one has a good part of it: {done:?}");
 }
-
-/// 1,448 of 1,500 bytes of a packet are data.
-#[test]
-fn tcp_downloads_the_same_over_each_link() {
-    let download = Download::new(links(&[(20, 20), (10, 20)]), 4 << 20, 1);
-    for algorithm in Algorithm::ALL {
-        let alone = download.by_tcp(algorithm);
-        let [fast, slow] = [0, 1].map(|link: usize| alone[link].goodput_mbps());
-        assert!((17.0..19.4).contains(&fast) && (8.5..9.7).contains(&slow), "{alone:?}");
-    }
-}

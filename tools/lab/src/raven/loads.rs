@@ -12,15 +12,13 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use roadweave_emulate::{Drive, DuplexLink};
-use roadweave_proto::Instant;
-use roadweave_proto::wire::StreamPriority;
 use roadweave_tunnel::{LaneConfig, Strategy, StreamsConfig};
 use serde::Serialize;
 
 use super::{both_ways, links};
 use crate::video::quality::Percentiles;
-use crate::web::{Browser, ConnectionId, News, REQUEST, Visit, Visitor};
-use crate::world::{World, WorldConfig, WorldError};
+use crate::web::{Loading, Visit};
+use crate::world::{WorldConfig, WorldError};
 
 /// A large load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,17 +97,16 @@ pub fn load(
     let links: Vec<DuplexLink> = links(route.1, seed);
     let lane = LaneConfig { strategy: strategy.clone(), ..StreamsConfig::default().lane };
     let packets = vec![LaneConfig::new("default", Strategy::xnc())];
-    let mut visit = Visit::new(WorldConfig {
+    let mut visit = Visit::in_use(WorldConfig {
         streams: Some(StreamsConfig { lane, ..StreamsConfig::default() }),
         learned: BTreeMap::from([(StreamsConfig::LANE.to_owned(), learned.to_owned())]),
         ..WorldConfig::plain(links.clone(), packets, seed)
     })?;
     visit.world.restart_links(links);
     let before = both_ways(&visit.world);
-    let start = visit.world.now();
-    let mut loading =
-        Loading { load, connection: None, missing: 0, begun: start, took: vec![], is_over: false };
-    visit.run(&mut loading, start + LOAD_MAX);
+    let mut loading = Loading::new(load.bytes(), load.parts() as usize);
+    let end = visit.world.now() + LOAD_MAX;
+    visit.run(&mut loading, end);
     let after = both_ways(&visit.world);
     let [up, down] = [0, 1].map(|way| {
         let (source, further): (u64, u64) = after[way];
@@ -129,47 +126,6 @@ pub fn load(
         copies_up: share(up),
         copies: share((up.0 + down.0, up.1 + down.1)),
     })
-}
-
-#[derive(Debug)]
-struct Loading {
-    load: Load,
-    connection: Option<ConnectionId>,
-    missing: u64,
-    begun: Instant,
-    took: Vec<Duration>,
-    is_over: bool,
-}
-
-impl Visitor for Loading {
-    fn act(&mut self, world: &mut World, browser: &mut Browser, news: Vec<News>) {
-        for news in news {
-            match news {
-                News::Came(id, bytes) if self.connection == Some(id) => {
-                    self.missing = self.missing.saturating_sub(bytes);
-                    if self.missing == 0 {
-                        self.took.push(world.now().since(self.begun));
-                    }
-                }
-                News::Over(id) => self.is_over |= self.connection == Some(id),
-                News::Came(..) => {}
-            }
-        }
-        if !self.goes_on() {
-            self.connection.into_iter().for_each(|id| browser.finish(world, id));
-        } else if self.missing == 0 {
-            let open = || browser.open(world, StreamPriority::new(3, true));
-            let Some(id) = self.connection.or_else(open) else { return };
-            self.connection = Some(id);
-            self.missing = self.load.bytes().into();
-            self.begun = world.now();
-            browser.ask(world, id, REQUEST, self.load.bytes());
-        }
-    }
-
-    fn goes_on(&self) -> bool {
-        !self.is_over && (self.took.len() as u64) < self.load.parts()
-    }
 }
 
 const LOAD_MAX: Duration = Duration::from_secs(600);

@@ -9,21 +9,16 @@ use roadweave_proto::Instant;
 use super::exchange::Exchange;
 use super::socket::{SocketConfig, SocketStats};
 
-/// Result of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fetched {
     /// Time from the first SYN to the last byte, or the time limit.
     pub took: Duration,
-    /// Bytes received in order.
     pub bytes: u64,
-    /// Whether all bytes arrived.
     pub is_whole: bool,
-    /// Statistics of the sending end.
     pub stats: SocketStats,
 }
 
 impl Fetched {
-    /// Goodput, Mbit/s.
     pub fn goodput_mbps(&self) -> f64 {
         self.bytes as f64 * 8e-6 / self.took.as_secs_f64().max(f64::MIN_POSITIVE)
     }

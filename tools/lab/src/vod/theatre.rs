@@ -44,7 +44,7 @@ pub(super) fn watch(
     let lane = LaneConfig { strategy: strategy.clone(), ..StreamsConfig::default().lane };
     let head = if first_frame { program.bitrate.bytes_in(CHUNK) / FRAMES_OF_CHUNK } else { 0 };
     let packets = vec![LaneConfig::new("default", Strategy::xnc())];
-    let mut visit = Visit::new(WorldConfig {
+    let mut visit = Visit::in_use(WorldConfig {
         streams: Some(StreamsConfig { lane, head, ..StreamsConfig::default() }),
         congestion,
         ..WorldConfig::plain(steady(links, program.seed), packets, program.seed)

@@ -9,7 +9,6 @@ use roadweave_stream::{Event, Streams};
 use super::{ConnectionId, header, read_all};
 use crate::world::World;
 
-/// An event of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
     /// Bytes of answers arrived.
@@ -18,7 +17,6 @@ pub enum News {
     Over(ConnectionId),
 }
 
-/// Connections of applications at the client, as streams.
 #[derive(Debug, Default)]
 pub struct Browser {
     open: BTreeMap<ConnectionId, Unwritten>,
@@ -31,7 +29,6 @@ struct Unwritten {
 }
 
 impl Browser {
-    /// Opens a connection, if the server accepts streams.
     pub fn open(&mut self, world: &mut World, priority: StreamPriority) -> Option<ConnectionId> {
         let id = world.use_client_streams(|now, owner, streams| {
             let id = streams.open(now, website(), priority).ok()?;
@@ -51,7 +48,6 @@ impl Browser {
         }
     }
 
-    /// Finishes a connection: no further request follows.
     pub fn finish(&mut self, world: &mut World, id: ConnectionId) {
         if let Some(unwritten) = self.open.get_mut(&id) {
             unwritten.finishes = true;
@@ -59,7 +55,6 @@ impl Browser {
         }
     }
 
-    /// Cancels a connection.
     pub fn cancel(&mut self, world: &mut World, id: ConnectionId) {
         self.open.remove(&id);
         world.use_client_streams(|now, owner, streams| {

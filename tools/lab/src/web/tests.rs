@@ -20,14 +20,11 @@ fn world_over(trace: Trace) -> World {
         down: settings(seed + 1),
     };
     let lanes = vec![LaneConfig::new("default", Strategy::xnc())];
-    let mut world = World::new(WorldConfig {
+    World::joined(WorldConfig {
         streams: Some(StreamsConfig::default()),
         ..WorldConfig::plain(vec![link("a", 1), link("b", 3)], lanes, 1)
     })
-    .unwrap();
-    world.flush();
-    world.run_until(Instant::from_millis(3_000));
-    world
+    .unwrap()
 }
 
 fn run(world: &mut World, browser: &mut Browser, host: &mut Host) -> Vec<News> {
