@@ -8,6 +8,7 @@ use roadweave_terminal::out;
 use serde::Serialize;
 
 use super::drives;
+use super::spread::Spread;
 use crate::table::{self, Column};
 
 /// Studies the propagation delays of recordings: LoLa's figures 3, 4 and 6
@@ -30,29 +31,18 @@ struct Studied {
     link: String,
     recordings: usize,
     seconds: usize,
-    least_ms: Quantiles,
-    difference_ms: Quantiles,
+    least_ms: Spread,
+    difference_ms: Spread,
     /// Share of larger differences, 0..1.
     above_2_ms: f64,
     above_10_ms: f64,
     /// How long the delay stays within 2 ms.
-    stays_s: Quantiles,
+    stays_s: Spread,
     at_least_5_s: f64,
     at_least_10_s: f64,
     /// Share of the time in periods of at least 5 s, 0..1.
     time_in_at_least_5_s: f64,
     without_change: usize,
-}
-
-#[derive(Debug, Default, Serialize)]
-struct Quantiles {
-    min: f64,
-    p5: f64,
-    p25: f64,
-    p50: f64,
-    p75: f64,
-    p95: f64,
-    max: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -96,24 +86,10 @@ impl Studied {
             at_least_10_s: share(&seconds, 10.0),
             time_in_at_least_5_s: long / seconds.iter().sum::<f64>().max(1.0),
             without_change: stays.iter().filter(|stays| stays.len() == 1).count(),
-            least_ms: Quantiles::of(least),
-            difference_ms: Quantiles::of(changes),
-            stays_s: Quantiles::of(seconds),
+            least_ms: Spread::of(least),
+            difference_ms: Spread::of(changes),
+            stays_s: Spread::of(seconds),
         }
-    }
-}
-
-impl Quantiles {
-    fn of(values: Vec<f64>) -> Self {
-        let values = roadweave_emulate::Quantiles::of(values);
-        let [min, p5, p25, p50, p75, p95, max] =
-            [0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0].map(|share| values.at(share));
-        Self { min, p5, p25, p50, p75, p95, max }
-    }
-
-    fn row(&self) -> [String; 7] {
-        let Self { min, p5, p25, p50, p75, p95, max } = self;
-        [min, p5, p25, p50, p75, p95, max].map(|value| format!("{value:.1}"))
     }
 }
 
@@ -126,8 +102,10 @@ fn in_words(study: &Study) -> String {
             ("difference from the second before, ms", &it.difference_ms),
             ("stays within 2 ms for, s", &it.stays_s),
         ];
-        for (name, quantiles) in of {
-            spread.add_row([it.link.clone(), name.to_owned()].into_iter().chain(quantiles.row()));
+        for (name, of_link) in of {
+            let Spread { min, p5, p25, p50, p75, p95, max, .. } = of_link;
+            let row = [min, p5, p25, p50, p75, p95, max].map(|value| format!("{value:.1}"));
+            spread.add_row([it.link.clone(), name.to_owned()].into_iter().chain(row));
         }
     }
     let mut rises = table::bare();

@@ -12,12 +12,11 @@ use roadweave_lab::closed_loop::{ClosedLoop, Encoder, Seen};
 use roadweave_lab::strategies;
 use roadweave_proto::Rate;
 use roadweave_terminal::exit::BadInput;
-use roadweave_terminal::out;
 use roadweave_tunnel::Strategy;
 
 use self::pooled::Pooled;
 use super::drives::{self, NamedDrive};
-use super::workers::{finished, work_all};
+use super::workers::Runs;
 use crate::rate::parse_video;
 
 mod pooled;
@@ -52,12 +51,8 @@ pub struct EncoderArgs {
     /// How many seeds everything is run with
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
     seeds: u16,
-    /// How many runs at a time; default: one per core
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1_024))]
-    jobs: Option<u16>,
-    /// Print the results as one JSON object
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    runs: Runs,
 }
 
 #[derive(Clone, Debug)]
@@ -121,7 +116,7 @@ impl EncoderArgs {
             let Job { drive, way, seed } = jobs[job];
             self.measure(&all[drive], &ways[way], seed).context("the links make no world")
         };
-        let done = finished(work_all(self.jobs, jobs.len(), name, work)?)?;
+        let done = self.runs.finish(jobs.len(), name, work)?;
         // Sorted so that all classes together come last.
         let mut groups: BTreeMap<(bool, Option<Class>, usize), Vec<Seen>> = BTreeMap::new();
         for (job, seen) in jobs.iter().zip(done) {
@@ -137,7 +132,7 @@ impl EncoderArgs {
         let pooled: Vec<Pooled> = pooled
             .map(|((_, class, way), runs)| Pooled::new(class, &ways[way].name, &runs))
             .collect();
-        if self.json { out::json(&pooled) } else { Ok(out::print(pooled::in_words(&pooled))?) }
+        self.runs.print(&pooled, |pooled| pooled::in_words(pooled))
     }
 
     fn choose_links(&self, drives: &mut [NamedDrive]) -> anyhow::Result<()> {

@@ -99,53 +99,7 @@ fn end_last_line(file: &mut File) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use roadweave_lab::figures::Figures;
-    use roadweave_lab::world::Machine;
-    use roadweave_quic::CongestionControl;
-
     use super::*;
-
-    fn key(strategy: &str) -> Key {
-        Key {
-            drive: "d".into(),
-            strategy: strategy.into(),
-            setting: Setting {
-                bitrate_bps: 30_000_000,
-                seconds: 90,
-                seed: 1,
-                congestion: CongestionControl::Bbr,
-                machine: Machine::default(),
-            },
-            clip: None,
-            recordings: "ab".into(),
-            program: "cd".into(),
-        }
-    }
-
-    fn measured(stall_ratio: f64) -> Measured {
-        let figures = Figures { stall_ratio, ..Figures::default() };
-        Measured { figures, ..Measured::default() }
-    }
-
-    #[test]
-    fn results_come_back_to_the_last_bit_and_only_for_the_same_key() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("kept");
-        let ratio = 0.1 + 0.2;
-        Kept::open(&path).unwrap().keep(&key("xnc"), &measured(ratio)).unwrap();
-        let kept = Kept::open(&path).unwrap();
-        assert_eq!(kept.find(&key("xnc")), Some(&measured(ratio)));
-        let setting = key("xnc").setting;
-        for other in [
-            key("minrtt"),
-            Key { program: "ef".into(), ..key("xnc") },
-            Key { clip: Some("01".into()), ..key("xnc") },
-            Key { setting: Setting { seed: 2, ..setting.clone() }, ..key("xnc") },
-            Key { setting: Setting { machine: Machine::Busy, ..setting }, ..key("xnc") },
-        ] {
-            assert_eq!(kept.find(&other), None, "{other:?}");
-        }
-    }
 
     #[test]
     fn a_file_of_something_else_is_left_alone() {

@@ -25,6 +25,7 @@ mod pictures;
 mod raven;
 mod report;
 mod run;
+mod spread;
 mod table;
 mod vod;
 mod workers;

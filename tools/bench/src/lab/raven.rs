@@ -8,12 +8,11 @@ use roadweave_lab::raven::loads::{self, Load, Loaded};
 use roadweave_lab::raven::{self, Answered, Transferred};
 use roadweave_lab::traffic::App;
 use roadweave_terminal::exit::BadInput;
-use roadweave_terminal::out;
 use roadweave_tunnel::Strategy;
 use serde::Serialize;
 
 use super::drives;
-use super::workers::{finished, work_all};
+use super::workers::Runs;
 use crate::table::{self, Column};
 
 /// Measures what people wait for at each confidence of RAVEN, and what it costs
@@ -38,12 +37,8 @@ pub struct RavenArgs {
     /// unbroken
     #[arg(long, value_name = "LOAD,..", value_delimiter = ',')]
     loads: Vec<Load>,
-    /// How many runs at a time; default: one per core
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1_024))]
-    jobs: Option<u16>,
-    /// Print the results as one JSON object
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    runs: Runs,
 }
 
 #[derive(Debug, Serialize)]
@@ -91,8 +86,8 @@ impl RavenArgs {
                 Ok(Done::Transferred(raven::transfer(&routes[0], *bytes, 1)?))
             }
         };
-        let done = work_all(self.jobs, jobs.len(), |job| jobs[job].name(), work)?;
-        print(&Results::of(finished(done)?), self.json)
+        let done = self.runs.finish(jobs.len(), |job| jobs[job].name(), work)?;
+        self.runs.print(&Results::of(done), Results::in_words)
     }
 }
 
@@ -214,10 +209,6 @@ fn millis(ms: f64) -> String {
     } else {
         format!("{ms:.0}")
     }
-}
-
-fn print(results: &Results, json: bool) -> anyhow::Result<()> {
-    if json { out::json(results) } else { Ok(out::print(results.in_words())?) }
 }
 
 const STRATEGIES: [&str; 6] = ["minrtt", "raven:0", "raven:50", "raven", "raven:99", "raven:100"];

@@ -9,10 +9,9 @@ use std::time::Duration;
 use roadweave_lab::vod::{self, Chosen, Kind, Over, Pair, Seen, Sent, Setting, Way};
 use roadweave_quic::CongestionControl;
 use roadweave_terminal::exit::BadInput;
-use roadweave_terminal::out;
 
 use self::results::Results;
-use super::workers::{finished, work_all};
+use super::workers::Runs;
 
 /// Measures what viewers of video on demand see when it comes as streams
 ///
@@ -46,12 +45,8 @@ pub struct VodArgs {
     /// The congestion control of every path
     #[arg(long, default_value_t = CongestionControl::default())]
     congestion: CongestionControl,
-    /// How many runs at a time; default: one per core
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1_024))]
-    jobs: Option<u16>,
-    /// Print the results as one JSON object
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    runs: Runs,
 }
 
 /// By seed.
@@ -77,16 +72,16 @@ impl VodArgs {
         };
         let choose = |at: usize| Ok(vod::choose(&pairs[at], setting)?);
         let name = |at: usize| format!("bitrate for {}", pairs[at].name);
-        let chosen = finished(work_all(self.jobs, pairs.len(), name, choose)?)?;
+        let chosen = self.runs.finish(pairs.len(), name, choose)?;
         let jobs = jobs(&pairs, &chosen, &ways, self.seeds);
         let work = |at: usize| {
             let Job { pair, chosen, kind, over, seed } = &jobs[at];
             Ok(pair.view(over, (*kind, chosen.bitrate), setting, *seed)?)
         };
         let name = |at: usize| format!("{} on {}", jobs[at].over, jobs[at].pair.name);
-        let seen = finished(work_all(self.jobs, jobs.len(), name, work)?)?;
+        let seen = self.runs.finish(jobs.len(), name, work)?;
         let results = Results::new(setting, &pairs, &chosen, &ways, seen);
-        if self.json { out::json(&results) } else { Ok(out::print(results.in_words())?) }
+        self.runs.print(&results, Results::in_words)
     }
 
     fn pairs(&self) -> anyhow::Result<Vec<Pair>> {

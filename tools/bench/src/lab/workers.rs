@@ -11,6 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use roadweave_device::{Signal, Signals, wait_readable};
 use roadweave_terminal::exit;
 use roadweave_terminal::out;
+use serde::Serialize;
 
 /// Runs the jobs `0..count` on `threads`, by default one per core; returns their results in order,
 /// or the error of the first job that failed or panicked.
@@ -65,9 +66,36 @@ pub fn work_all<T: Send>(
     }
 }
 
-/// All results, unless some are missing.
-pub fn finished<T>(results: Vec<Option<T>>) -> anyhow::Result<Vec<T>> {
-    results.into_iter().collect::<Option<_>>().context("interrupted")
+/// Options of a command with many runs.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Runs {
+    /// How many runs at a time; default: one per core
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1_024))]
+    jobs: Option<u16>,
+    /// Print the results as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl Runs {
+    /// The results of [`work_all`]; fails if some are missing.
+    pub fn finish<T: Send>(
+        self,
+        count: usize,
+        name: impl Fn(usize) -> String + Sync,
+        work: impl Fn(usize) -> anyhow::Result<T> + Sync,
+    ) -> anyhow::Result<Vec<T>> {
+        let results = work_all(self.jobs, count, name, work)?;
+        results.into_iter().collect::<Option<_>>().context("interrupted")
+    }
+
+    pub fn print<R: Serialize>(
+        self,
+        results: &R,
+        in_words: impl FnOnce(&R) -> String,
+    ) -> anyhow::Result<()> {
+        if self.json { out::json(results) } else { Ok(out::print(in_words(results))?) }
+    }
 }
 
 /// Ignores poison: jobs run outside of locks, so a panic leaves the data intact.

@@ -1,10 +1,10 @@
 //! The results of one way on the drives of one class, and their tables.
 
-use roadweave_emulate::Quantiles;
 use roadweave_lab::class::Class;
 use roadweave_lab::closed_loop::Seen;
 use serde::Serialize;
 
+use crate::lab::spread::Spread;
 use crate::table::{self, Column};
 
 #[derive(Debug, Default, Serialize)]
@@ -21,19 +21,8 @@ pub(super) struct Pooled {
     without_stall: usize,
     sent_mbps: f64,
     redundancy: f64,
-    frame_delay_ms: Distribution,
-    shown_ssim_db: Distribution,
-}
-
-#[derive(Debug, Default, Serialize)]
-struct Distribution {
-    mean: f64,
-    p5: f64,
-    p25: f64,
-    p50: f64,
-    p75: f64,
-    p95: f64,
-    p99: f64,
+    frame_delay_ms: Spread,
+    shown_ssim_db: Spread,
 }
 
 impl Pooled {
@@ -51,23 +40,16 @@ impl Pooled {
             without_stall: runs.iter().filter(|seen| seen.stalls == 0).count(),
             sent_mbps: mean(|seen| seen.sent_mbps),
             redundancy: mean(|seen| seen.redundancy),
-            frame_delay_ms: Distribution::of(runs.iter().flat_map(|seen| &seen.frame_delays_ms)),
-            shown_ssim_db: Distribution::of(runs.iter().flat_map(|seen| &seen.ssims_db)),
+            frame_delay_ms: Spread::of(
+                runs.iter().flat_map(|seen| seen.frame_delays_ms.iter().copied()),
+            ),
+            shown_ssim_db: Spread::of(runs.iter().flat_map(|seen| seen.ssims_db.iter().copied())),
         }
     }
 }
 
-impl Distribution {
-    fn of<'a>(values: impl Iterator<Item = &'a f64>) -> Self {
-        let values = Quantiles::of(values.copied().collect());
-        let [p5, p25, p50, p75, p95, p99] =
-            [0.05, 0.25, 0.5, 0.75, 0.95, 0.99].map(|share| values.at(share));
-        Self { mean: values.mean(), p5, p25, p50, p75, p95, p99 }
-    }
-}
-
 pub(super) fn in_words(pooled: &[Pooled]) -> String {
-    table::of(VIEWER, pooled, 2) + "\n" + &table::of(SPREAD, pooled, 2) + "\n"
+    table::of(VIEWER, pooled, 2) + "\n" + &table::of(SPREADS, pooled, 2) + "\n"
 }
 
 const VIEWER: &[Column<Pooled>] = &[
@@ -84,7 +66,7 @@ const VIEWER: &[Column<Pooled>] = &[
     ("Mbit/s", |it| format!("{:.1}", it.sent_mbps)),
     ("copies", |it| format!("{:.1} %", it.redundancy * 100.0)),
 ];
-const SPREAD: &[Column<Pooled>] = &[
+const SPREADS: &[Column<Pooled>] = &[
     ("class", |it| it.class.clone()),
     ("way", |it| it.way.clone()),
     ("SSIM dB mean", |it| format!("{:.2}", it.shown_ssim_db.mean)),
