@@ -52,14 +52,6 @@ fn a_lone_constant_link_has_its_own_delay_as_bound() {
 }
 
 #[test]
-fn two_links_carry_a_frame_in_half_the_time() {
-    let trace = Trace::constant(Rate::from_kbps(12_000), 20 * MS);
-    let delays = |links: &[&Trace]| bound(links, &stream(10, 10, 1_500), 2_000).delay_ms;
-    assert!((29.97..=30.0).contains(&delays(&[&trace]).p999));
-    assert!((24.97..=25.0).contains(&delays(&[&trace, &trace]).p999));
-}
-
-#[test]
 fn a_link_that_carries_half_of_the_stream_loses_half() {
     // 30 frames per second of 12,000 bits, over 180 kbit/s.
     let trace = Trace::constant(Rate::from_kbps(180), Duration::ZERO);
@@ -142,17 +134,6 @@ fn opportunity_each_ms(delay: Duration) -> Trace {
     let at = (1..=1_000).map(|ms| MS * ms);
     let opportunities = Capacity::Opportunities(Opportunities::new(at).unwrap());
     Trace::constant(Rate::ZERO, delay).with_capacity(opportunities)
-}
-
-#[test]
-fn opportunities_of_mahimahi_are_a_bound_too() {
-    let trace = opportunity_each_ms(20 * MS);
-    let bound = bound(&[&trace], &stream(90, 10, 1_500), 4_000);
-    // Ten packets of a frame take ten opportunities; the first is 1 ms after every third frame and
-    // up to 1 ms after the others.
-    assert!((29.6..=30.0).contains(&bound.delay_ms.p999), "{bound:?}");
-    assert!(bound.delay_ms.p999 <= bound.reachable.delay_ms.p999);
-    assert_eq!(bound.residual_loss, 0.0);
 }
 
 #[test]
@@ -285,7 +266,6 @@ fn play(
             ..LinkSettings::new((*trace).clone(), number as u64)
         });
         for &(at, _, index) in sends.iter().filter(|send| send.1 == number) {
-            // A lost packet is a valid outcome.
             let _ = link.push(at, bytes[index], index);
         }
         while let Some(at) = link.poll_timeout().filter(|&at| at <= end) {

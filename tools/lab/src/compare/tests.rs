@@ -1,10 +1,6 @@
 use roadweave_emulate::DriveLink;
-use roadweave_proto::Instant;
 
 use super::*;
-use crate::bound::Offered;
-use crate::event::{Action, Event};
-use crate::traffic::TrafficKind;
 
 fn drive(links: &[&str]) -> Drive {
     let trace = Trace::constant(Rate::from_kbps(4_000), Duration::from_millis(20));
@@ -128,40 +124,4 @@ fn pooled_figures_are_means_and_percentiles_over_drives() {
     let classes: Vec<_> = comparison.classes.iter().map(|pool| (pool.class, pool.drives)).collect();
     assert_eq!(classes, [(Class::Easy, 1), (Class::Tight, 2)]);
     assert!((comparison.classes[1].pooled[1].stall_ratio_mean - 0.075).abs() < 1e-12);
-}
-
-#[test]
-fn details_can_be_left_out() {
-    let comparison = comparison(&[("a", Class::Easy, 0.0, 0.0)]);
-    let bare = comparison.clone().without_details();
-    assert!(bare.drives[0].bound_within.is_empty());
-    assert!(bare.drives[0].strategies.iter().all(|entry| entry.measured.detail.is_none()));
-    assert_eq!(bare.pooled, comparison.pooled);
-}
-
-#[test]
-fn delays_beside_the_bound_are_those_of_all_packets_whatever_the_traffic_is() {
-    let setting = setting(2_000_000, 2);
-    let drive = drive(&["a"]);
-    let kind = TrafficKind::Constant { rate: Rate::from_kbps(1_000), packet_bytes: 1_000 };
-    let stream = TrafficSpec { kind, ..setting.video() };
-    let mut scenario = setting.scenario("d", &drive, "single:a".parse().unwrap(), &stream);
-    let event = |ms, action| Event { at: Duration::from_millis(ms), link: 0, action };
-    scenario.events = vec![event(500, Action::Down), event(1_500, Action::Up)];
-    let measured = Measured::new(&crate::run::run(&scenario).unwrap());
-    let (bound, _) = Bound::of_scenario(&scenario).unwrap();
-    let figures = &measured.figures;
-    assert!(figures.residual_loss > 0.1, "{figures:?}");
-    assert_eq!(figures.delay_ms.p95, 700.0, "lost packets count as late ones");
-    assert!(figures.delay_arrived_ms.as_ref().unwrap().p50 < 700.0);
-    for (found, best) in [
-        (figures.delay_ms.p50, bound.delay_ms.p50),
-        (figures.delay_ms.p95, bound.delay_ms.p95),
-        (figures.delay_ms.p99, bound.delay_ms.p99),
-    ] {
-        assert!(found >= best, "{found} {best}");
-    }
-    let detail = measured.detail.as_ref().unwrap();
-    let sent = Offered::new(&stream, Instant::ZERO, 4).bytes.len();
-    assert_eq!(detail.delays.count() as usize, sent);
 }

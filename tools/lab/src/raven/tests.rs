@@ -26,26 +26,6 @@ fn recordings_are_joined_one_behind_the_other() {
     assert_eq!(super::routes(&recordings[..1], 2), Err(RouteError::TooFew(1, 2)));
 }
 
-#[test]
-fn confidence_costs_bytes_and_large_transfers_do_not() {
-    let recordings: Vec<(String, Drive)> =
-        (0..8).map(|n| (format!("run{n}"), recording([50, 55], 40))).collect();
-    let routes = routes(&recordings, 2).expect("eight recordings");
-    let learned = learn([&routes[1]]);
-    let extra = |strategy: &str| {
-        let strategy = strategy.parse().expect("known");
-        let answered = ask(("first", &routes[0]), App::Music, &strategy, &learned, 1..2);
-        let answered = answered.expect("two links");
-        assert!(answered.asked >= 20 && answered.answered == answered.asked, "{answered:?}");
-        answered.extra_bytes
-    };
-    assert!(extra("raven:0") < 0.01);
-    assert!(extra("raven:100") > 0.9);
-    let redundant = |bytes| transfer(&routes[0], bytes, 1).expect("two links").redundant;
-    assert!(redundant(1_000) > 0.99);
-    assert!(redundant(1_000_000) < 0.25);
-}
-
 fn talk(stage: &mut Stage, seconds: u32) {
     let end = stage.world.now() + Duration::from_secs(seconds.into());
     while stage.world.now() < end {
@@ -84,31 +64,6 @@ fn what_is_learned_outlives_sessions_and_the_program() {
     let kept = world.ends_mut().0.learned().values().next().expect("one server").clone();
     let tables = |learned: &str| learned.split("\"log\"").next().map(str::to_owned);
     assert_eq!(tables(&kept[LANE]), tables(&of_client[LANE]));
-}
-
-#[test]
-fn copies_for_a_slow_path_are_withdrawn_when_the_fast_one_has_brought_the_packets() {
-    let mut route = recording([50, 55], 60);
-    let slow = Capacity::constant(Rate::from_kbps(150));
-    route.links[1].up = route.links[1].up.with_capacity(slow);
-    let strategy: Strategy = "raven:100".parse().expect("known");
-    let mut scenario = Scenario::new("bursts", links(&route, 1), strategy);
-    // With pacing by windows, the copies of a burst would all leave at once.
-    scenario.lanes.iter_mut().for_each(|lane| lane.pacing = roadweave_proto::Pacing::Rate);
-    let mut stage = Stage::new(scenario.world().expect("two links"));
-    warm_up(&mut stage, &scenario);
-    for _ in 0..60 {
-        for _ in 0..8 {
-            let packet = inner::udp(Direction::Up, FIRST_PORT, &[7; PART]);
-            stage.world.handle_inner(Direction::Up, &packet);
-        }
-        stage.world.flush();
-        stage.run_until(stage.world.now() + Duration::from_millis(100));
-    }
-    let status = stage.world.client_status().expect("it is joined");
-    let sent = &status.stats.lanes[0].sent;
-    let withdrawn = sent.drops.get(roadweave_proto::DropReason::CopyCancelled);
-    assert!(withdrawn > 20, "{withdrawn} of {} packets", sent.sent_packets);
 }
 
 #[test]

@@ -23,12 +23,8 @@ fn config(strategy: &str, links: Vec<DuplexLink>) -> WorldConfig {
 }
 
 fn joined(config: WorldConfig) -> World {
-    let mut world = World::new(config).unwrap();
+    let mut world = World::joined(config).unwrap();
     world.observe_packets();
-    let end = world.now() + Duration::from_secs(5);
-    while !world.all_paths_usable() && world.now() < end {
-        world.run_until(world.now() + Duration::from_millis(10));
-    }
     assert!(world.all_paths_usable(), "{:?}", world.client_events());
     world
 }
@@ -98,17 +94,6 @@ fn what_goes_to_an_address_that_is_no_more_is_counted() {
     world.run_until(world.now() + Duration::from_secs(3));
     let arrived = send(&mut world, Direction::Down, 5);
     assert!(arrived.len() >= 5, "the way back is found again: {}", arrived.len());
-}
-
-#[test]
-fn a_restarted_server_has_its_client_back() {
-    let mut world = joined(config("xnc", vec![link("a", 8, 20)]));
-    world.restart_server().unwrap();
-    world.run_until(world.now() + Duration::from_secs(4));
-    assert!(world.is_joined(), "{:?}", world.client_events());
-    let arrived = send(&mut world, Direction::Up, 5);
-    assert_eq!(arrived.len(), 5);
-    assert!(arrived.iter().all(|arrival| arrival.trail.is_some()), "packets are followed again");
 }
 
 #[test]

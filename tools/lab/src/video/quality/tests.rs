@@ -51,15 +51,6 @@ fn shown_at(playout: &Playout) -> Vec<Option<u64>> {
 }
 
 #[test]
-fn a_flawless_stream_has_flawless_figures() {
-    let (_, quality) = run(&stream(10, 5), 0, &[Some(40); 10]);
-    assert!((quality.fps - 10.0).abs() < 1e-9);
-    assert_eq!((quality.stall_ratio, quality.residual_loss()), (0.0, 0.0));
-    assert_eq!((quality.packet_delay.p50, quality.packet_delay.p999), (10.0, 40.0));
-    assert_eq!((quality.frame_delay.p50, quality.frames_undamaged), (40.0, 10));
-}
-
-#[test]
 fn a_lost_packet_breaks_the_chain_until_the_next_idr_frame() {
     let mut delays = [Some(40); 10];
     delays[2] = None;
@@ -129,10 +120,7 @@ fn gaps_at_the_start_and_at_the_end_are_stalls() {
 }
 
 #[test]
-fn a_stream_of_which_nothing_arrives_is_one_stall() {
-    let (_, quality) = run(&stream(10, 5), 100, &[None; 10]);
-    assert_eq!((quality.fps, quality.stall_ratio), (0.0, 1.0));
-    assert_eq!(quality.lost, 0.5);
+fn an_empty_stream_has_no_figures() {
     let log = StreamLog::default();
     let playout = Playout::new(&log, &[], &player(0), ms(0));
     assert_eq!(measure(&log, &[], &playout, &player(0)), Quality::default());

@@ -72,23 +72,6 @@ fn a_pause_longer_than_the_buffer_is_seen_to_its_end_and_counted_once() {
 }
 
 #[test]
-fn a_link_too_slow_stands_still_in_proportion() {
-    // 6 Mbit/s for a video of 8: it stalls for a third of the time played.
-    let seen = play(Kind::Long, 120, 7_500, |_| false).finish(at(120_000));
-    let ratio = seen.stalled.as_secs_f64() / seen.played.as_secs_f64();
-    assert!((0.28..0.38).contains(&ratio), "{ratio:.3}");
-}
-
-#[test]
-fn short_videos_are_swiped_and_begin_anew_with_nothing() {
-    let seen = play(Kind::Short, 60, 20_000, |_| false).finish(at(60_000));
-    // Each video is watched for 2 to 10 s.
-    assert!((7..=25).contains(&seen.first_frames.len()), "{}", seen.first_frames.len());
-    assert_eq!((seen.never_began, seen.stalls), (0, 0));
-    assert!(seen.first_frames.iter().all(|took| took.as_millis() <= 100));
-}
-
-#[test]
 fn who_sees_nothing_gives_up_and_what_never_came_counts() {
     let seen = play(Kind::Short, 25, 20_000, |ms| ms < 24_000).finish(at(25_000));
     assert_eq!(seen.never_began, 2);
