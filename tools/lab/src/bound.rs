@@ -61,24 +61,22 @@ use self::matching::{Batch, Matching};
 use self::slots::nanos;
 use self::stalls::Frame;
 
-pub use self::offered::Offered;
-pub use self::slots::LINK_PACKET_BYTES_MAX;
+use self::offered::Offered;
 
 /// The links, the stream and the player that a bound is for.
 #[derive(Clone, Debug)]
-pub struct Question<'a> {
-    /// Traces of the links, in the direction of the stream.
-    pub links: &'a [&'a Trace],
+struct Question<'a> {
+    /// In the direction of the stream.
+    links: &'a [&'a Trace],
     /// When the traces start; the links are empty then.
-    pub origin: Instant,
-    /// The stream as sent; packets ascend by the time of sending, none before `origin`.
-    pub stream: &'a StreamLog,
-    /// The bytes of each packet as the sender gave it to the tunnel: one entry per packet.
-    pub bytes: &'a [usize],
-    /// The receiving application.
-    pub player: &'a Player,
+    origin: Instant,
+    /// Packets ascend by the time of sending, none before `origin`.
+    stream: &'a StreamLog,
+    /// One entry per packet, as the sender gave it to the tunnel.
+    bytes: &'a [usize],
+    player: &'a Player,
     /// When the observation ended.
-    pub end: Instant,
+    end: Instant,
 }
 
 /// The best value of each figure on given links.
@@ -136,8 +134,7 @@ const INSURED_SHARE: f64 = 0.3;
 const DELAY_STEP: Duration = Duration::from_micros(10);
 
 impl Bound {
-    /// Computes the bound; panics unless `bytes` has one entry per packet.
-    pub fn new(question: &Question<'_>) -> Self {
+    fn new(question: &Question<'_>) -> Self {
         let Question { stream, player, .. } = *question;
         assert_eq!(stream.packets.len(), question.bytes.len(), "one size per packet");
         let clairvoyant = Clairvoyant::new(question);
@@ -192,7 +189,7 @@ impl Bound {
 
     /// Upper bound of the share of packets that arrive within each of `delays`, 0..1. Packets that
     /// never arrive count as late.
-    pub fn shares_within(question: &Question<'_>, delays: &[Duration]) -> Vec<f64> {
+    fn shares_within(question: &Question<'_>, delays: &[Duration]) -> Vec<f64> {
         let clairvoyant = Clairvoyant::new(question);
         let packets = question.bytes.len();
         let share = |delay: &Duration| {
@@ -274,7 +271,6 @@ struct Clairvoyant<'a> {
     batches: Vec<Batch>,
     /// Bytes of the `i + 1` largest packets.
     largest_packets: Vec<u64>,
-    /// In ns since the origin.
     end: u64,
 }
 
@@ -312,7 +308,6 @@ impl<'a> Clairvoyant<'a> {
         fewest(&largest, matching.missing_bytes(self.end))
     }
 
-    /// By nearest rank, as in [`Percentiles::of_sorted`].
     fn percentiles(&self) -> Percentiles {
         let matching = Matching::new(&self.slots, self.batches.clone(), self.end);
         let packets = self.largest_packets.len();

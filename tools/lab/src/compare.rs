@@ -7,11 +7,7 @@
 //! ```
 //!
 //! A [`Measured`] depends on the drive, the strategy and the [`Setting`] alone, so that jobs may
-//! run in any order on any number of cores, and results may be stored. Combining them is a pure
-//! function: equal settings give equal bytes of JSON.
-//!
-//! There are two names beside those of strategies: `single:*` for each link of a drive alone, and
-//! `best-single` for the best of these, which is known only afterwards.
+//! run in any order, and results may be stored. Equal settings give equal bytes of JSON.
 //!
 //! Delays cover *all* packets sent: lost and late packets count as the deadline. Otherwise a
 //! strategy could improve its percentiles by dropping packets.

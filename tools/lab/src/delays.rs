@@ -6,11 +6,10 @@
 //!                                                                   └─► change points ─► how long
 //! ```
 //!
-//! Change points are those of the most probable segmentation of the bins: each segment has normal
-//! values with unknown mean and variance (conjugate prior), and each second has the same chance of
-//! a change. It is computed exactly, by dynamic programming (Fearnhead, Exact and efficient
-//! Bayesian inference for multiple changepoint problems, 2006). Segments whose means differ by less
-//! than 2 ms count as one.
+//! Change points are those of the most probable segmentation: each segment has normal values with
+//! unknown mean and variance (conjugate prior), and each second has the same chance of a change. It
+//! is computed by dynamic programming (Fearnhead, Exact and efficient Bayesian inference for
+//! multiple changepoint problems, 2006). Segments whose means differ by less than 2 ms are one.
 //!
 //! Source: LoLa sections 4.1 and 4.2, figures 3, 4 and 6.
 
@@ -66,8 +65,6 @@ pub fn persistence(bins: &[Option<f64>]) -> Vec<usize> {
 /// `values`.
 fn change_points(values: &[f64]) -> Vec<usize> {
     let model = Model::of(values);
-    // By end: log probability of the best segmentation up to there, and where its last segment
-    // begins.
     let mut best = vec![(0.0, 0)];
     for end in 1..=values.len() {
         let of = |begin: usize| {

@@ -13,8 +13,9 @@ use std::time::Duration;
 
 use crate::world::World;
 
-pub use cross::{CrossSource, CrossTraffic};
-pub use traces::apply_to_traces;
+pub(crate) use cross::CrossSource;
+pub use cross::CrossTraffic;
+pub(crate) use traces::apply_to_traces;
 pub(crate) use traces::slots_until;
 
 /// An event of a script.

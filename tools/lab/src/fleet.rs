@@ -9,14 +9,8 @@
 //! ```
 //!
 //! The product's own code handles every message, signature, proof and decision about documents,
-//! revocations, tables, candidates, health and waves. Modelled are the database, time, and the data
-//! plane (a box is on the candidate proxy of the least delay and leaves a dead one within a
-//! second). Some work is batched: keep-alives and probes are only counted; a proxy samples itself
-//! but not its sessions; boxes learn of revoked boxes every six hours, of revoked proxies at once;
-//! tables are planned once a minute, and so are configurations unless one fails. With
-//! [`FleetConfig::is_thorough`] every message is serialized and each member verifies every
-//! signature; otherwise one member's verification counts for all. Equal configurations give equal
-//! bytes.
+//! revocations, tables, candidates, health and waves. docs/lab.md lists what is modelled, batched
+//! and skipped. Equal configurations give equal bytes.
 
 mod cast;
 mod controller;
@@ -39,7 +33,7 @@ use serde::Serialize;
 use self::cast::Cast;
 use self::controller::Replica;
 use self::figures::Figures;
-pub use self::figures::{Counts, FleetOutcome, Moment, Revoked};
+pub use self::figures::FleetOutcome;
 use self::members::{Member, ProxyModel, Ride};
 use self::plan::{Event as Planned, plan};
 use self::store::Store;

@@ -33,5 +33,5 @@ pub mod tcp;
 pub mod traffic;
 pub mod video;
 pub mod vod;
-pub mod web;
+mod web;
 pub mod world;

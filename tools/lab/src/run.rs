@@ -7,11 +7,8 @@
 //!     traces from their beginning                    traces from their beginning again
 //! ```
 //!
-//! As in `roadweave demo`, a tunnel in use is measured: the session joins and opens its paths, for
-//! at most 5 s (15 s if there is no path at all); then the scenario's videos and constant streams
-//! run for 2 s on ports that are not counted. After half a second of rest the traces of all links
-//! and their randomness restart, together with the stream, the script and the cross traffic. So
-//! each strategy has the same links at the same moment of the stream.
+//! As in `roadweave demo`, a tunnel in use is measured, and each strategy has the same links at the
+//! same moment of the stream (docs/lab.md).
 
 mod causes;
 mod outcome;
@@ -25,10 +22,10 @@ use crate::scenario::{DRAIN, Scenario};
 use crate::traffic::{TrafficKind, TrafficSpec};
 use crate::world::WorldError;
 
-pub use causes::{Cause, Causes};
+pub(crate) use causes::Causes;
 use outcome::Recorder;
 pub use outcome::{LinkReport, Outcome};
-pub use stage::Stage;
+pub(crate) use stage::Stage;
 
 const ALL_PATHS: Duration = Duration::from_secs(5);
 const FIRST_PATH: Duration = Duration::from_secs(15);

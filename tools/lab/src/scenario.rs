@@ -22,8 +22,6 @@ use crate::event::{CrossTraffic, Event, apply_to_traces};
 use crate::traffic::TrafficSpec;
 use crate::world::{Machine, World, WorldConfig, WorldError};
 
-pub use file::ScenarioError;
-
 /// A scenario. Equal scenarios have equal outcomes.
 #[derive(Clone, Debug)]
 pub struct Scenario {

@@ -27,11 +27,18 @@ use crate::video::h264::AccessUnit;
 use crate::video::quality::StreamLog;
 use crate::video::quality::{Percentiles, Player, packet_delays};
 
-pub use bulk::{Bulk, BulkReport, BulkTraffic, fairness};
-pub use constant::ConstantTraffic;
-pub use requests::{App, RequestReport, RequestTraffic};
-pub use tcp::{Tcp, TcpReport, TcpTraffic};
-pub use video::{FrameSource, VideoReport, VideoTraffic};
+use bulk::BulkTraffic;
+pub(crate) use bulk::fairness;
+pub use bulk::{Bulk, BulkReport};
+use constant::ConstantTraffic;
+pub use requests::App;
+use requests::{RequestReport, RequestTraffic};
+pub(crate) use tcp::Tcp;
+pub use tcp::TcpReport;
+use tcp::TcpTraffic;
+pub use video::FrameSource;
+pub(crate) use video::VideoReport;
+use video::VideoTraffic;
 
 /// An application with both of its ends.
 pub trait Traffic: std::fmt::Debug + Send {
@@ -151,7 +158,7 @@ impl TrafficSpec {
 }
 
 /// Report of an application.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct TrafficReport {
     /// Its name.
     pub name: String,

@@ -13,7 +13,7 @@
 //! Source: XLINK (SIGCOMM 2021) sections 5 and 7.
 
 mod bitrate;
-pub mod player;
+mod player;
 mod seen;
 pub mod summary;
 mod theatre;

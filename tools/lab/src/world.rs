@@ -9,9 +9,9 @@
 //! ```
 //!
 //! Client and server are the product's, byte for byte; the world is their device, network and
-//! clock. It advances from event to event: a packet at the end of a link, or a timer of either
-//! side. After handing over all packets due at one moment it turns each affected side with
-//! [`roadweave_tunnel::turn`], as the product's event loop does. A [`Machine`] may delay the turn.
+//! clock. It advances from event to event: it hands over all packets due at one moment, and turns
+//! each affected side with [`roadweave_tunnel::turn`], as the product's event loop does. A
+//! [`Machine`] may delay the turn.
 //!
 //! A packet occupies its UDP payload and [`UDP_IP_HEADERS`] in a link. Equal configurations and
 //! calls give equal times and sizes; only TLS secrets differ.
@@ -38,15 +38,16 @@ use roadweave_proto::{Instant, SplitMix64, UplinkId};
 use roadweave_quic::Epoch;
 use roadweave_tunnel::{Client, ClientEvent, Node, Notice, RecvMeta, Server, ServerEvent};
 
-pub use config::{LINKS_MAX, OtherServer, Strangers, Trust, WorldConfig, WorldError};
-pub use machine::{Machine, UnknownMachine};
+use config::LINKS_MAX;
+pub use config::{OtherServer, Strangers, Trust, WorldConfig, WorldError};
+pub use machine::Machine;
 use machine::{Sleeper, Waiting};
 use strangers::Neighbour;
 pub use strangers::{Hostility, Stranger};
 pub use tamper::Tampering;
-pub use trails::Trail;
+pub(crate) use trails::Trail;
 use trails::Trails;
-pub use wire::CrossStats;
+use wire::CrossStats;
 use wire::Wire;
 
 /// The server's address (RFC 5737).

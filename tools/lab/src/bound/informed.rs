@@ -81,7 +81,6 @@ struct Packet {
 struct Sent {
     link: usize,
     departs: Instant,
-    /// When the sender learns of the loss.
     lost: Option<Instant>,
 }
 
@@ -226,5 +225,4 @@ fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
 const QUEUE_MAX: Duration = Duration::from_millis(2);
 const LOOK_INTERVAL: Duration = Duration::from_millis(4);
 const RATE_STEP: Duration = Duration::from_millis(100);
-/// Longer than a round trip.
 const KEPT: Duration = Duration::from_secs(2);

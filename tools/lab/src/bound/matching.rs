@@ -26,7 +26,6 @@ pub(super) struct Matching<'a> {
     by_arrival: Vec<usize>,
     /// Ascending by release, with distinct releases.
     batches: Vec<Batch>,
-    /// Arrivals after this do not count; ns since the origin.
     end: u64,
 }
 
@@ -39,7 +38,6 @@ struct Sweep<'a> {
 }
 
 impl<'a> Matching<'a> {
-    /// `batches` in any order; arrivals after `end` do not count.
     pub fn new(slots: &'a [Slot], mut batches: Vec<Batch>, end: u64) -> Self {
         let mut by_arrival: Vec<usize> = (0..slots.len()).collect();
         by_arrival.sort_by_key(|&index| slots[index].arrival(slots[index].from));

@@ -5,12 +5,9 @@ use roadweave_proto::Instant;
 use crate::traffic::{TrafficKind, TrafficSpec};
 use crate::video::quality::StreamLog;
 
-/// A stream as its sender sends it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offered {
-    /// Send times and frames.
     pub stream: StreamLog,
-    /// The bytes of each packet, one entry per packet of the stream.
     pub bytes: Vec<usize>,
 }
 

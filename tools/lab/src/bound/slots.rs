@@ -29,12 +29,10 @@ pub(super) fn budget_of(bytes: u64) -> Budget {
     Budget::from(bytes) * 8 * 1_000_000_000
 }
 
-/// A stretch of time in which a link carries bytes, in ns since the links' origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
     pub from: u64,
     pub to: u64,
-    /// Bits per second, above zero.
     pub bps: u64,
     /// The least delay of a byte, ns; negative at an opportunity, whose bytes all leave at its
     /// beginning.

@@ -10,7 +10,6 @@ use roadweave_emulate::Random;
 /// The least and the greatest value.
 pub type Interval = [f64; 2];
 
-/// The contribution of a drive to a mean or a ratio of means: both sums.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
     pub(super) part: f64,

@@ -26,7 +26,6 @@ pub struct CrossTraffic {
     pub off: Duration,
 }
 
-/// The packets of a [`CrossTraffic`] in order.
 #[derive(Clone, Debug)]
 pub struct CrossSource {
     pub(crate) traffic: CrossTraffic,
@@ -35,12 +34,10 @@ pub struct CrossSource {
 }
 
 impl CrossSource {
-    /// Packets of `traffic` with a stream that starts at `start`.
     pub fn new(traffic: CrossTraffic, start: Instant) -> Self {
         Self { traffic, next: traffic.begin, start }
     }
 
-    /// When the next packet is due; `None` after the last.
     pub fn poll_timeout(&self) -> Option<Instant> {
         (self.next < self.traffic.end).then(|| self.start + self.next)
     }

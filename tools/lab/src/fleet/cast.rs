@@ -19,7 +19,6 @@ use super::FleetConfig;
 const TENANTS: usize = 2;
 const SITES: usize = 2;
 
-/// Boxes and proxies by index: boxes first, later boxes at the end.
 pub(super) struct Cast {
     pub boxes: usize,
     pub proxies: usize,
@@ -150,7 +149,6 @@ impl Cast {
         Proxy { id: self.name(who), state, statement, delegates: Vec::new(), settings }
     }
 
-    /// A pool for each tenant and site of its region.
     pub fn pools(&self) -> BTreeMap<RecordId, Pool> {
         let of_tenant = |(nth, tenant): (usize, &Name)| {
             let (region, tenant) = (nth / TENANTS, tenant.to_string());

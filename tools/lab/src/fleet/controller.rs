@@ -75,7 +75,6 @@ impl Replica {
 }
 
 impl World {
-    /// The first working replica, which does the shared work.
     pub(super) fn leader(&self) -> Option<usize> {
         let works = self.replicas.iter().position(Replica::works);
         works.filter(|_| !self.is_database_away)
@@ -193,7 +192,6 @@ impl World {
         1_800_000_000_000 + (self.now.as_nanos() / 1_000_000) as i64
     }
 
-    /// The record of a proxy that is heard now, as in the database.
     fn status(&mut self, who: usize) -> Option<&mut ProxyStatus> {
         let proxy = who.checked_sub(self.cast.boxes).filter(|_| !self.is_database_away)?;
         self.store.status[proxy].seen_ms = self.now_ms();

@@ -28,7 +28,6 @@ pub(super) struct Figures {
     gaps_ms: Vec<u64>,
     revoked: BTreeMap<PublicKey, Withdrawn>,
     revoked_ms: Vec<u64>,
-    late: u64,
     texts: BTreeSet<String>,
     time_line: Vec<Moment>,
 }
@@ -42,17 +41,12 @@ struct Withdrawn {
 /// State of a fleet at one moment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Moment {
-    /// Hours since the start.
     pub hours: f64,
-    /// Boxes on a proxy.
     pub boxes_on: u64,
     /// Boxes with a network that are on no proxy or a dead one.
     pub boxes_lacking: u64,
-    /// Open streams.
     pub streams: u64,
-    /// Running proxies.
     pub proxies: u64,
-    /// Working replicas.
     pub replicas: u64,
     /// Boxes cut off by a bad configuration.
     pub cut_off: u64,
@@ -61,15 +55,12 @@ pub struct Moment {
 /// Counts of a fleet run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Counts {
-    /// Boxes added during the run.
     pub joins: u64,
     /// Added boxes that a restored database lacked.
     pub forgotten: u64,
     /// Moves between proxies without a gap.
     pub moves: u64,
-    /// Changes of a proxy's load band.
     pub band_changes: u64,
-    /// Proxies declared dead.
     pub declared_dead: u64,
     /// Proxies declared dead while alive and with boxes.
     pub declared_dead_falsely: u64,
@@ -84,13 +75,10 @@ pub struct Counts {
 /// Revocations of a fleet run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Revoked {
-    /// Keys revoked.
     pub revocations: u64,
     /// Time from a revocation until a reached proxy ended the sessions, ms: median.
     pub revoke_p50_ms: u64,
-    /// Its 99th percentile.
     pub revoke_p99_ms: u64,
-    /// Its maximum.
     pub revoke_max_ms: u64,
     /// Reached proxies that never confirmed because they failed at that time.
     pub revoke_open: u64,
@@ -164,7 +152,6 @@ impl Figures {
         let Some(withdrawn) = self.revoked.get_mut(&key) else { return };
         if withdrawn.reached.remove(&proxy) {
             let span = (now - withdrawn.at).as_millis() as u64;
-            self.late += u64::from(span > 2_000);
             self.revoked_ms.push(span);
         }
     }

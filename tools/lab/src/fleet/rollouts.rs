@@ -45,7 +45,6 @@ impl World {
         self.is_any(RolloutState::Running) || self.is_any(RolloutState::Paused)
     }
 
-    /// The operator gives all tenants a configuration.
     pub(super) fn roll(&mut self, number: u32, cuts: u8, is_refused: bool) {
         if self.is_rolling() || self.leader().is_none() {
             let again = Event::Planned(Planned::Roll { number, cuts, is_refused });
@@ -110,7 +109,6 @@ impl World {
         }
     }
 
-    /// The operator aborts what has halted anywhere, for all tenants.
     pub(super) fn review(&mut self) {
         if self.leader().is_none() {
             return self.after(Duration::from_secs(10), Event::Planned(Planned::Review));

@@ -181,7 +181,6 @@ impl World {
         }
     }
 
-    /// A proxy fails; its boxes notice within a second.
     fn lose(&mut self, proxy: usize) {
         for who in self.proxies[proxy].boxes.clone() {
             self.account(who);

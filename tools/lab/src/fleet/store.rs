@@ -32,9 +32,7 @@ pub(super) struct Store {
     pub published: Arc<Published>,
     pub published_to_boxes: Arc<Published>,
     pub fleet: Fleet,
-    /// The proxy of each box.
     pub on: Vec<Option<PublicKey>>,
-    /// The last outcome of each box's configuration.
     pub reported: Vec<Option<(Version, u8)>>,
     pub rollouts: Rollouts,
     pub documents: Documents,
@@ -51,7 +49,6 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// A fleet whose boxes and proxies are already members.
     pub fn new(cast: &Cast, config: &FleetConfig) -> Self {
         let published = Arc::new(published(cast, 0, &[]));
         let proxies = cast.boxes..cast.boxes + config.proxies;
@@ -129,12 +126,10 @@ impl Store {
         }
     }
 
-    /// The state of a box, if there is a record of it.
     pub fn state(&self, cast: &Cast, who: usize) -> Option<DeviceState> {
         self.fleet.devices.get(&cast.id(who)).map(|device| device.state)
     }
 
-    /// Hands the documents of a box to its session.
     pub fn desire(&self, cast: &Cast, who: usize, desk: &mut Desk) {
         for kind in [Kind::Candidates, Kind::Configuration] {
             let written = self.documents.get(&(cast.key(who), kind));
@@ -172,7 +167,6 @@ impl Store {
         added as usize
     }
 
-    /// Sends boxes the revocations that proxies have.
     pub fn tell_boxes(&mut self) {
         let (told, newest) = (&self.published_to_boxes, &self.published);
         if told.revocations.head() != newest.revocations.head() {
@@ -181,7 +175,6 @@ impl Store {
         }
     }
 
-    /// Gives boxes lists of proxies.
     pub fn place(&mut self, cast: &Cast, proxies: &Proxies, is_placed: impl Fn(usize) -> bool) {
         let drafts = self.planning().candidates(&proxies.offers(&self.fleet), |_, key| {
             let who = cast.who(key).filter(|who| is_placed(*who))?;
@@ -199,7 +192,6 @@ impl Store {
         }
     }
 
-    /// Advances the roll-outs.
     pub fn configure(&mut self, cast: &Cast, now: Instant) {
         self.rollouts.refresh(&self.fleet, &self.documents, BTreeMap::new(), now);
         let turned = self.rollouts.turn(&self.fleet, now, 0);

@@ -27,7 +27,6 @@ impl Member {
         bytes
     }
 
-    /// Bytes of all streams, keep-alives included.
     pub fn traffic(&self) -> u64 {
         let keepalives = 2 * (self.connected_ms / KEEPALIVE_MS);
         self.bytes + self.opened * OPENING + keepalives * (4 + ENVELOPING)

@@ -20,7 +20,6 @@ use crate::world::{Arrival, Trail};
 /// Where packets later than [`Causes::LATE_MS`] lost their time, except for lost packets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Causes {
-    /// Number of late packets.
     pub late: u64,
     /// Late packets that were delivered by a repair.
     pub repaired: u64,
@@ -36,7 +35,6 @@ pub struct Causes {
     pub propagation: Cause,
 }
 
-/// One cause of lateness.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cause {
     /// Late packets for which this cause took the largest part.
@@ -49,7 +47,6 @@ impl Causes {
     /// Packets that take longer count as late, ms: the default deadline of a lane.
     pub const LATE_MS: u64 = 100;
 
-    /// Adds the causes of another run.
     pub fn merge(&mut self, other: &Self) {
         self.late += other.late;
         self.repaired += other.repaired;

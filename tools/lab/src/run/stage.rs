@@ -10,10 +10,8 @@ use crate::inner;
 use crate::traffic::Traffic;
 use crate::world::World;
 
-/// A world with applications, script and cross traffic.
 #[derive(Debug)]
 pub struct Stage {
-    /// The world.
     pub world: World,
     pub(crate) traffic: Vec<Box<dyn Traffic>>,
     pub(super) cross: Vec<CrossSource>,
@@ -24,7 +22,6 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// A stage with `world` alone.
     pub fn new(world: World) -> Self {
         Self {
             world,
@@ -37,7 +34,6 @@ impl Stage {
         }
     }
 
-    /// Adds a script whose times count from `start`.
     pub fn add_script(&mut self, events: &[Event], start: Instant) {
         self.script.extend(events.iter().map(|event| (start + event.at, event.link, event.action)));
         self.script.make_contiguous().sort_by_key(|(at, ..)| *at);

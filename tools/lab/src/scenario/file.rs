@@ -25,17 +25,10 @@ use crate::world::Machine;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScenarioError {
-    /// The file cannot be read or is invalid.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A recording of the scenario cannot be used.
     #[error("{}: {source}", file.display())]
-    Trace {
-        /// The scenario's file.
-        file: PathBuf,
-        /// The recording and the reason.
-        source: TraceError,
-    },
+    Trace { file: PathBuf, source: TraceError },
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

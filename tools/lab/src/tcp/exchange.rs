@@ -8,7 +8,6 @@ use super::segment::{Segment, data_max};
 use super::socket::{Role, Socket, SocketConfig};
 use crate::inner;
 
-/// Both ends of a connection.
 #[derive(Debug)]
 pub struct Exchange {
     direction: Direction,
@@ -18,7 +17,6 @@ pub struct Exchange {
     vehicle: Socket,
     cloud: Socket,
     has_answered: bool,
-    /// When the last byte arrived.
     pub completed: Option<Instant>,
 }
 
@@ -38,14 +36,12 @@ impl Exchange {
         }
     }
 
-    /// Lets the vehicle connect.
     pub fn begin(&mut self, now: Instant) {
         self.vehicle.connect(now);
         let asks = self.direction == Direction::Down;
         self.vehicle.write(if asks { REQUEST } else { self.bytes.unwrap_or(ENDLESS) });
     }
 
-    /// When [`Exchange::poll_transmit`] has something to send.
     pub fn poll_timeout(&self) -> Option<Instant> {
         earliest([self.vehicle.poll_timeout(), self.cloud.poll_timeout()])
     }
@@ -86,12 +82,10 @@ impl Exchange {
         true
     }
 
-    /// Bytes received in order.
     pub fn received(&self) -> u64 {
         self.ends().1.received()
     }
 
-    /// The sending end.
     pub fn sender(&self) -> &Socket {
         self.ends().0
     }

@@ -14,14 +14,12 @@ use roadweave_emulate::Direction;
 
 use crate::inner;
 
-/// A segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
     /// Whether it opens the connection; a SYN carries no data.
     pub is_syn: bool,
     /// The first byte of its data.
     pub seq: u64,
-    /// Bytes of data.
     pub len: u32,
     /// All bytes before this one have arrived; `None` in the first SYN.
     pub ack: Option<u64>,
@@ -29,7 +27,6 @@ pub struct Segment {
     pub window: u32,
     /// The sender's clock, ms.
     pub timestamp: u32,
-    /// The echoed timestamp, ms.
     pub echo: u32,
     /// Received blocks beyond `ack`, from and to; a duplicate comes first. At most
     /// [`SACK_BLOCKS_MAX`].

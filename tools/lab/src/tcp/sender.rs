@@ -41,18 +41,13 @@ pub(super) struct Sender {
     pub(super) counts: SenderStats,
 }
 
-/// Counters of a sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SenderStats {
-    /// Segments sent.
     pub segments: u64,
-    /// Retransmissions.
     pub again: u64,
     /// Recoveries that began with a lost segment.
     pub recoveries: u64,
-    /// Timeouts.
     pub timeouts: u64,
-    /// Tail loss probes.
     pub probes: u64,
     /// Recoveries and timeouts that were spurious.
     pub undone: u64,
@@ -127,7 +122,6 @@ impl Sender {
         earliest([self.look_again, self.timer.map(|(at, _)| at), pace])
     }
 
-    /// `ack` is that of `segment`, as a position.
     pub(super) fn on_ack(&mut self, now: Instant, ack: u64, segment: &Segment) {
         if ack > self.nxt || ack < self.una {
             return;

@@ -11,30 +11,22 @@ use super::rtt::INITIAL;
 use super::segment::{Segment, data_max};
 use super::sender::{Sender, SenderStats, millis};
 
-/// Configuration of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketConfig {
-    /// Congestion control of the sending half.
     pub algorithm: Algorithm,
     /// The largest IP packet, bytes.
     pub mtu: u16,
-    /// Seed of all randomness.
     pub seed: u64,
 }
 
-/// Which end opens the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Connects.
     Client,
-    /// Waits for the client.
     Server,
 }
 
-/// Counters of a socket.
 pub type SocketStats = SenderStats;
 
-/// One end of a connection.
 #[derive(Debug)]
 pub struct Socket {
     role: Role,
@@ -53,7 +45,6 @@ enum State {
 }
 
 impl Socket {
-    /// A new, idle socket.
     pub fn new(role: Role, config: &SocketConfig) -> Self {
         let mss = data_max(config.mtu);
         Self {
@@ -66,24 +57,20 @@ impl Socket {
         }
     }
 
-    /// Opens the connection.
     pub fn connect(&mut self, now: Instant) {
         if self.state == State::Idle {
             self.state = State::Opening(now, 0);
         }
     }
 
-    /// Appends `bytes` to the data to send.
     pub fn write(&mut self, bytes: u64) {
         self.sender.write(bytes);
     }
 
-    /// Bytes received in order.
     pub fn received(&self) -> u64 {
         self.receiver.next
     }
 
-    /// Counters so far.
     pub fn stats(&self) -> SocketStats {
         self.sender.counts
     }
@@ -98,7 +85,6 @@ impl Socket {
         (self.sender.nxt, self.receiver.next)
     }
 
-    /// Handles a segment.
     pub fn handle_segment(&mut self, now: Instant, segment: &Segment) {
         match (self.state, self.role, segment.is_syn) {
             (State::Idle, Role::Server, true) => {

@@ -53,7 +53,6 @@ pub struct BulkReport {
     pub stream: Stream,
 }
 
-/// Both ends of a bulk transfer.
 #[derive(Debug)]
 pub struct BulkTraffic {
     base: Base,
@@ -66,7 +65,6 @@ pub struct BulkTraffic {
 }
 
 impl BulkTraffic {
-    /// The transfer of `spec`; its stream begins at `start`.
     pub fn new(spec: &TrafficSpec, bulk: Bulk, start: Instant, seed: u64) -> Self {
         let begin = start + spec.begin;
         Self {

@@ -40,12 +40,10 @@ pub enum App {
     Recommender,
 }
 
-/// Report of requests.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RequestReport {
     /// Requests that were answered or timed out.
     pub asked: u64,
-    /// Requests answered in time.
     pub answered: u64,
     /// Time from a request to its last answer, of answered requests.
     pub response_ms: Percentiles,
@@ -54,7 +52,6 @@ pub struct RequestReport {
     pub responses: Vec<Duration>,
 }
 
-/// Sequential requests of one passenger.
 #[derive(Debug)]
 pub struct RequestTraffic {
     base: Base,
@@ -83,7 +80,6 @@ struct Request {
 }
 
 impl RequestTraffic {
-    /// Requests of `app` from `start` on; `seed` decides lengths and pauses.
     pub fn new(spec: &TrafficSpec, app: App, start: Instant, seed: u64) -> Self {
         let begin = start + spec.begin;
         Self {

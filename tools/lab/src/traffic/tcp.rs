@@ -15,12 +15,10 @@ use super::{Base, Detail, Stream, Traffic, TrafficReport, TrafficSpec};
 use crate::tcp::{Algorithm, Exchange, SocketConfig};
 use crate::world::MTU;
 
-/// Parameters of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tcp {
     /// Bytes to transfer; `None`: as many as possible.
     pub bytes: Option<u64>,
-    /// Congestion control of the sender.
     pub congestion: Algorithm,
 }
 
@@ -48,7 +46,6 @@ pub struct TcpReport {
     pub stream: Stream,
 }
 
-/// Both ends of a transfer.
 #[derive(Debug)]
 pub struct TcpTraffic {
     base: Base,
@@ -61,7 +58,6 @@ pub struct TcpTraffic {
 }
 
 impl TcpTraffic {
-    /// The transfer of `spec`; its stream begins at `start`.
     pub fn new(spec: &TrafficSpec, tcp: Tcp, start: Instant, seed: u64) -> Self {
         let config = SocketConfig { algorithm: tcp.congestion, mtu: MTU, seed };
         let begin = start + spec.begin;

@@ -41,16 +41,13 @@ pub enum FrameSource {
     Adaptive(AdaptiveEncoder),
 }
 
-/// Report of a video.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct VideoReport {
     /// Send and arrival times of packets.
     pub stream: Stream,
     /// Fate of each frame at the player.
     pub playout: Playout,
-    /// Quality for the viewer.
     pub quality: Quality,
-    /// Parameters of the player.
     pub player: Player,
     /// SSIM of each coded frame, dB; empty without a model.
     pub ssim_db: Vec<f64>,
@@ -64,7 +61,6 @@ struct PacketRecord {
     bytes: u16,
 }
 
-/// A video with both of its ends.
 #[derive(Debug)]
 pub struct VideoTraffic {
     base: Base,
@@ -86,7 +82,6 @@ pub struct VideoTraffic {
 }
 
 impl VideoTraffic {
-    /// The video of `frames` from `start` on; `seed` decides synthetic sizes and bytes.
     pub fn new(
         spec: &TrafficSpec,
         frames: FrameSource,

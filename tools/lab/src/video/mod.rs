@@ -11,6 +11,6 @@ pub mod encoder;
 pub mod frame_id;
 pub mod h264;
 pub mod quality;
-pub mod refresh;
+pub(crate) mod refresh;
 pub mod rtp;
 pub mod stream_log;

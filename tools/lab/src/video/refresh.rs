@@ -26,17 +26,14 @@ struct Frame {
 }
 
 impl Refresh {
-    /// A receiver before the first frame.
     pub fn new(frame_wait: Duration) -> Self {
         Self { frame_wait, frames: Vec::new(), next: 0, give_up: None, ask: None }
     }
 
-    /// Records a sent frame of this many packets.
     pub fn on_sent(&mut self, packets: usize, is_key_frame: bool) {
         self.frames.push(Frame { is_key_frame, missing: packets, completed: None });
     }
 
-    /// Records the first arrival of a packet of frame `number`.
     pub fn on_arrived(&mut self, now: Instant, number: usize) {
         let Some(frame) = self.frames.get_mut(number) else { return };
         frame.missing = frame.missing.saturating_sub(1);
@@ -52,7 +49,6 @@ impl Refresh {
         self.go_on();
     }
 
-    /// When [`Refresh::asks`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         [self.give_up, self.ask].into_iter().flatten().min()
     }

@@ -28,29 +28,21 @@ pub enum Kind {
     Short,
 }
 
-/// The program of a player.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Program {
-    /// What the viewer does.
     pub kind: Kind,
-    /// The mean rate of the video.
     pub bitrate: Rate,
-    /// How long the viewer watches.
     pub lasting: Duration,
     /// Seed of the sizes of chunks and of swipes.
     pub seed: u64,
 }
 
-/// A chunk of a video.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChunkId {
-    /// Counts the videos from 0.
     pub video: u32,
-    /// Counts the chunks of a video from 0.
     pub chunk: u32,
 }
 
-/// A viewer with a player.
 #[derive(Debug)]
 pub struct Player {
     program: Program,
@@ -81,7 +73,6 @@ enum Play {
 }
 
 impl Player {
-    /// A player whose first video is requested at `start`.
     pub fn new(program: Program, start: Instant) -> Self {
         Self {
             program,
@@ -120,12 +111,10 @@ impl Player {
         }
     }
 
-    /// The play-time left in the buffer.
     pub fn left(&self, now: Instant) -> Duration {
         self.loaded().saturating_sub(self.position(now))
     }
 
-    /// The player's report of its buffer, while the viewer watches.
     pub fn qoe(&self, now: Instant) -> Option<Qoe> {
         let left = self.left(now);
         let bitrate = self.program.bitrate;
@@ -157,7 +146,6 @@ impl Player {
         }
     }
 
-    /// Records the request of the wanted chunk.
     pub fn on_asked(&mut self, now: Instant) {
         let bytes = self.bytes(ChunkId { video: self.video, chunk: self.next });
         self.loading.insert(self.next, Loading { bytes, came: 0, asked: now });
@@ -191,7 +179,6 @@ impl Player {
         Some(loading.bytes)
     }
 
-    /// When the next timer is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.play == Play::Over {
             return None;
@@ -274,7 +261,6 @@ impl Player {
         }
     }
 
-    /// Whether a requested chunk is incomplete.
     pub fn is_loading(&self) -> bool {
         !self.loading.is_empty()
     }
@@ -289,9 +275,7 @@ impl Player {
     }
 }
 
-/// Duration of a chunk.
 pub const CHUNK: Duration = Duration::from_secs(1);
-/// Longest time loaded ahead.
 pub const AHEAD_MAX: Duration = Duration::from_secs(8);
 const START: Duration = Duration::from_millis(500);
 const VARIES: f64 = 0.25;

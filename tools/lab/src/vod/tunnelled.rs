@@ -65,7 +65,6 @@ pub(super) fn watch(
     let end = start + program.lasting;
     tunnel.run(Some(&mut player), end);
     let viewed = sent(&tunnel.world);
-    // Wait for pending chunks.
     while player.is_loading() && tunnel.world.now() < end + DRAIN {
         let next = (tunnel.world.now() + LOOK).min(end + DRAIN);
         tunnel.run(Some(&mut player), next);

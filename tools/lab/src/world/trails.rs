@@ -8,18 +8,14 @@ use roadweave_tunnel::{PacketEvent, PacketStep};
 
 use super::Arrival;
 
-/// History of an inner packet before its arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trail {
-    /// When it entered the tunnel.
     pub queued: Instant,
-    /// When it was first sent.
     pub sent: Instant,
     /// When it was first considered lost, if it was.
     pub lost: Option<Instant>,
     /// When a repair was first requested, if one was.
     pub repair_asked: Option<Instant>,
-    /// Whether it was decoded from coded packets.
     pub decoded: bool,
 }
 

@@ -91,16 +91,16 @@ impl World {
     fn handle_at_client(&mut self, meta: &RecvMeta, packet: &[u8], ride: Option<Transit>) {
         self.client.end.handle_packet(self.now, meta, packet);
         self.client.touched = true;
-        if let Some(ride) = ride {
-            self.deliver_of_client(ride);
+        if ride.is_some() {
+            self.run_client(ride, |client, io| deliver(client, io));
         }
     }
 
     fn handle_at_server(&mut self, meta: &RecvMeta, packet: &[u8], ride: Option<Transit>) {
         self.server.end.handle_packet(self.now, meta, packet);
         self.server.touched = true;
-        if let Some(ride) = ride {
-            self.deliver_of_server(ride);
+        if ride.is_some() {
+            self.run_server(ride, |server, io| deliver(server, io));
         }
     }
 
@@ -114,10 +114,6 @@ impl World {
         self.note_client();
     }
 
-    fn deliver_of_client(&mut self, ride: Transit) {
-        self.run_client(Some(ride), |client, io| deliver(client, io));
-    }
-
     pub(super) fn turn_server(&mut self) {
         self.run_server(None, |server, io| turn(server, io));
         while let Some(event) = self.server.end.poll_event() {
@@ -125,10 +121,6 @@ impl World {
         }
         self.server.due = self.server.end.poll_timeout();
         self.server.touched = false;
-    }
-
-    fn deliver_of_server(&mut self, ride: Transit) {
-        self.run_server(Some(ride), |server, io| deliver(server, io));
     }
 
     fn run_client(&mut self, ride: Option<Transit>, run: impl FnOnce(&mut Client, &mut EndIo<'_>)) {

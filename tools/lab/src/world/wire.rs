@@ -25,14 +25,10 @@ pub(super) enum Load {
     Cross,
 }
 
-/// Cross traffic in one direction of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CrossStats {
-    /// Packets put in.
     pub pushed: u64,
-    /// Bytes of the packets put in.
     pub pushed_bytes: u64,
-    /// Packets delivered.
     pub delivered: u64,
 }
 
