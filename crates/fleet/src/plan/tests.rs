@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::placement::HealthState;
-use crate::records::{ProxyStatus, RolloutState, TenantSettings};
+use crate::records::{ProxyStatus, RolloutState, Scope, TenantSettings};
 use crate::statement::Role;
 use crate::testing::{at, chain, key, statement};
 
@@ -28,9 +28,11 @@ impl World {
     fn new(boxes: u8, proxies: &[u8]) -> Self {
         let mut world = Self::default();
         for seed in 1..=boxes {
+            let statement = chain(&[(1, &statement(seed, Role::Box))]);
+            let statement = serde_json::to_string(&statement).unwrap();
             let device = json!({
                 "id": seed.to_string(), "public_key": key(seed), "state": "active",
-                "addresses": [], "token": null, "statement": null, "settings": {},
+                "addresses": [], "token": null, "statement": statement, "settings": {},
             });
             let device = serde_json::from_value(device).unwrap();
             world.fleet.devices.insert(id(seed), device);
@@ -69,11 +71,14 @@ impl World {
         self.fleet.rollouts.insert(id(number), serde_json::from_value(rollout).unwrap());
     }
 
+    fn device(&mut self, seed: u8) -> &mut Device {
+        self.fleet.devices.get_mut(&id(seed)).unwrap()
+    }
+
     fn rollout(&mut self, number: i64) -> &mut Rollout {
         self.fleet.rollouts.get_mut(&id(number)).unwrap()
     }
 
-    /// Lets the roll-outs go on, and returns the new texts of boxes.
     fn turn(&mut self) -> BTreeMap<PublicKey, String> {
         self.rollouts.refresh(&self.fleet, &self.documents, BTreeMap::new(), at(0));
         self.fleet.rollouts.extend(self.rollouts.turn(&self.fleet, at(0), 0).records);
@@ -188,4 +193,46 @@ fn a_proxy_on_a_replica_with_another_clock_is_not_taken_for_dead() {
         assert_eq!(dead[0].1, key(21));
         assert!((425..=440).contains(&dead[0].0), "{changed:?}");
     }
+}
+
+#[test]
+fn a_table_has_a_box_as_it_is_now_and_none_that_was_revoked() {
+    let mut world = World::new(2, &[20]);
+    let mut tables = Tables::default();
+    let trust = crate::Trust::pinned(key(1), key(9));
+    let mut members = |world: &World| -> BTreeMap<PublicKey, (usize, Option<u32>)> {
+        let drafts = world.planning().tables(&mut tables);
+        let admission = drafts[0].table().expect("a table").admission(&trust);
+        let of = |it: &crate::Member| (it.key, (it.addresses.len(), it.offline_max_s));
+        admission.admitted.iter().map(|(_, it)| of(it)).collect()
+    };
+    assert_eq!(members(&world), [(key(1), (0, None)), (key(2), (0, None))].into());
+    world.device(1).settings.prefixes = vec!["10.9.0.0/24".parse().unwrap()];
+    assert_eq!(members(&world), [(key(1), (1, None)), (key(2), (0, None))].into());
+    let settings = TenantSettings { offline_max_s: Some(60), ..Default::default() };
+    let tenant = Tenant { id: "north".to_owned(), host: false, settings };
+    world.fleet.tenants.insert(id("north"), tenant);
+    assert_eq!(members(&world), [(key(1), (1, Some(60))), (key(2), (0, Some(60)))].into());
+    world.device(1).state = DeviceState::Revoked;
+    assert_eq!(members(&world), [(key(2), (0, Some(60)))].into());
+}
+
+#[test]
+fn a_box_has_the_configuration_of_its_own_tags_and_none_once_it_is_revoked() {
+    let mut world = World::new(3, &[]);
+    world.roll_out(1, &json!({ "mtu": 1400 }), &[100]);
+    world.roll_out(2, &json!({ "lanes": [] }), &[100]);
+    let tram = || vec!["tram".to_owned()];
+    world.fleet.configs.get_mut(&id(2)).unwrap().settings.scope = Scope::Tag("tram".to_owned());
+    world.device(1).settings.tags = tram();
+    let [wide, both] = ["mtu = 1400\n", "lanes = []\nmtu = 1400\n"].map(str::to_owned);
+    let first = [(key(1), both.clone()), (key(2), wide.clone()), (key(3), wide.clone())];
+    assert_eq!(world.turn(), first.into());
+    (1..=3).for_each(|seed| world.hear(key(seed), Outcome::Confirmed));
+    assert!(world.turn().is_empty());
+    world.device(1).settings.tags.clear();
+    world.device(2).settings.tags = tram();
+    world.device(3).settings.tags = tram();
+    world.device(3).state = DeviceState::Revoked;
+    assert_eq!(world.turn(), [(key(1), wide), (key(2), both)].into());
 }
