@@ -19,9 +19,7 @@ pub struct Authority {
     lists: Vec<Signed<TrustList>>,
 }
 
-/// Where the root key is.
 pub enum Root {
-    /// In the controller's folder.
     Held(Identity),
     /// Elsewhere, known by its public half; it has signed the trust lists.
     Elsewhere(PublicKey),
@@ -62,8 +60,8 @@ impl Authority {
         }
     }
 
-    /// Whether the key belongs to the controller, a root, or a spare or controller of the last
-    /// trust list. No member may join with such a key, and none may be revoked.
+    /// Whether the key is the controller's, or one of the last trust list's. Such a key neither
+    /// joins nor is revoked.
     pub fn is_own(&self, key: &str) -> bool {
         let trust = self.trusted();
         let TrustList { roots, spares, controllers, .. } = trust.list();
@@ -72,13 +70,11 @@ impl Authority {
         all.map(ToString::to_string).any(|one| one == key)
     }
 
-    /// Whether this controller holds the root key and can admit keys itself.
     pub fn admits(&self) -> bool {
         matches!(self.root, Root::Held(_))
     }
 
-    /// The key that a chain leads to from the root, ignoring revocations. An error names the step
-    /// that fails.
+    /// The key that a chain leads to, ignoring revocations. An error names the step that fails.
     pub fn follow(&self, chain: &Chain) -> Result<Admitted> {
         chain.verify(&self.trusted()).map_err(NotSigned::new)
     }
@@ -151,8 +147,7 @@ impl Authority {
         Ok(all)
     }
 
-    /// The keys of approvers in the last signed trust list: no configuration counts without their
-    /// approval.
+    /// The approvers of the last trust list, without whom no configuration counts.
     pub fn approvers(&self) -> Vec<PublicKey> {
         let last = self.lists.last().map(|last| last.verify_by(last.claimed_keys()));
         last.and_then(Result::ok).map(|(list, _)| list.approvers).unwrap_or_default()
@@ -224,7 +219,6 @@ impl Authority {
         chain.map(Some).map_err(|error| NotSigned(error.to_string()))
     }
 
-    /// The next entry of the chain of revocations, as JSON, and its hash.
     pub fn revoke(public_key: &str, serial: i64, previous: &str) -> Result<(String, String)> {
         let entry = Revocation {
             serial: serial.unsigned_abs(),
@@ -235,7 +229,6 @@ impl Authority {
         Ok((text, entry.hash().into()))
     }
 
-    /// The signed head of the chain of revocations.
     pub fn head(&self, epoch: i64, serial: i64, hash: &str) -> Result<Signed<Head>> {
         let (epoch, serial) = (epoch.unsigned_abs(), serial.unsigned_abs());
         let head = Head { epoch, serial, hash: digest(hash)? };
@@ -243,7 +236,6 @@ impl Authority {
     }
 }
 
-/// A hash as stored; empty before the first revocation.
 fn digest(text: &str) -> Result<Digest> {
     match text {
         "" => Ok(Digest::ZERO),
@@ -258,7 +250,10 @@ fn name(text: &str) -> Result<Name> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::tests::identity;
+
+    fn identity(seed: u8) -> Identity {
+        Identity::from_seed([seed; 32])
+    }
 
     fn list(number: u64, epoch: u64, root: u8, by: u8) -> Signed<TrustList> {
         let list = TrustList {

@@ -7,7 +7,7 @@
 macro_rules! records {
     ($($type:ident: $table:literal, $kind:literal $(, secret $secret:literal)?
         $(, key |$of:ident| $key:expr)? => |$it:ident| [$($column:literal: $value:expr),*];)*) => {$(
-        impl crate::store::Record for $type {
+        impl crate::model::Record for $type {
             const TABLE: &'static str = $table;
             const KIND: &'static str = $kind;
             const COLUMNS: &'static [&'static str] = &[$($column),*];
@@ -22,9 +22,9 @@ macro_rules! records {
                 Some(&$key)
             })?
 
-            fn columns(&self) -> Vec<crate::store::Column> {
+            fn columns(&self) -> Vec<crate::model::Column> {
                 let $it = self;
-                vec![$(crate::store::Column::from($value)),*]
+                vec![$(crate::model::Column::from($value)),*]
             }
         }
     )*};
@@ -32,6 +32,7 @@ macro_rules! records {
 
 mod delegate;
 mod people;
+mod record;
 mod records;
 
 use serde::Serialize;
@@ -40,6 +41,7 @@ use utoipa::ToSchema;
 
 pub use delegate::{Delegate, DelegateState};
 pub use people::{ApiKey, ApiKeySettings, Login, Person, PersonSettings, Role};
+pub use record::{Column, Record};
 pub use roadweave_fleet::records::{
     Config, ConfigSettings, Device, DeviceSettings, DeviceState, Pool, PoolSettings, Proxy,
     ProxyRole, ProxySettings, ProxyState, Rollout, RolloutSettings, RolloutState, Scope, Tenant,

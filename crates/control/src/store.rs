@@ -49,30 +49,24 @@ pub use error::{Result, StoreError, found};
 pub use note::Note;
 pub use outbox::{CHANGES_AT_ONCE, Changed};
 pub use proxy_status::{Confirmations, FleetState};
-pub use record::{Filter, Page, Record, Stored};
+pub use record::{Filter, Page, Stored};
 pub use report::{BoxSession, Report, STEPS_MS, Sample};
 pub use revocation::{Revocable, Revocation};
 pub use roadweave_fleet::records::ProxyStatus;
-pub use sql::Column;
 pub use token::{Delegated, Enrolment};
 
 use crate::floor::{Floor, Heads};
 use crate::keys::StoreKeys;
 
-/// The controller's database.
 pub struct Store {
     write: AnyPool,
     read: AnyPool,
-    /// The keys of seals and chains.
     pub keys: StoreKeys,
     pub database: Database,
-    /// The rollback guard.
     pub floor: Arc<Floor>,
-    /// The audit checkpoints.
     pub heads: Arc<Heads>,
 }
 
-/// The address of a database.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Database {
     /// A file of SQLite, for one controller.
@@ -82,7 +76,6 @@ pub enum Database {
 }
 
 impl Database {
-    /// Parses `postgres://...`, `sqlite://path`, or a path.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.starts_with("postgres://") || text.starts_with("postgresql://") {
             let parsed: Result<AnyConnectOptions, _> = text.parse();
@@ -100,7 +93,6 @@ impl Database {
         }
     }
 
-    /// The address without password, for output.
     pub fn shown(&self) -> String {
         match self {
             Self::Sqlite(path) => path.display().to_string(),
@@ -122,8 +114,7 @@ impl std::fmt::Debug for Database {
 }
 
 impl Store {
-    /// Opens the database and migrates its tables. [`StoreError::Migration`] if it belongs to a
-    /// newer version.
+    /// Opens the database and migrates it. [`StoreError::Migration`] if it is of a newer version.
     pub async fn open(database: &Database, keys: StoreKeys) -> Result<Self> {
         sqlx::any::install_drivers(&[sqlx::sqlite::any::DRIVER, sqlx::postgres::any::DRIVER]).ok();
         let (write, read) = match database {
@@ -163,20 +154,17 @@ impl Store {
         Self { floor: Arc::new(floor), ..self }
     }
 
-    /// Sets the audit checkpoints.
     #[must_use]
     pub fn noting(self, heads: Heads) -> Self {
         Self { heads: Arc::new(heads), ..self }
     }
 
-    /// Checks that the database answers.
     pub async fn ping(&self) -> Result<()> {
         let sql = "SELECT value FROM counter WHERE name = 'change'";
         let asked = async { Ok(sqlx::query_scalar(sql).fetch_one(&self.read).await?) };
         within(ANSWER_MAX, asked).await.map(|_: i64| ())
     }
 
-    /// Closes all connections after the statements in progress.
     pub async fn close(&self) {
         self.read.close().await;
         self.write.close().await;
@@ -187,8 +175,8 @@ impl Store {
     }
 }
 
-/// The result of `work`, or [`StoreError::Away`] after `span`: a broken connection may stay silent
-/// for ever.
+/// The result of `work`, or [`StoreError::Away`] after `span`: a connection may stay silent for
+/// ever.
 pub async fn within<T, E: From<StoreError>>(
     span: Duration,
     work: impl Future<Output = Result<T, E>>,

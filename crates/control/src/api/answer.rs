@@ -15,9 +15,9 @@ use serde_json::Value;
 
 use super::{App, Caller, Problem, Result};
 use crate::clock::now_ms;
-use crate::store::{Change, Page, Record, Stored};
+use crate::model::Record;
+use crate::store::{Change, Page, Stored};
 
-/// A JSON body of at most [`BODY_MAX`].
 pub struct Body<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
@@ -107,14 +107,12 @@ impl Asked {
         Ok(())
     }
 
-    /// Inserts a record of the tenant, and commits.
     pub async fn insert<R: Record>(&self, mut change: Change<'_>, new: R) -> Result<Stored<R>> {
         let stored = change.insert(&self.tenant, new).await?;
         self.commit(change).await?;
         Ok(stored)
     }
 
-    /// Replaces a record, commits, and answers with it.
     pub async fn update<R: Record>(
         &self,
         mut change: Change<'_>,
@@ -126,7 +124,6 @@ impl Asked {
         Ok(record(StatusCode::OK, &after))
     }
 
-    /// Removes a record, and commits.
     pub async fn remove<R: Record>(
         &self,
         mut change: Change<'_>,
@@ -145,7 +142,6 @@ fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     })
 }
 
-/// A record with its version and the time of its last change.
 pub fn shown<R: Record>(stored: &Stored<R>) -> Value {
     let mut value = stored.record.shown();
     if let Some(fields) = value.as_object_mut() {
@@ -155,7 +151,6 @@ pub fn shown<R: Record>(stored: &Stored<R>) -> Value {
     value
 }
 
-/// An answer with a record, and its ETag.
 pub fn record<R: Record>(status: StatusCode, stored: &Stored<R>) -> Response {
     let mut response = (status, axum::Json(shown(stored))).into_response();
     response.headers_mut().insert(header::ETAG, etag(stored.version));
@@ -182,7 +177,6 @@ pub fn if_match(headers: &HeaderMap) -> Result<Option<i64>> {
     number.map(Some).ok_or_else(|| Problem::new(400, "if-match", "If-Match is no ETag of a GET"))
 }
 
-/// Answers 412 unless the record has the version that the caller has seen.
 pub fn matches<R: Record>(seen: Option<i64>, stored: &Stored<R>) -> Result<()> {
     if seen.is_none_or(|seen| seen == stored.version) {
         return Ok(());
@@ -206,7 +200,6 @@ pub struct ListQuery {
 }
 
 impl ListQuery {
-    /// The largest number of items, clamped.
     pub fn limit(&self) -> u32 {
         self.limit.unwrap_or(100).clamp(1, 500)
     }

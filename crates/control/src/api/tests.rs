@@ -22,9 +22,11 @@ use super::*;
 use crate::authority::Root;
 use crate::clock::now_ms;
 use crate::keys;
-use crate::model::{ApiKey, ApiKeySettings, Person, PersonSettings, Role, Tenant, TenantSettings};
+use crate::model::{
+    ApiKey, ApiKeySettings, Person, PersonSettings, Record, Role, Tenant, TenantSettings,
+};
+use crate::store::Actor;
 use crate::store::tests::{World, identity, key, on_both, runtime, sqlite};
-use crate::store::{Actor, Record};
 
 /// An interface with the host tenant `home`, and `tram` and `ferry`; each has a key for each role,
 /// whose secret is `TENANT-ROLE`.
@@ -69,7 +71,6 @@ impl Api {
         Self::made(world, Root::Held(identity(8)), Some(oidc)).await
     }
 
-    /// Another replica on the same database.
     #[cfg(feature = "oidc")]
     pub(crate) async fn replica(&self, oidc: Option<Oidc>) -> Self {
         let world = self.world.again().await;

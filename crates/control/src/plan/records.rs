@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use roadweave_fleet::{Fleet, RecordId};
 
-use crate::model::{Config, Device, Rollout};
-use crate::store::{Changed, Record, Store, StoreError, Stored};
+use crate::model::{Config, Device, Record, Rollout};
+use crate::store::{Changed, Store, StoreError, Stored};
 
 #[derive(Debug, Default)]
 pub struct Records {

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use sqlx::{Any, AssertSqlSafe, Transaction};
 
-use super::record::{self, Record, Stored};
+use super::record::{self, Stored};
 use super::sql::values;
 use super::{Database, Once, Result, Store, StoreError};
 use crate::floor::{Floor, Heads};
 use crate::keys::StoreKeys;
+use crate::model::Record;
 
-/// The author of a change, as the audit log names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Actor {
     pub name: String,
@@ -41,8 +41,7 @@ pub struct Change<'a> {
 }
 
 impl Store {
-    /// Begins a change; other changes wait until it ends. [`StoreError::Older`] if its number was
-    /// seen before.
+    /// Begins a change; others wait until it ends. [`StoreError::Older`] if its number was seen.
     pub async fn change(&self, actor: Actor, now_ms: i64) -> Result<Change<'_>> {
         let notify = matches!(self.database, Database::Postgres(_));
         let mut transaction = self.begin().await?;
@@ -66,7 +65,6 @@ impl Store {
         })
     }
 
-    /// A write transaction without audit or outbox.
     pub(super) async fn begin(&self) -> Result<Transaction<'static, Any>> {
         Ok(match self.database {
             // A transaction that begins with a read may be unable to write later.
@@ -77,7 +75,6 @@ impl Store {
 }
 
 impl Change<'_> {
-    /// Its number in the outbox.
     pub fn number(&self) -> i64 {
         self.sequence
     }
@@ -87,20 +84,16 @@ impl Change<'_> {
         record::get(self.keys, &mut *self.transaction, tenant, id).await
     }
 
-    /// The record of any tenant with this value of a unique `column`.
     pub async fn find<R: Record>(&mut self, column: &'static str, is: &str) -> Result<Stored<R>> {
         record::find(self.keys, &mut *self.transaction, column, is).await
     }
 
-    /// All records of a type in a tenant.
     pub async fn all<R: Record>(&mut self, tenant: &str) -> Result<Vec<Stored<R>>> {
         let sql = format!("{} WHERE tenant = $1 ORDER BY id", record::select::<R>());
         let rows = self.rows(AssertSqlSafe(sql), values![tenant]).await?;
         rows.iter().map(|row| record::read(self.keys, row)).collect()
     }
 
-    /// The number of records of a type in a tenant, without revoked ones, which take no one's
-    /// place.
     pub async fn count<R: Record>(&mut self, tenant: &str) -> Result<i64> {
         let table = R::TABLE;
         let sql = format!("SELECT COUNT(*) FROM {table} WHERE tenant = $1 AND state <> 'revoked'");
@@ -223,7 +216,6 @@ impl Change<'_> {
         self.tell(&stored.tenant, R::KIND, &id, stored.version).await
     }
 
-    /// Adds an outbox line.
     pub async fn tell(
         &mut self,
         tenant: &str,
@@ -237,8 +229,7 @@ impl Change<'_> {
         self.execute(TELL, values).await.map(drop)
     }
 
-    /// Commits; returns the change's number. [`StoreError::Refused`] if the request took so long
-    /// that a repetition has begun.
+    /// Commits; returns the change's number. [`StoreError::Refused`] if a repetition has begun.
     pub async fn commit(mut self) -> Result<i64> {
         if let Some(once) = &self.actor.once {
             once.act(&mut self.transaction).await?;

@@ -5,24 +5,20 @@ use roadweave_identity::PublicKey;
 use sqlx::any::AnyRow;
 use sqlx::{AssertSqlSafe, Row as _};
 
-use super::sql::{Column, query, values};
+use super::sql::{query, values};
 use super::{Change, Result, Store, StoreError};
-use crate::model::word;
+use crate::model::{Column, word};
 
-/// A document in the database.
 #[derive(Clone, Debug)]
 pub struct StoredDocument {
-    /// The member's key, and the document's kind.
     pub of: (PublicKey, Kind),
-    /// The document without its content. The number of its version is that of the change that
-    /// wrote it.
+    /// The document without its content. Its number is that of the change that wrote it.
     pub written: Written,
     /// The signed document, as JSON; for a table its signed head.
     pub envelope: String,
 }
 
 impl StoredDocument {
-    /// The signed document; the signed head of a table.
     pub fn opened(&self) -> Option<Envelope> {
         serde_json::from_str(&self.envelope).ok()
     }
@@ -32,31 +28,26 @@ impl StoredDocument {
 pub struct DocumentOutcome {
     pub public_key: String,
     pub kind: String,
-    /// Epoch and number of the document.
     pub version: (i64, i64),
     pub outcome: String,
 }
 
 impl Store {
-    /// All documents of a member.
     pub async fn papers_of(&self, key: &PublicKey) -> Result<Vec<StoredDocument>> {
         let sql = "SELECT * FROM document WHERE public_key = $1";
         self.read_papers(sql, values![key.to_string()]).await
     }
 
-    /// The current documents that a change has written.
     pub async fn papers_of_change(&self, number: i64) -> Result<Vec<StoredDocument>> {
         self.read_papers("SELECT * FROM document WHERE number = $1", values![number]).await
     }
 
-    /// All documents, with envelopes only for those of `kind`.
     pub async fn papers(&self, kind: Kind) -> Result<Vec<StoredDocument>> {
         let sql = "SELECT public_key, kind, epoch, number, digest, about, outcome, \
                    CASE WHEN kind = $1 THEN envelope ELSE '' END AS envelope FROM document";
         self.read_papers(sql, values![word(&kind)]).await
     }
 
-    /// The documents whose outcomes a change has written.
     pub async fn papers_heard(&self, heard: i64) -> Result<Vec<StoredDocument>> {
         let sql = "SELECT public_key, kind, epoch, number, digest, about, outcome, \
                    '' AS envelope FROM document WHERE heard = $1";
@@ -96,7 +87,6 @@ impl Store {
 }
 
 impl Change<'_> {
-    /// Replaces the documents of the same members and kinds.
     pub async fn keep_papers(&mut self, papers: &[StoredDocument]) -> Result<()> {
         for part in papers.chunks(AT_ONCE) {
             let row = |at: usize| {
@@ -132,7 +122,6 @@ impl Change<'_> {
     }
 }
 
-/// `None` if the kind is not known.
 fn paper(row: &AnyRow) -> Result<Option<StoredDocument>, StoreError> {
     let text = |column| row.try_get::<String, _>(column);
     let number = |column| row.try_get::<i64, _>(column).map(i64::unsigned_abs);

@@ -8,27 +8,18 @@ use crate::authority::NotSigned;
 #[non_exhaustive]
 pub enum StoreError {
     #[error("there is no {kind} \"{id}\"")]
-    NotFound {
-        /// The kind of record, for people.
-        kind: &'static str,
-        id: String,
-    },
-    /// The name or key exists.
+    NotFound { kind: &'static str, id: String },
     #[error("{0}")]
     Taken(String),
     /// A reference to a missing record, or from an existing one.
     #[error("{0}")]
     Reference(String),
-    /// The row has another version than the caller has seen.
     #[error("the {kind} \"{id}\" was changed meanwhile: it has version {current}")]
     Changed { kind: &'static str, id: String, current: i64 },
-    /// The request is not allowed.
     #[error("{0}")]
     Refused(String),
-    /// The row was not written by the controller, and is not used.
     #[error("the row \"{id}\" of table {table} was altered outside the controller; it is not used")]
     Altered { table: &'static str, id: String },
-    /// The database does not answer, or refuses connections.
     #[error("the database cannot be reached: {0}")]
     Away(String),
     /// An older copy of the controller's database, or one of an unknown epoch; with advice.
@@ -36,10 +27,8 @@ pub enum StoreError {
     Older(String),
     #[error("the disk of the database is full; nothing is stored until there is room")]
     Full,
-    /// The database belongs to another version of this program.
     #[error("the database cannot be brought to this version: {0}")]
     Migration(String),
-    /// A bug: the database refused a statement.
     #[error("the database refused a statement: {0}")]
     Internal(String),
 }
@@ -51,7 +40,6 @@ impl StoreError {
     }
 }
 
-/// The result of a store operation.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
 /// What was found; `None` for [`StoreError::NotFound`].

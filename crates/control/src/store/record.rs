@@ -3,62 +3,23 @@
 //! A row holds the record as JSON. Its columns repeat fields for searches and unique keys; a row
 //! whose columns or seal do not match the JSON was written by another program.
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use sqlx::any::AnyRow;
 use sqlx::{Any, AssertSqlSafe, Executor, Row as _};
 
-use super::sql::{Column, query, values};
+use super::sql::{query, values};
 use super::{Change, Result, Store, StoreError};
 use crate::keys::StoreKeys;
-use crate::model::{Scope, Tenant};
+use crate::model::{Column, Record, Scope, Tenant};
 
-/// A type with its own table.
-pub trait Record: Serialize + DeserializeOwned + Clone + Send + Sync + 'static {
-    const TABLE: &'static str;
-    /// The kind of record, for people.
-    const KIND: &'static str;
-    /// The columns besides those of every table.
-    const COLUMNS: &'static [&'static str] = &[];
-    /// The field that is not shown, if there is one.
-    const SECRET: &'static str = "";
-
-    /// The name, unique within the tenant.
-    fn id(&self) -> &str;
-
-    /// The values of [`Record::COLUMNS`].
-    fn columns(&self) -> Vec<Column> {
-        Vec::new()
-    }
-
-    /// The public key, unique among all records of all tenants.
-    fn public_key(&self) -> Option<&str> {
-        None
-    }
-
-    /// The record without secrets, for the audit log and the interface.
-    fn shown(&self) -> serde_json::Value {
-        let mut value = serde_json::to_value(self).unwrap_or_default();
-        if let Some(fields) = value.as_object_mut() {
-            fields.remove(Self::SECRET);
-        }
-        value
-    }
-}
-
-/// A record as stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored<R> {
-    /// The record's tenant.
     pub tenant: String,
     /// The number of writes; its ETag.
     pub version: i64,
-    /// The last write, milliseconds since 1970.
     pub changed_ms: i64,
     pub record: R,
 }
 
-/// A page of records, ordered by name.
 #[derive(Clone, Debug)]
 pub struct Page<T> {
     pub items: Vec<T>,
@@ -72,14 +33,13 @@ pub struct Filter {
     pub equal: Vec<(&'static str, String)>,
     /// A column of comma-separated words, and a required word.
     pub word: Option<(&'static str, String)>,
-    /// Only names after this one.
     pub after: String,
     pub limit: u32,
 }
 
 impl Store {
-    /// The record of this name. [`StoreError::NotFound`], and [`StoreError::Altered`] for a row
-    /// that the controller did not write.
+    /// The record of this name; [`StoreError::Altered`] for a row that the controller did not
+    /// write.
     pub async fn get<R: Record>(&self, tenant: &str, id: &str) -> Result<Stored<R>> {
         get(&self.keys, &mut *self.reader().await?, tenant, id).await
     }
@@ -89,7 +49,6 @@ impl Store {
         find(&self.keys, &mut *self.reader().await?, column, value).await
     }
 
-    /// A tenant's records that match the filter.
     pub async fn list<R: Record>(&self, tenant: &str, filter: &Filter) -> Result<Page<Stored<R>>> {
         let mut sql = format!("{} WHERE tenant = $1 AND id > $2", select::<R>());
         let mut values = values![tenant, &filter.after];
@@ -113,6 +72,12 @@ impl Store {
         let items: Vec<Stored<R>> = items.collect::<Result<_, _>>()?;
         let next = items.last().filter(|_| more).map(|last| last.record.id().to_owned());
         Ok(Page { items, next })
+    }
+
+    pub async fn tenants(&self, after: &str, limit: u32) -> Result<Page<Stored<Tenant>>> {
+        let sql =
+            format!("{} WHERE tenant > $1 ORDER BY tenant LIMIT {}", select::<Tenant>(), limit + 1);
+        self.page(&self.rows(AssertSqlSafe(sql), values![after]).await?, limit)
     }
 
     /// At most `limit` records of all tenants; altered rows are logged and skipped.
@@ -161,7 +126,6 @@ pub(super) fn select<R: Record>() -> String {
     format!("SELECT tenant, id, version, changed_ms, body, seal{columns} FROM {}", R::TABLE)
 }
 
-/// The record of a row, if its seal and columns match.
 pub(super) fn read<R: Record>(keys: &StoreKeys, row: &AnyRow) -> Result<Stored<R>> {
     let tenant: String = row.try_get("tenant")?;
     let id: String = row.try_get("id")?;
@@ -210,35 +174,22 @@ pub(super) fn with_parts<R: Record, T>(
     act(&[R::TABLE, tenant, id, &version.to_string(), &changed_ms.to_string(), body])
 }
 
-impl Store {
-    /// The tenants after a name.
-    pub async fn tenants(&self, after: &str, limit: u32) -> Result<Page<Stored<Tenant>>> {
-        let sql =
-            format!("{} WHERE tenant > $1 ORDER BY tenant LIMIT {}", select::<Tenant>(), limit + 1);
-        self.page(&self.rows(AssertSqlSafe(sql), values![after]).await?, limit)
-    }
-}
-
 impl Change<'_> {
-    /// Ends all logins of a person.
     pub async fn end_logins(&mut self, tenant: &str, person: &str) -> Result<()> {
         let sql = "DELETE FROM login WHERE tenant = $1 AND person = $2";
         self.execute(sql, values![tenant, person]).await.map(drop)
     }
 
-    /// Frees the addresses of a box.
     pub async fn free(&mut self, tenant: &str, device: &str) -> Result<()> {
         let sql = "DELETE FROM address WHERE tenant = $1 AND device = $2";
         self.execute(sql, values![tenant, device]).await.map(drop)
     }
 
-    /// The tenant of the box, proxy or delegate with this key.
     pub async fn owner_of_key(&mut self, public_key: &str) -> Result<Option<String>> {
         let row = self.row(OWNER, values![public_key]).await?;
         Ok(row.map(|row| row.try_get("tenant")).transpose()?)
     }
 
-    /// The number of the next configuration of a scope.
     pub async fn next_config(&mut self, tenant: &str, scope: &Scope) -> Result<i64> {
         let sql = "SELECT COALESCE(MAX(number), 0) FROM config WHERE tenant = $1 AND scope = $2";
         Ok(self.scalar(sql, values![tenant, scope.to_string()]).await? + 1)

@@ -46,7 +46,6 @@ pub struct BoxSession {
 }
 
 impl Store {
-    /// The latest report of a box.
     pub async fn report(&self, tenant: &str, device: &str) -> Result<Report> {
         let sql = "SELECT * FROM report WHERE tenant = $1 AND device = $2";
         let row = self.row(sql, values![tenant, device]).await?;
@@ -60,7 +59,6 @@ impl Store {
         })
     }
 
-    /// The sessions of a box, latest first.
     pub async fn sessions(
         &self,
         tenant: &str,
@@ -70,10 +68,7 @@ impl Store {
         let rows = self.rows(SESSIONS, values![tenant, device, i64::from(limit)]).await?;
         rows.iter().map(session).collect()
     }
-}
 
-impl Store {
-    /// The current proxy of each box.
     pub async fn placed(&self) -> Result<BTreeMap<RecordId, PublicKey>> {
         let mut placed = BTreeMap::new();
         for row in self.rows(PLACED, vec![]).await? {
@@ -106,7 +101,6 @@ pub struct Sample {
     pub figures: BTreeMap<String, f64>,
 }
 
-/// The intervals of samples, milliseconds.
 pub const STEPS_MS: [i64; 3] = [10_000, 60_000, 3_600_000];
 
 impl Store {
@@ -140,7 +134,6 @@ impl Store {
         rows.iter().map(|row| Ok(sample(row)?.1)).collect()
     }
 
-    /// Computes the missing means of completed minutes and hours.
     pub async fn roll_up(&self, now_ms: i64) -> Result<()> {
         for pair in STEPS_MS.windows(2) {
             let &[fine, coarse] = pair else { continue };

@@ -11,10 +11,10 @@ use utoipa::ToSchema;
 
 use super::record::{read, select};
 use super::sql::{query, reader, values};
-use super::{Actor, Change, Record, Result, Store, StoreError, Stored};
+use super::{Actor, Change, Result, Store, StoreError, Stored};
 use crate::authority::Authority;
 use crate::floor::Floor;
-use crate::model::{Delegate, DelegateState, Device, DeviceState, Proxy, ProxyState};
+use crate::model::{Delegate, DelegateState, Device, DeviceState, Proxy, ProxyState, Record};
 
 /// A key that is admitted no more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

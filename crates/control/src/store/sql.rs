@@ -5,48 +5,10 @@ use sqlx::query::Query;
 use sqlx::{Any, Row as _, SqlSafeStr};
 
 use super::{Change, Store, StoreError};
-
-/// A value of a column, or of a parameter.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Column {
-    /// A text, or none.
-    Text(Option<String>),
-    /// A number, or none.
-    Number(Option<i64>),
-}
-
-impl<T: AsRef<str> + ?Sized> From<&T> for Column {
-    fn from(text: &T) -> Self {
-        Self::Text(Some(text.as_ref().to_owned()))
-    }
-}
-
-impl From<String> for Column {
-    fn from(text: String) -> Self {
-        Self::Text(Some(text))
-    }
-}
-
-impl From<Option<String>> for Column {
-    fn from(text: Option<String>) -> Self {
-        Self::Text(text)
-    }
-}
-
-impl From<i64> for Column {
-    fn from(number: i64) -> Self {
-        Self::Number(Some(number))
-    }
-}
-
-impl From<Option<i64>> for Column {
-    fn from(number: Option<i64>) -> Self {
-        Self::Number(number)
-    }
-}
+use crate::model::Column;
 
 macro_rules! values {
-    ($($value:expr),* $(,)?) => { vec![$(crate::store::sql::Column::from($value)),*] };
+    ($($value:expr),* $(,)?) => { vec![$(crate::model::Column::from($value)),*] };
 }
 pub(super) use values;
 
@@ -100,7 +62,6 @@ impl Store {
 impl Change<'_> {
     reads!(self: &mut Self, self.transaction);
 
-    /// Executes a statement; returns the number of affected rows.
     pub(super) async fn execute(
         &mut self,
         sql: impl SqlSafeStr,

@@ -22,10 +22,9 @@ use crate::authority::{Authority, Root};
 use crate::keys;
 use crate::model::{
     Device, DeviceSettings, DeviceState, Pool, PoolSettings, Proxy, ProxyRole, ProxySettings,
-    ProxyState, Tenant, TenantSettings, Token, TokenSettings,
+    ProxyState, Record, Tenant, TenantSettings, Token, TokenSettings,
 };
 
-/// A store, and what must outlive it.
 pub(crate) struct World {
     pub(crate) store: Arc<Store>,
     pub(crate) url: Database,
@@ -78,7 +77,6 @@ async fn world(url: Database, folder: tempfile::TempDir, server: Option<Arc<Post
 }
 
 impl Store {
-    /// The number of a tenant's records.
     pub(crate) async fn count<R: Record>(&self, tenant: &str) -> Result<i64> {
         let sql = format!("SELECT COUNT(*) FROM {} WHERE tenant = $1", R::TABLE);
         self.scalar(AssertSqlSafe(sql), vec![tenant.into()]).await
@@ -426,7 +424,6 @@ pub(crate) fn proxy(id: &str, seed: u8) -> Proxy {
     Proxy { id, state, statement: None, delegates, settings }
 }
 
-/// The status of a connected proxy of the tenant `tram`.
 pub(crate) fn status(proxy: &str) -> ProxyStatus {
     ProxyStatus {
         tenant: "tram".to_owned(),

@@ -8,32 +8,27 @@ use ipnet::IpNet;
 use sqlx::Row as _;
 
 use super::sql::values;
-use super::{Actor, Change, Record, Result, Revocable, Store, StoreError, Stored, found};
+use super::{Actor, Change, Result, Revocable, Store, StoreError, Stored, found};
 use crate::authority::Authority;
 use crate::keys;
 use crate::model::{
     Delegate, Device, DeviceSettings, DeviceState, Proxy, ProxyRole, ProxySettings, ProxyState,
-    Settings as _, Tenant, Token, TokenRole, TokenSettings, slug,
+    Record, Settings as _, Tenant, Token, TokenRole, TokenSettings, slug,
 };
 
-/// A request to join.
 #[derive(Clone, Debug)]
 pub struct Enrolment {
     pub secret: String,
     pub public_key: String,
     pub name: Option<String>,
-    /// The statement of the token's delegate.
     pub delegated: Option<Delegated>,
 }
 
-/// The chain of delegates of a joining key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delegated {
-    /// The requested tenant.
     pub tenant: String,
     /// The delegates' keys; the last one has signed for the joining key.
     pub keys: Vec<String>,
-    /// The tags that the chain gives.
     pub tags: BTreeSet<String>,
     /// The whole chain, as JSON, with verified signatures.
     pub chain: String,
@@ -120,7 +115,6 @@ impl Change<'_> {
         self.admit(tenant, device).await
     }
 
-    /// Inserts a device and its addresses; errors as of [`Change::insert`].
     pub async fn admit(&mut self, tenant: &str, device: Device) -> Result<Stored<Device>> {
         let stored = self.insert(tenant, device).await?;
         for address in &stored.record.addresses {
@@ -276,7 +270,6 @@ impl Change<'_> {
         self.update(&before, record).await
     }
 
-    /// Whether this key was revoked.
     pub async fn is_revoked(&mut self, public_key: &str) -> Result<bool> {
         let sql = "SELECT COUNT(*) FROM revocation WHERE public_key = $1";
         Ok(self.scalar(sql, values![public_key]).await? > 0)
@@ -303,8 +296,6 @@ impl Change<'_> {
         }
     }
 
-    /// A free address of each prefix of the tenant. [`StoreError::Refused`] if a prefix has none
-    /// left.
     pub async fn free_addresses(&mut self, tenant: &str, of: &[IpNet]) -> Result<Vec<IpAddr>> {
         if of.is_empty() {
             return Ok(Vec::new());

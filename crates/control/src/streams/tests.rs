@@ -19,12 +19,12 @@ use crate::api::{self, App};
 use crate::authority::Root;
 use crate::certificate;
 use crate::connection_limits::Limits;
-use crate::model::{ApiKey, Device, Tenant, TenantSettings, Token, TokenSettings};
+use crate::model::{ApiKey, Device, Record, Tenant, TenantSettings, Token, TokenSettings};
 use crate::plan::Planner;
 use crate::serve::{self, Service};
 pub(crate) use crate::store::tests::identity;
 use crate::store::tests::{World, on_both, proxy, sqlite};
-use crate::store::{Actor, Change, Record};
+use crate::store::{Actor, Change};
 use crate::{clock, keys};
 
 type Lists = Vec<Signed<TrustList>>;
@@ -150,7 +150,6 @@ impl Port {
         self.app.outbox.hint();
     }
 
-    /// Inserts an API key "owner" with that role.
     pub(crate) async fn owner(&self) {
         let settings = serde_json::from_value(json!({ "role": "owner" })).unwrap();
         self.insert(ApiKey { id: "owner".to_owned(), hash: keys::hash("owner"), settings }).await;

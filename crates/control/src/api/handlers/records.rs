@@ -11,9 +11,9 @@ use crate::api::{Problem, Result};
 use crate::clock::now_ms;
 use crate::model::{
     Device, DeviceSettings, DeviceState, Pool, PoolSettings, Proxy, ProxySettings, ProxyState,
-    Rollout, RolloutSettings, RolloutState, Settings, Tenant, TenantSettings, slug,
+    Record, Rollout, RolloutSettings, RolloutState, Settings, Tenant, TenantSettings, slug,
 };
-use crate::store::{Change, Filter, Record};
+use crate::store::{Change, Filter};
 
 /// A record to be made.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -33,7 +33,6 @@ pub trait Managed: Record {
     fn with(self, asked: &Asked, settings: Self::Settings) -> Result<Self>;
 }
 
-/// A record that people create by its settings alone.
 pub trait Made: Managed {
     fn make(asked: &Asked, new: New<Self::Settings>) -> Result<Self>;
 }
@@ -72,7 +71,6 @@ pub async fn create<R: Made>(asked: Asked, Body(new): Body<New<R::Settings>>) ->
     insert_in(&asked, asked.change().await?, made).await
 }
 
-/// Inserts a record, commits the change and answers with the record.
 pub async fn insert_in<R: Record>(asked: &Asked, change: Change<'_>, new: R) -> Result<Response> {
     let stored = asked.insert(change, new).await?;
     let mut response = record(StatusCode::CREATED, &stored);
