@@ -72,19 +72,6 @@ impl Change<'_> {
         }
     }
 
-    /// Revokes a key again whose revocation was lost, without regard to the tenant's share.
-    pub async fn revoke_again(
-        &mut self,
-        tenant: &str,
-        public_key: &str,
-        reason: &str,
-    ) -> Result<Revocation> {
-        match self.is_revoked(public_key).await? {
-            true => self.revoke(tenant, public_key, reason).await,
-            false => self.append(tenant, public_key, reason).await,
-        }
-    }
-
     /// Refuses a tenant with as many entries as there is room left: one tenant fills half of it at
     /// most, and some room is always left. The host tenant has a reserve of its own.
     async fn check_share(&mut self, tenant: &str) -> Result<()> {
@@ -98,7 +85,13 @@ impl Change<'_> {
         Err(StoreError::Refused(text))
     }
 
-    async fn append(&mut self, tenant: &str, public_key: &str, reason: &str) -> Result<Revocation> {
+    /// Adds a revocation, without regard to the tenant's share.
+    pub async fn append(
+        &mut self,
+        tenant: &str,
+        public_key: &str,
+        reason: &str,
+    ) -> Result<Revocation> {
         let seen = self.floor.revocations();
         let at_seen = self.row(HASH_AT, values![seen.serial]).await?;
         let at_seen: Option<String> = at_seen.map(|row| row.try_get(0)).transpose()?;
@@ -160,20 +153,16 @@ pub trait Revocable: Record {
         self.public_key().unwrap_or_default()
     }
 
-    /// The delegates between the root and the record.
     fn above(&self) -> &[String];
 
-    /// The record marked as revoked.
     fn revoked(self) -> Self;
 
     fn is_revoked(&self) -> bool {
         self.clone().revoked().columns() == self.columns()
     }
 
-    /// Whether records of this type have addresses.
     const HAS_ADDRESSES: bool = false;
 
-    /// Whether the record has one of these keys, or one of their delegates.
     fn is_by(&self, keys: &BTreeSet<String>) -> bool {
         let mut all = self.above().iter().map(String::as_str).chain([self.key()]);
         all.any(|key| keys.contains(key))
@@ -181,35 +170,32 @@ pub trait Revocable: Record {
 }
 
 impl Change<'_> {
-    /// Marks a record as revoked and frees its addresses; false if it was already.
-    /// [`Change::revoke`] revokes its key.
-    pub async fn mark_revoked<R: Revocable>(&mut self, before: &Stored<R>) -> Result<bool> {
+    /// Marks a record as revoked and frees its addresses. [`Change::revoke`] revokes its key.
+    pub async fn mark_revoked<R: Revocable>(&mut self, before: &Stored<R>) -> Result<()> {
         if before.record.is_revoked() {
-            return Ok(false);
+            return Ok(());
         }
         if R::HAS_ADDRESSES {
             self.free(&before.tenant, before.record.id()).await?;
         }
-        self.update(before, before.record.clone().revoked()).await?;
-        Ok(true)
+        self.update(before, before.record.clone().revoked()).await.map(drop)
     }
 }
 
 impl Store {
     /// Marks a tenant's records that have one of the revoked `keys` or are below one, in changes of
-    /// bounded size, so that others can write in between. Returns the number of newly marked
-    /// records. Altered rows are skipped; after an error some are marked.
+    /// bounded size, so that others can write in between. Altered rows are skipped; after an error
+    /// some are marked.
     pub async fn mark_revoked(
         &self,
         tenant: &str,
         keys: &BTreeSet<String>,
         actor: &Actor,
         now_ms: i64,
-    ) -> Result<usize> {
-        let delegates = self.mark::<Delegate>(tenant, keys, actor, now_ms).await?;
-        let devices = self.mark::<Device>(tenant, keys, actor, now_ms).await?;
-        let proxies = self.mark::<Proxy>(tenant, keys, actor, now_ms).await?;
-        Ok(delegates + devices + proxies)
+    ) -> Result<()> {
+        self.mark::<Delegate>(tenant, keys, actor, now_ms).await?;
+        self.mark::<Device>(tenant, keys, actor, now_ms).await?;
+        self.mark::<Proxy>(tenant, keys, actor, now_ms).await
     }
 
     async fn mark<R: Revocable>(
@@ -218,9 +204,8 @@ impl Store {
         keys: &BTreeSet<String>,
         actor: &Actor,
         now_ms: i64,
-    ) -> Result<usize> {
+    ) -> Result<()> {
         let mut below = self.below::<R>(tenant, keys).await?;
-        let mut count = 0;
         while !below.is_empty() {
             let rest = below.split_off(below.len().min(AT_ONCE));
             let mut change = self.change(actor.clone(), now_ms).await?;
@@ -229,12 +214,12 @@ impl Store {
                     Err(StoreError::Altered { .. } | StoreError::NotFound { .. }) => continue,
                     other => other?,
                 };
-                count += usize::from(change.mark_revoked(&before).await?);
+                change.mark_revoked(&before).await?;
             }
             change.commit().await?;
             below = rest;
         }
-        Ok(count)
+        Ok(())
     }
 
     async fn below<R: Revocable>(

@@ -98,7 +98,7 @@ fn no_tenant_revokes_until_others_cannot() {
         assert_eq!(world.revoke("ferry", 2).await.unwrap().serial, next);
         assert_eq!(world.revoke("host", 3).await.unwrap().serial, next + 1);
         let mut change = world.store.change(actor(), NOW).await.unwrap();
-        let again = change.revoke_again("tram", &key(4), "lost").await.unwrap();
+        let again = change.append("tram", &key(4), "lost").await.unwrap();
         assert_eq!(again.serial, next + 2);
     });
 }

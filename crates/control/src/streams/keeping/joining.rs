@@ -127,11 +127,7 @@ impl Keeper<'_> {
             chain: serde_json::to_string(chain).map_err(NotSigned::new)?,
         })
     }
-}
 
-const PROXY_PORT: u16 = 4433;
-
-impl Keeper<'_> {
     /// Restores revocations that the database, an older copy, lacks.
     pub(super) async fn surplus(
         &self,
@@ -162,7 +158,7 @@ impl Keeper<'_> {
                 continue;
             }
             let owner = change.owner_of_key(&key).await?.unwrap_or_else(|| tenant.to_owned());
-            change.revoke_again(&owner, &key, WHY).await?;
+            change.append(&owner, &key, WHY).await?;
             of.entry(owner).or_default().insert(key);
         }
         if !of.is_empty() {
@@ -177,5 +173,6 @@ impl Keeper<'_> {
     }
 }
 
+const PROXY_PORT: u16 = 4433;
 /// Proxies do not know the reason.
 const WHY: &str = "revoked before the database was restored: a proxy says so";
