@@ -86,7 +86,6 @@ impl Client {
         Ok(self.ask("POST", path, Some(body), None)?.body)
     }
 
-    /// The resource at a path; `None` after 404.
     pub fn find(&self, path: &str) -> Result<Option<Value>> {
         match self.get(path) {
             Err(error) if refused(&error) == Some(404) => Ok(None),
@@ -97,18 +96,7 @@ impl Client {
     /// Changes some settings and preserves concurrent changes of the others; an error if concurrent
     /// changes never stop.
     pub fn settle(&self, path: &str, change: impl Fn(&mut Value)) -> Result<Value> {
-        let mut tries = 1..=TRIES;
-        loop {
-            // Settings and version come from one answer: a change between two would be overwritten.
-            let mut seen = self.ask("GET", path, None, None)?;
-            let mut settings = seen.body["settings"].take();
-            change(&mut settings);
-            tries.next();
-            match self.ask("PUT", path, Some(&settings), seen.etag()) {
-                Err(error) if refused(&error) == Some(412) && !tries.is_empty() => {}
-                other => return Ok(other?.body),
-            }
-        }
+        settled(change, |method, body, etag| self.ask(method, path, body, etag))
     }
 
     pub fn remove(&self, path: &str) -> Result<Value> {
@@ -190,6 +178,24 @@ impl Client {
         let body = body.map_err(|error| anyhow::anyhow!("the answer cannot be read: {error}"))?;
         let body = serde_json::from_slice(&body.to_bytes()).unwrap_or_default();
         Ok((parts.status.as_u16(), Answer { headers: parts.headers, body }))
+    }
+}
+
+fn settled(
+    change: impl Fn(&mut Value),
+    ask: impl Fn(&str, Option<&Value>, Option<&str>) -> Result<Answer>,
+) -> Result<Value> {
+    let mut tries = 1..=TRIES;
+    loop {
+        // Settings and version come from one answer: a change between two would be overwritten.
+        let mut seen = ask("GET", None, None)?;
+        let mut settings = seen.body["settings"].take();
+        change(&mut settings);
+        tries.next();
+        match ask("PUT", Some(&settings), seen.etag()) {
+            Err(error) if refused(&error) == Some(412) && !tries.is_empty() => {}
+            other => return Ok(other?.body),
+        }
     }
 }
 
@@ -293,7 +299,42 @@ fn own(error: &anyhow::Error) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::{Cell, RefCell};
+
     use super::*;
+
+    #[test]
+    fn what_is_written_is_of_the_version_that_was_seen_or_nothing_is() {
+        for late in [0, 1, TRIES as usize] {
+            // Each request finds a new version; `late` writes are refused.
+            let (version, all) = (Cell::new(0), RefCell::new(Vec::new()));
+            let ask = |_: &str, body: Option<&Value>, etag: Option<&str>| {
+                version.set(version.get() + 1);
+                if let Some(body) = body {
+                    let etag = etag.unwrap_or_default().to_owned();
+                    all.borrow_mut().push((etag, format!("\"{}\"", body["from"])));
+                    if all.borrow().len() <= late {
+                        return Err(Refusal::new(412, Value::Null).into());
+                    }
+                }
+                let etag = format!("\"{}\"", version.get()).parse()?;
+                let headers = HeaderMap::from_iter([(header::ETAG, etag)]);
+                Ok(Answer { headers, body: json!({ "settings": { "from": version.get() } }) })
+            };
+            let settled = settled(|settings| settings["tag"] = "tram".into(), ask);
+            let status = settled.err().and_then(|error| refused(&error));
+            assert_eq!(status, (late == TRIES as usize).then_some(412));
+            let all = all.into_inner();
+            assert_eq!(all.len(), late.min(TRIES as usize - 1) + 1);
+            assert!(all.iter().all(|(etag, from)| etag == from), "{all:?}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_cannot_steer_a_terminal() {
+        let refusal = Refusal::new(412, json!({ "detail": "\u{1b}[2Jit was changed" }));
+        assert_eq!(refusal.to_string(), "[2Jit was changed");
+    }
 
     #[test]
     fn an_address_is_https_with_a_port_or_443() {

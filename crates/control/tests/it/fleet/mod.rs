@@ -1,6 +1,5 @@
 //! The command line against a running controller.
 
-mod changed;
 mod people;
 mod root_elsewhere;
 mod world;
