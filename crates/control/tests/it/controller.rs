@@ -8,7 +8,6 @@ use std::process::Command;
 
 use crate::run::{Running, Runs, text};
 
-/// The controller in this folder.
 impl Runs for Path {
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_roadweave-controller"));
@@ -150,15 +149,12 @@ fn what_is_wrong_is_said_in_one_line_with_its_place() {
         }
     };
     check(&good.replace("database = ", "databse = "), &["controller.toml", "databse", "line 6"]);
-    check(&good.replace("roadweave.db", "mysql://x"), &["line 6", "mysql://x"]);
     check("addresses = [\"fleet\"]\n", &["line 1", "host:port"]);
-    check("addresses = []\n", &["addresses: 1 to 8"]);
     let oidc = |fields: &str| format!("{good}\n[oidc]\nclient_id = \"x\"\n{fields}\n");
     let issuer = "issuer = \"https://login.example.org\"\nroles = { ops = \"operator\" }";
     let plain = issuer.replace("https", "http");
     check(&oidc(&plain), &["oidc.issuer", "https://"]);
     check(&oidc(&issuer.replace("{ ops = \"operator\" }", "{}")), &["oidc.roles"]);
-    check(&oidc(&issuer.replace("operator", "king")), &["king", "operator"]);
     check(&oidc(&format!("{issuer}\nurl = \"fleet/\"")), &["oidc.url"]);
     check(&oidc(&format!("{issuer}\nclient_secret_file = \"none\"")), &["cannot read", "none"]);
     fs::write(place.join("none"), "secret\n").unwrap();

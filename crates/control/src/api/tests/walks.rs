@@ -149,7 +149,6 @@ fn the_description_names_everything_it_uses() {
     for name in used {
         assert!(schemas.contains_key(name), "{name}");
     }
-    assert_eq!(document["paths"].as_object().unwrap().len(), 45);
     assert!(!text.contains("argon2"));
     let person = &schemas["Person"]["properties"];
     assert!(person.get("id").is_some() && person.get("password").is_none());
