@@ -20,8 +20,8 @@ use std::time::Duration;
 use roadweave_identity::PublicKey;
 use roadweave_proto::Instant;
 
+pub use self::keeping::Kept;
 use self::keeping::OnTrial;
-pub use self::keeping::{Kept, KeptError};
 pub use self::trial::Works;
 use self::trial::{Decision, Question};
 use crate::chain::Chain;
@@ -120,7 +120,6 @@ pub struct Agent {
     works: Works,
     is_mute: bool,
     sessions: u32,
-    /// Round trips of a proxy to the anchors of its tenants, microseconds.
     anchors: BTreeMap<Name, u32>,
     proxy: Option<PublicKey>,
     /// Whether the controller wants no sessions here. It repeats that on every stream; it is not
@@ -161,21 +160,19 @@ impl Agent {
         agent
     }
 
-    /// Sets the addresses of this proxy or anchor, `host:port` each, for the controller that it
-    /// joins.
+    /// Sets where this proxy or anchor listens, `host:port` each, for the controller it joins.
     pub fn listens_at(&mut self, addresses: Vec<String>) {
         self.addresses = addresses;
     }
 
-    /// Sets the addresses of controllers, `host:port` each: call it once a controller whose key a
-    /// root names was found there.
+    /// Sets the addresses of controllers, found under a key that a root names: `host:port` each.
     pub fn set_controllers_at(&mut self, addresses: Vec<String>) {
         self.kept.addresses = addresses;
         self.tell(AgentEvent::Keep);
     }
 
-    /// Creates an agent from its persisted state. Parts that cannot be verified are dropped with a
-    /// warning; the rest is reported as events, revocations first.
+    /// Creates an agent from its persisted state, whose parts are reported as events, revocations
+    /// first. Parts that cannot be verified are dropped with a warning.
     pub fn restore(now: Instant, key: PublicKey, role: Role, software: &str, kept: Kept) -> Self {
         let mut agent = Self::of(now, key, role, software, kept);
         agent.is_doubtful = !agent.kept.has_revocations_of(agent.kept.trust.signers());
@@ -258,8 +255,7 @@ impl Agent {
         self.sessions = sessions;
     }
 
-    /// Sets the round trips of a proxy to the anchors of its tenants; changes are sent, to the
-    /// millisecond.
+    /// Sets the round trips of a proxy to its tenants' anchors; changes of a millisecond are sent.
     pub fn on_anchors(&mut self, round_trips: impl IntoIterator<Item = (Name, Duration)>) {
         let told = |(tenant, round_trip): (Name, Duration)| {
             let millis = u32::try_from(round_trip.as_micros().div_ceil(1_000)).unwrap_or(u32::MAX);

@@ -15,7 +15,6 @@ use crate::envelope::{EnvelopeError, Signed};
 use crate::statement::Statement;
 use crate::trust::Trust;
 
-/// The most statements of a chain.
 pub const CHAIN_MAX: usize = 4;
 
 /// Statements: a root signs the first, the key of each signs the next.
@@ -35,9 +34,7 @@ pub struct Admitted {
 /// A delegate that has signed a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Issuer {
-    /// Its key.
     pub key: PublicKey,
-    /// How many keys it may sign for.
     pub uses: Option<u32>,
 }
 
@@ -65,15 +62,11 @@ impl Chain {
     }
 
     /// Verifies every step; no key may be revoked.
-    ///
-    /// # Errors
-    /// Which step does not hold, and why.
     pub fn verify(&self, trust: &Trust) -> Result<Admitted, ChainError> {
         self.prove()?.admit(trust)
     }
 
-    /// Verifies the signatures for any first signer: the part of a verification that costs time and
-    /// never changes.
+    /// Verifies the signatures for any first signer: the costly part, whose result never changes.
     pub(crate) fn prove(&self) -> Result<Proof, ChainError> {
         if !(1..=CHAIN_MAX).contains(&self.0.len()) {
             return Err(ChainError::Length(self.0.len()));
@@ -97,7 +90,6 @@ impl Chain {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Proof {
-    /// The signers of the first statement.
     begins: Vec<PublicKey>,
     statements: Vec<Statement>,
 }
@@ -159,44 +151,18 @@ impl Uses {
     }
 }
 
-/// Why a chain is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChainError {
-    /// No statement, or too many.
     #[error("a chain has 1 to {CHAIN_MAX} statements, this has {0}")]
     Length(usize),
-    /// A statement is not signed by the key that should.
     #[error("statement {step} of the chain: {why}")]
-    Signature {
-        /// The step, from 1.
-        step: usize,
-        /// The reason.
-        why: EnvelopeError,
-    },
-    /// A key of the chain is revoked.
+    Signature { step: usize, why: EnvelopeError },
     #[error("statement {step} of the chain is about {key}, which is revoked")]
-    Revoked {
-        /// The step, from 1.
-        step: usize,
-        /// The key.
-        key: PublicKey,
-    },
-    /// A key occurs twice.
+    Revoked { step: usize, key: PublicKey },
     #[error("statement {step} of the chain is about {key}, as one before it is")]
-    Twice {
-        /// The step, from 1.
-        step: usize,
-        /// The key.
-        key: PublicKey,
-    },
-    /// A delegate has signed beyond its grant.
+    Twice { step: usize, key: PublicKey },
     #[error("statement {step} of the chain is beyond what {key} may sign")]
-    Exceeds {
-        /// The step, from 1.
-        step: usize,
-        /// The delegate.
-        key: PublicKey,
-    },
+    Exceeds { step: usize, key: PublicKey },
 }
 
 #[cfg(test)]

@@ -64,10 +64,7 @@ impl<B: Body> Payload for Document<B> {
 }
 
 impl<B: Body> Document<B> {
-    /// Verifies a document for the holder of `subject`, who holds `held`.
-    ///
-    /// # Errors
-    /// When no controller has signed it, it is for another, or not newer than the one held.
+    /// Verifies a document for the holder of `subject`; it must be newer than `held`.
     pub fn open(
         signed: &Signed<Self>,
         trust: &Trust,
@@ -186,10 +183,7 @@ impl Waiting {
         format!("number {number} for {whom} of {tenant}:\n\n{}", text.collect::<String>())
     }
 
-    /// Signs the approval.
-    ///
-    /// # Errors
-    /// When it is for another text than this.
+    /// Signs the approval, if it is for this text.
     pub fn sign(&self, approver: &Identity) -> Result<Signed<Approval>, DocumentError> {
         if self.approval.text != Digest::of([self.text.as_bytes()]) {
             return Err(DocumentError::NotApproved);
@@ -211,9 +205,6 @@ impl Configuration {
 
     /// Checks that the box of `tenant` with this key and these tags may use it, after what was
     /// `approved` before.
-    ///
-    /// # Errors
-    /// When the text is too long, or an approval is missing.
     pub fn check(
         &self,
         trust: &Trust,
@@ -311,36 +302,22 @@ impl Body for Anchors {
     const TYPE: &'static str = "application/vnd.roadweave.anchors+json";
 }
 
-/// Why a document does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DocumentError {
-    /// No trusted key has signed it.
     #[error("the document: {0}")]
     Envelope(#[from] EnvelopeError),
-    /// It is for another key.
     #[error("the document is for another key")]
     OtherSubject,
-    /// A newer document is held.
     #[error("the document is of version {version:?}, and {held:?} is held")]
-    Older {
-        /// Its version.
-        version: Version,
-        /// The version held.
-        held: Version,
-    },
-    /// No root has begun its epoch.
+    Older { version: Version, held: Version },
     #[error("the document is of epoch {0}, which no root has begun")]
     Epoch(u64),
-    /// Its text is too long.
     #[error("the configuration is longer than {} bytes", Configuration::TEXT_MAX)]
     TooLong,
-    /// The approver could not see all of the text.
     #[error("the configuration has characters that hide what it says from who reads it")]
     Hidden,
-    /// An approval is missing.
     #[error("nobody who counts has approved this configuration for this box")]
     NotApproved,
-    /// A later approval was taken since.
     #[error("the approved configuration is number {0}, and a later one was taken since")]
     ApprovedBefore(u64),
 }

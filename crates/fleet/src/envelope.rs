@@ -19,7 +19,6 @@ pub use self::proofs::remember_proofs;
 const PAYLOAD_MAX: usize = 40 * 1024;
 const SIGNATURES_MAX: usize = 4;
 
-/// A payload that may be signed.
 pub trait Payload: Serialize + DeserializeOwned {
     /// The type in the signature.
     const TYPE: &'static str;
@@ -54,9 +53,6 @@ pub struct Signed<T> {
 
 impl<T: Payload> Signed<T> {
     /// Signs `payload`.
-    ///
-    /// # Errors
-    /// When the payload is too large.
     pub fn sign(payload: &T, identity: &Identity) -> Result<Self, EnvelopeError> {
         let bytes = serde_json::to_vec(payload).map_err(|_| EnvelopeError::Malformed)?;
         if bytes.len() > PAYLOAD_MAX {
@@ -72,9 +68,6 @@ impl<T: Payload> Signed<T> {
     }
 
     /// Adds the signature of `identity`.
-    ///
-    /// # Errors
-    /// When there are too many signatures.
     pub fn countersign(mut self, identity: &Identity) -> Result<Self, EnvelopeError> {
         if self.envelope.signatures.len() >= SIGNATURES_MAX {
             return Err(EnvelopeError::TooLarge);
@@ -86,10 +79,7 @@ impl<T: Payload> Signed<T> {
         Ok(self)
     }
 
-    /// The payload and its signer, if one of `keys` has signed it.
-    ///
-    /// # Errors
-    /// When none has, or the envelope holds another type.
+    /// The payload and its signer, if one of `keys` has signed it as this type.
     pub fn verify_by(
         &self,
         keys: impl IntoIterator<Item = PublicKey>,
@@ -111,16 +101,12 @@ impl<T: Payload> Signed<T> {
         Ok((payload, key))
     }
 
-    /// The payload, if `key` has signed it.
-    ///
-    /// # Errors
-    /// When it has not, or the envelope holds another type.
+    /// The payload, if `key` has signed it as this type.
     pub fn verify(&self, key: PublicKey) -> Result<T, EnvelopeError> {
         self.verify_by([key]).map(|(payload, _)| payload)
     }
 
-    /// The payload without verification: for what was verified before, by keys that may not count
-    /// any more.
+    /// The payload of what was verified before, by keys that may not count any more.
     pub(crate) fn peek(&self) -> Option<T> {
         serde_json::from_slice(&self.bytes().ok()?).ok()
     }
@@ -154,19 +140,14 @@ fn encoding_before_signing(payload_type: &str, payload: &[u8]) -> Vec<u8> {
     [head.as_bytes(), payload].concat()
 }
 
-/// Why an envelope does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnvelopeError {
-    /// No key that counts has signed the envelope.
     #[error("it is not signed by a key that counts here")]
     NotSigned,
-    /// It holds another type.
     #[error("it holds something else than is asked for")]
     OtherType,
-    /// The payload cannot be decoded.
     #[error("what it holds cannot be read")]
     Malformed,
-    /// The payload is too large, or has too many signatures.
     #[error("it is larger than {PAYLOAD_MAX} bytes, or has more than {SIGNATURES_MAX} signatures")]
     TooLarge,
 }

@@ -36,31 +36,31 @@ mod table;
 mod token;
 mod trust;
 
-pub use agent::{Agent, AgentEvent, Egress, Joining, Kept, KeptError, VerifiedServer, Works};
-pub use chain::{Admitted, CHAIN_MAX, Chain, ChainError, Issuer};
+pub use agent::{Agent, AgentEvent, Egress, Joining, Kept, VerifiedServer};
+pub use chain::{Admitted, Chain};
 pub use desk::{Desk, DeskEvent, Published, PublishedTable, PublishedTrust};
 pub use digest::Digest;
 pub use document::{
-    Anchor, Anchors, Approval, Approvals, Body, Candidate, Candidates, Configuration, Document,
-    DocumentError, Kind, Version, Waiting,
+    Anchor, Anchors, Approval, Body, Candidate, Candidates, Configuration, Document, Kind, Version,
+    Waiting,
 };
-pub use envelope::{Envelope, EnvelopeError, Payload, Signed, remember_proofs};
+pub use envelope::{Envelope, Signed, remember_proofs};
 pub use frame::{
     Down, FRAME_MAX, FrameDecoder, FrameError, HeldVersions, Join, Outcome, Report, Sample, Up,
     encode,
 };
-pub use name::{InvalidName, Name};
-pub use placement::{Band, Health, HealthState, Offered, ProxyView, Seeker, Watch, candidates};
+pub use name::Name;
+pub use placement::{Band, HealthState};
 pub use plan::{
-    Documents, Draft, Fleet, Offers, Planning, Proxies, RecordId, Rollouts, Tables, Turned,
-    Written, toml_text,
+    Documents, Draft, Fleet, Planning, Proxies, RecordId, Rollouts, Tables, Turned, Written,
+    toml_text,
 };
 pub use revocation::{Head, Revocation, RevocationError, Revocations};
-pub use rollout::{InvalidPlan, Plan, Progress, Rollout, RolloutState, Target, Wave};
+pub use rollout::{Rollout, RolloutState, Target};
 pub use statement::{Grant, Role, Scope, Statement};
-pub use table::{Admission, Entry, Member, Refused, Table, TableChange, TableError, TableHead};
-pub use token::{Delegate, JoinToken, Secret, TokenError};
-pub use trust::{Trust, TrustError, TrustList};
+pub use table::{Admission, Member, Refused, Table};
+pub use token::{Delegate, JoinToken, Secret};
+pub use trust::{Trust, TrustList};
 
 #[cfg(test)]
 mod testing {
@@ -68,6 +68,7 @@ mod testing {
     use roadweave_proto::Instant;
 
     use super::*;
+    use crate::envelope::Payload;
 
     pub(crate) fn identity(seed: u8) -> Identity {
         Identity::from_seed([seed; 32])
@@ -95,7 +96,6 @@ mod testing {
         Signed::sign(payload, &identity(by)).expect("signed")
     }
 
-    /// A statement for the tenant `north`.
     pub(crate) fn statement(seed: u8, role: Role) -> Statement {
         let scope = Scope::Tenant(name("north"));
         let tags = Default::default();
@@ -108,7 +108,6 @@ mod testing {
         Statement { grant, ..statement(seed, Role::Delegate) }
     }
 
-    /// Each statement signed by the seed beside it.
     pub(crate) fn chain(steps: &[(u8, &Statement)]) -> Chain {
         Chain::new(steps.iter().map(|(by, statement)| sign(*statement, *by)).collect())
     }

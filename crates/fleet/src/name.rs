@@ -5,8 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A name of 1 to 64 letters, digits, `.`, `_` and `-`, safe in logs, URL paths and labels of
-/// metrics.
+/// A name of 1 to 64 letters, digits, `.`, `_` and `-`, safe in logs, URLs and metrics.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Name(Box<str>);
@@ -59,7 +58,6 @@ impl fmt::Debug for Name {
     }
 }
 
-/// The text is not a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a name: 1 to 64 letters, digits, '.', '_' or '-' are expected")]
 pub struct InvalidName;

@@ -84,19 +84,14 @@ impl Band {
 /// A proxy, as the controller sees it.
 #[derive(Clone, Debug)]
 pub struct ProxyView {
-    /// Its key.
     pub key: PublicKey,
-    /// The tenants that it serves.
     pub scopes: Vec<Scope>,
-    /// Its region.
     pub region: Name,
     /// Its site, of shared power and network.
     pub site: Name,
     /// Whether it may have boxes: neither draining nor stopped.
     pub is_active: bool,
-    /// Whether it lives.
     pub vital: HealthState,
-    /// Its load.
     pub band: Band,
 }
 
@@ -116,11 +111,8 @@ impl ProxyView {
 /// A box that needs proxies.
 #[derive(Clone, Debug)]
 pub struct Seeker {
-    /// Its key.
     pub key: PublicKey,
-    /// Its tenant.
     pub tenant: Name,
-    /// Its region, if known.
     pub region: Option<Name>,
     /// The proxy that it is on: kept in spite of its load while it lives and is not drained.
     pub current: Option<PublicKey>,
@@ -129,17 +121,14 @@ pub struct Seeker {
 /// A proxy that a box may choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Offered {
-    /// Its key.
     pub key: PublicKey,
     /// Whether to choose it only if no other is there: it is full, or not heard.
     pub last_resort: bool,
 }
 
 /// The proxies that a box may choose among, the best first and last resorts last; at most
-/// [`Candidates::MAX`], of at least two sites where possible.
-///
-/// `None` when no proxy may be offered. The box should keep its list then: a proxy that seems dead
-/// is better than none.
+/// [`Candidates::MAX`], of at least two sites where possible. With `None` the box should keep its
+/// list: a proxy that seems dead is better than none.
 pub fn candidates(seeker: &Seeker, proxies: &[ProxyView]) -> Option<Vec<Offered>> {
     let is_last_resort =
         |proxy: &ProxyView| seeker.current != Some(proxy.key) && !proxy.may_get(&seeker.tenant);

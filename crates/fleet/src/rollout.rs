@@ -23,7 +23,7 @@ use roadweave_identity::PublicKey;
 use roadweave_proto::Instant;
 use serde::{Deserialize, Serialize};
 
-pub use self::plan::{InvalidPlan, Plan, Target, Wave};
+pub use self::plan::{Plan, Target, Wave};
 use crate::digest::Digest;
 use crate::frame::Outcome;
 
@@ -73,7 +73,6 @@ pub enum RolloutState {
     Done,
 }
 
-/// Boxes by progress.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     waiting: u32,
@@ -84,7 +83,6 @@ struct Tally {
 }
 
 impl Tally {
-    /// Boxes whose waves have begun.
     fn begun(&self) -> u32 {
         self.offered + self.reached + self.confirmed + self.failed
     }

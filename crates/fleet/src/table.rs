@@ -49,7 +49,7 @@ pub struct Member {
     pub offline_max_s: Option<u32>,
 }
 
-/// A member with its costly results (digest, proof), computed once and shared among tables.
+/// A member with its digest and proof, computed once and shared among tables.
 /// Serialized as the member.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(from = "Member")]
@@ -103,11 +103,8 @@ type Entries = BTreeMap<PublicKey, Arc<Entry>>;
 pub struct TableHead {
     /// The key of the proxy or anchor that the table is for.
     pub subject: PublicKey,
-    /// Higher versions replace lower ones.
     pub version: Version,
-    /// The number of members.
     pub members: u32,
-    /// The digest of all of them, by key.
     pub digest: Digest,
 }
 
@@ -122,10 +119,8 @@ pub struct TableChange {
     /// Forget all former members first: the change has no base.
     #[serde(default)]
     pub anew: bool,
-    /// New or changed members.
     #[serde(default, with = "shared")]
     pub set: Vec<Arc<Entry>>,
-    /// Removed members.
     #[serde(default)]
     pub gone: Vec<PublicKey>,
     /// With the last part: the head of the result.
@@ -189,9 +184,6 @@ impl Table {
     }
 
     /// Verifies a table that was read from a disk.
-    ///
-    /// # Errors
-    /// When no controller has signed it; then it admits no member.
     pub fn check(&mut self, trust: &Trust, subject: PublicKey) -> Result<(), TableError> {
         let Some(signed) = &self.head else {
             return match self.members.is_empty() {
@@ -210,8 +202,7 @@ impl Table {
         Ok(())
     }
 
-    /// Lets the version in force come again if its signers are not trusted any more. It stays in
-    /// force until then.
+    /// Lets the version in force come again if its signers are not trusted any more.
     pub(crate) fn doubt(&mut self, trust: &Trust) {
         let head = self.head.as_ref();
         if head.is_some_and(|head| head.verify_by(trust.controllers()).is_err()) {
@@ -223,11 +214,8 @@ impl Table {
         self.head.iter().flat_map(Signed::claimed_keys)
     }
 
-    /// Takes part of a change, and returns whether the table has changed.
-    ///
-    /// # Errors
-    /// When too much waits for a head, or the whole is not what a controller has signed for
-    /// `subject`. The table stays as it was, and what waited is dropped.
+    /// Takes part of a change, and returns whether the table has changed. After an error the table
+    /// is as it was, and what waited for a head is dropped.
     pub fn change(
         &mut self,
         change: TableChange,
@@ -392,22 +380,16 @@ pub enum Refused {
     Addresses,
 }
 
-/// Why a table does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
-    /// No trusted key has signed the head.
     #[error("the table's head: {0}")]
     Envelope(#[from] EnvelopeError),
-    /// The table is for another, older, or of an epoch that no root has begun.
     #[error(transparent)]
     Document(#[from] DocumentError),
-    /// The members are not the signed ones.
     #[error("the table is not the one that the controller has signed")]
     Changed,
-    /// A member is too large.
     #[error("a member of the table has more than {MEMBER_BYTES_MAX} bytes")]
     TooLarge,
-    /// The table has too many members.
     #[error("the table has more than {MEMBERS_MAX} members")]
     TooMany,
 }

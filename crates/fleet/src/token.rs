@@ -148,13 +148,10 @@ impl FromStr for JoinToken {
     }
 }
 
-/// Why a text is not a join token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// The text is something else.
     #[error("not a join token: it should begin with {PREFIX}")]
     NoToken,
-    /// Part of the token is missing or mistyped.
     #[error("the join token is damaged: copy all of it, or scan the QR code again")]
     Damaged,
 }

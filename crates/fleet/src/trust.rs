@@ -58,9 +58,6 @@ impl Trust {
     }
 
     /// Takes a newer list signed by a current root or spare. Returns whether it differs.
-    ///
-    /// # Errors
-    /// When no such key has signed it, it is older, or it names no key of a required sort.
     pub fn replace(&mut self, signed: &Signed<TrustList>) -> Result<bool, TrustError> {
         // Revocations are ignored: a stolen controller could revoke the roots by them.
         let signers = self.list.roots.iter().chain(&self.list.spares).copied();
@@ -98,8 +95,7 @@ impl Trust {
         self.list.controllers.iter().copied().filter(|key| !self.is_revoked(key))
     }
 
-    /// The keys that may have signed what is held: also retired controllers. They count for nothing
-    /// new.
+    /// The keys that may have signed what is held: also retired controllers, for nothing new.
     pub(crate) fn signers(&self) -> impl Iterator<Item = PublicKey> {
         let former = self.former.iter().copied().filter(|key| !self.is_revoked(key));
         self.controllers().chain(former)
@@ -127,24 +123,14 @@ impl Trust {
     }
 }
 
-/// Why a list of trust does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TrustError {
-    /// No trusted key has signed it.
     #[error("the list of trust: {0}")]
     Envelope(#[from] EnvelopeError),
-    /// There is a newer one, or another of this number.
     #[error("the list of trust has number {number}, and {held} is held")]
-    Older {
-        /// Its number.
-        number: u64,
-        /// The number of the one in force.
-        held: u64,
-    },
-    /// A required sort of keys would be empty.
+    Older { number: u64, held: u64 },
     #[error("the list of trust names no root or no controller")]
     Nobody,
-    /// There are too many keys.
     #[error("the list of trust names more than {KEYS_MAX} keys of a sort")]
     TooMany,
 }

@@ -35,7 +35,6 @@ impl Target {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Wave {
-    /// A number of boxes.
     Number(u32),
     /// A share of the boxes, percent; one box at least.
     Percent(u8),
@@ -72,7 +71,6 @@ impl From<Wave> for String {
     }
 }
 
-/// The plan of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
@@ -80,12 +78,12 @@ pub struct Plan {
     pub waves: Vec<Wave>,
     /// How long a wave waits for silent boxes.
     pub patience: Duration,
-    /// The percentage of boxes of all waves so far that must have confirmed before the next begins,
-    /// however long that takes.
+    /// The percentage of boxes that must have confirmed before the next wave, however long it
+    /// takes.
     pub confirmed_min: u8,
     /// The percentage of boxes that may fail; one more halts the rollout.
     pub failed_percent_max: u8,
-    /// Boxes that may fail in any case.
+    /// The most boxes that may fail, whatever the percentage.
     pub failed_max: u32,
 }
 
@@ -114,10 +112,8 @@ impl Plan {
     }
 }
 
-/// Why a plan cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPlan {
-    /// A wave is neither a number nor a share.
     #[error("a wave is a number of boxes as in 20, or a share as in 5%, and not 0")]
     Wave,
 }

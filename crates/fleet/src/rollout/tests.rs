@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use super::plan::InvalidPlan;
 use super::*;
 use crate::name::Name;
 use crate::testing::{at, name, numbered as key};
@@ -23,7 +24,6 @@ fn taken_back() -> Outcome {
     Outcome::TakenBack { why: "no session".into() }
 }
 
-/// A rollout to 100 boxes, and those of its first wave of `first`.
 fn begun(first: u32) -> (Rollout, Vec<PublicKey>) {
     let rollout = rollout(100, Plan { waves: vec![Wave::Number(first)], ..Plan::default() });
     let boxes = offered(&rollout).collect();
@@ -40,7 +40,6 @@ fn say<'a>(
     }
 }
 
-/// All that were offered it and have not reported yet report this.
 fn all_say(rollout: &mut Rollout, outcome: &Outcome) {
     let open = |key: &PublicKey| {
         matches!(rollout.progress(key), Some(Progress::Offered | Progress::Reached))
