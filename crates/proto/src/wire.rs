@@ -43,16 +43,14 @@ pub use geneve::{
     GENEVE_HELLO, GENEVE_OPTION_CLASS, GENEVE_OVERHEAD, GENEVE_PORT, GENEVE_VNI_MAX, Geneve,
     GeneveContent, GeneveError, GeneveHello, GeneveSequence,
 };
-pub use inner::{InnerError, InnerPacket, protocol};
+pub use inner::{InnerPacket, protocol};
 pub use leg::{Detached, LEG_FRAMES_HEADER, LegFrames, LegMessage, LegRoom, PASSED_HEADER, Passed};
 pub use part::{PART_HEADER, Part};
 pub use predecessor::{
     PREDECESSOR_DISTANCE_MAX, PREDECESSOR_HEADER, predecessor_prefix, split_predecessor,
 };
 pub use rtp::RtpHeader;
-pub use socks::{
-    SOCKS_MESSAGE_MAX, SOCKS_VERSION, SocksConnect, SocksError, SocksGreeting, SocksReply,
-};
+pub use socks::{SOCKS_MESSAGE_MAX, SOCKS_VERSION, SocksConnect, SocksGreeting, SocksReply};
 pub use speedtest::{
     LOAD_HEADER, LOAD_OVERHEAD, Load, LoadCounts, LoadDirection, Speedtest, TEST_PATHS_MAX,
     TestBounds, TestId, TestRefusal, TestWord,
@@ -64,7 +62,7 @@ pub use stream::{
     SESSION_CREDIT, STREAM_CREDIT, STREAM_TAG, StreamFrame, StreamFrameError, StreamFrames,
     StreamId, StreamPriority, StreamsEpoch, StreamsOffer, VARINT_MAX, put_varint,
 };
-pub use symbol::{FragmentPosition, MAX_SYMBOL_BODY, SYMBOL_HEADER, Symbol, SymbolError};
+pub use symbol::{FragmentPosition, MAX_SYMBOL_BODY, SYMBOL_HEADER, Symbol};
 
 /// The application protocol (RFC 7301), which names the version of this format.
 pub const ALPN: &[u8] = b"roadweave/1";

@@ -146,9 +146,6 @@ pub struct Welcome {
 
 impl Control {
     /// Parses one whole message.
-    ///
-    /// # Errors
-    /// The message is malformed.
     pub fn parse(bytes: Bytes) -> Result<Self, ControlError> {
         let (kind, fields) = Fields::parse(bytes)?;
         match kind {
@@ -196,10 +193,9 @@ impl Control {
 
     /// The message as bytes. Texts are cut at 256 bytes, lists at 64 networks.
     pub fn to_bytes(&self) -> Bytes {
-        let mut out = BytesMut::new();
+        let mut out = BytesMut::from(&[self.kind()][..]);
         match self {
             Self::Hello(hello) => {
-                out.put_u8(KIND_HELLO);
                 put_text(&mut out, FIELD_NAME, &hello.name);
                 match hello.role {
                     Role::Join => {}
@@ -208,50 +204,16 @@ impl Control {
                 }
                 put_streams(&mut out, hello.streams);
             }
-            Self::Welcome(welcome) => {
-                out.put_u8(KIND_WELCOME);
-                for network in welcome.addresses.iter().take(MAX_NETWORKS) {
-                    put_network(&mut out, FIELD_ADDRESS, *network);
-                }
-                put_field(&mut out, FIELD_MTU, &welcome.mtu.to_be_bytes());
-                for gateway in welcome.gateways.iter().take(MAX_NETWORKS) {
-                    put_network(&mut out, FIELD_GATEWAY, IpNet::from(*gateway));
-                }
-                for network in welcome.networks.iter().take(WELCOME_NETWORKS_MAX) {
-                    put_network(&mut out, FIELD_NETWORK, *network);
-                }
-                if let Some(anchor) = &welcome.anchor {
-                    put_tenant(&mut out, &anchor.tenant);
-                    put_field(&mut out, FIELD_ANCHOR, &anchor.key);
-                }
-                put_streams(&mut out, welcome.streams);
-                if welcome.relays {
-                    put_field(&mut out, FIELD_RELAYS, &[]);
-                }
-            }
-            Self::Streams(streams) => {
-                out.put_u8(KIND_STREAMS);
-                put_streams(&mut out, *streams);
-            }
-            Self::Binding(binding) => {
-                out.put_u8(KIND_BINDING);
-                binding.put(&mut out);
-            }
-            Self::Player(report) => {
-                out.put_u8(KIND_PLAYER);
-                put_player(&mut out, report);
-            }
-            Self::Speedtest(speedtest) => {
-                out.put_u8(KIND_SPEEDTEST);
-                speedtest.put(&mut out);
-            }
+            Self::Welcome(welcome) => put_welcome(&mut out, welcome),
+            Self::Streams(streams) => put_streams(&mut out, *streams),
+            Self::Binding(binding) => binding.put(&mut out),
+            Self::Player(report) => put_player(&mut out, report),
+            Self::Speedtest(speedtest) => speedtest.put(&mut out),
             Self::Refuse { reason, why } => {
-                out.put_u8(KIND_REFUSE);
                 put_text(&mut out, FIELD_NAME, reason);
                 put_reason(&mut out, *why);
             }
             Self::Move { why, grace } => {
-                out.put_u8(KIND_MOVE);
                 put_reason(&mut out, *why);
                 if let Some(grace) = grace {
                     let millis = u32::try_from(grace.as_millis()).unwrap_or(u32::MAX);
@@ -259,23 +221,57 @@ impl Control {
                 }
             }
             Self::PathName { path, uplink } => {
-                out.put_u8(KIND_PATH_NAME);
                 put_text(&mut out, FIELD_NAME, uplink);
                 put_field(&mut out, FIELD_PATH, &path.0.to_be_bytes());
             }
             Self::PathPolicy { path, policy } => {
-                out.put_u8(KIND_PATH_POLICY);
                 put_field(&mut out, FIELD_PATH, &path.0.to_be_bytes());
                 put_policy(&mut out, policy);
             }
             Self::LanePromise { lane, promise } => {
-                out.put_u8(KIND_LANE_PROMISE);
                 put_field(&mut out, FIELD_LANE, &[lane.0]);
                 put_order(&mut out, promise.order);
                 put_age(&mut out, promise);
             }
         }
         out.freeze()
+    }
+
+    fn kind(&self) -> u8 {
+        match self {
+            Self::Hello(_) => KIND_HELLO,
+            Self::Welcome(_) => KIND_WELCOME,
+            Self::Refuse { .. } => KIND_REFUSE,
+            Self::Move { .. } => KIND_MOVE,
+            Self::PathName { .. } => KIND_PATH_NAME,
+            Self::PathPolicy { .. } => KIND_PATH_POLICY,
+            Self::LanePromise { .. } => KIND_LANE_PROMISE,
+            Self::Binding(_) => KIND_BINDING,
+            Self::Streams(_) => KIND_STREAMS,
+            Self::Player(_) => KIND_PLAYER,
+            Self::Speedtest(_) => KIND_SPEEDTEST,
+        }
+    }
+}
+
+fn put_welcome(out: &mut BytesMut, welcome: &Welcome) {
+    for network in welcome.addresses.iter().take(MAX_NETWORKS) {
+        put_network(out, FIELD_ADDRESS, *network);
+    }
+    put_field(out, FIELD_MTU, &welcome.mtu.to_be_bytes());
+    for gateway in welcome.gateways.iter().take(MAX_NETWORKS) {
+        put_network(out, FIELD_GATEWAY, IpNet::from(*gateway));
+    }
+    for network in welcome.networks.iter().take(WELCOME_NETWORKS_MAX) {
+        put_network(out, FIELD_NETWORK, *network);
+    }
+    if let Some(anchor) = &welcome.anchor {
+        put_tenant(out, &anchor.tenant);
+        put_field(out, FIELD_ANCHOR, &anchor.key);
+    }
+    put_streams(out, welcome.streams);
+    if welcome.relays {
+        put_field(out, FIELD_RELAYS, &[]);
     }
 }
 

@@ -44,27 +44,16 @@ pub struct InnerPacket<'a> {
 /// Why bytes are not an IP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InnerError {
-    /// Neither IPv4 nor IPv6.
     #[error("inner packet of IP version {0}")]
     Version(u8),
-    /// Shorter than its header says, or with an impossible header.
     #[error("inner packet of {0} bytes is shorter than its header says")]
     Truncated(usize),
-    /// Longer than its header says.
     #[error("inner packet of {held} bytes says that it has {claimed}")]
-    Trailing {
-        /// The length in the header.
-        claimed: usize,
-        /// The actual length.
-        held: usize,
-    },
+    Trailing { claimed: usize, held: usize },
 }
 
 impl<'a> InnerPacket<'a> {
-    /// Reads the headers.
-    ///
-    /// Not an IP packet of exactly this length.
-    /// When it is no IP packet of exactly this length.
+    /// Reads the headers of an IP packet of exactly this length.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, InnerError> {
         match bytes.first().map(|byte| byte >> 4) {
             Some(4) => Self::parse_v4(bytes),

@@ -44,24 +44,14 @@ pub struct Symbol<'a> {
 /// Why bytes are not a symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SymbolError {
-    /// Shorter than the prefix.
     #[error("symbol of {0} bytes has no room for its prefix")]
     Truncated(usize),
-    /// The prefix does not fit the number of bytes.
     #[error("symbol claims {claimed} bytes and holds {held}")]
-    Length {
-        /// By the prefix.
-        claimed: usize,
-        /// Bytes after it.
-        held: usize,
-    },
+    Length { claimed: usize, held: usize },
 }
 
 impl<'a> Symbol<'a> {
     /// Parses a symbol without padding.
-    ///
-    /// # Errors
-    /// The length in the prefix is not that of the rest.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, SymbolError> {
         let Some((prefix, body)) = bytes.split_first_chunk::<SYMBOL_HEADER>() else {
             return Err(SymbolError::Truncated(bytes.len()));
@@ -80,10 +70,7 @@ impl<'a> Symbol<'a> {
         Ok(Self { position, body })
     }
 
-    /// Appends prefix and body to `out`.
-    ///
-    /// # Panics
-    /// When the body is longer than [`MAX_SYMBOL_BODY`].
+    /// Appends prefix and body, of at most [`MAX_SYMBOL_BODY`] bytes, to `out`.
     pub fn write(&self, out: &mut impl BufMut) {
         assert!(self.body.len() <= MAX_SYMBOL_BODY, "a symbol body has at most 16,383 bytes");
         out.put_u16((self.position as u16) << 14 | self.body.len() as u16);
