@@ -37,7 +37,6 @@ use crate::store::Store;
 use limit::{Limits, Watchers};
 use password::Passwords;
 
-/// The state that all requests share.
 pub struct App {
     pub store: Arc<Store>,
     pub authority: Arc<Authority>,
@@ -66,7 +65,6 @@ impl App {
     }
 }
 
-/// All routes, and a 404 problem for other paths.
 pub fn router(app: &Arc<App>) -> Router {
     let routes = routes::routes();
     let description = openapi::DocumentText(openapi::text(&routes).into());

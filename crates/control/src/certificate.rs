@@ -15,10 +15,8 @@ use rustls::pki_types::pem::PemObject as _;
 
 use crate::keys;
 
-/// A certificate and its key, both PEM.
 pub struct SelfSigned {
     pub certificate: String,
-    /// The private key (PKCS #8).
     pub key: String,
 }
 
@@ -42,7 +40,6 @@ pub fn fingerprint(certificate: &[u8]) -> String {
     pairs.join(":")
 }
 
-/// The [fingerprint] of a PEM certificate; empty if `pem` is not one.
 pub fn fingerprint_of_pem(pem: &str) -> String {
     let certificate = CertificateDer::from_pem_slice(pem.as_bytes());
     certificate.map(|it| fingerprint(&it)).unwrap_or_default()

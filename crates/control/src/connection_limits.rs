@@ -17,9 +17,7 @@ use crate::api::limit::network;
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub all: usize,
-    /// Connections of browsers and programs that have shown a valid key.
     pub web: usize,
-    /// Streams of boxes.
     pub boxes: usize,
     /// Connections of browsers and programs without a valid key, and as many streams of unknown
     /// peers.
@@ -86,14 +84,13 @@ impl Permits {
         Self { limits, all, boxes, strangers, handshakes, web, addresses }
     }
 
-    /// A permit for a connection from `address`; an error is the label of the reached limit in
-    /// metrics.
+    /// A permit for a connection from `address`, or the label of the reached limit in metrics.
     pub(crate) async fn take(&self, address: IpAddr) -> Result<ConnectionPermit, &'static str> {
         let of_all = match Arc::clone(&self.all).try_acquire_owned() {
             Ok(permit) => permit,
             Err(_) => {
-                // A peer with a key finishes its handshake quickly, so the oldest handshake is most
-                // likely a stranger's.
+                // The oldest handshake is most likely a stranger's: a peer with a key finishes its
+                // own quickly.
                 self.handshakes.make_room();
                 let permit = Arc::clone(&self.all).acquire_owned();
                 let permit = tokio::time::timeout(ROOM_WAIT, permit).await;
@@ -164,7 +161,6 @@ impl Stranger {
         self.is_known.load(Ordering::Relaxed)
     }
 
-    /// Waits until it has to give way to another.
     pub(crate) async fn gives_way(&self) {
         loop {
             self.gives_way.notified().await;
@@ -176,7 +172,6 @@ impl Stranger {
 }
 
 pub(crate) struct Web {
-    /// For connections that have shown a valid key.
     known: Arc<Semaphore>,
     strangers_max: usize,
     strangers: Strangers,

@@ -26,7 +26,6 @@ pub struct Floor {
     seen: KeptFile<Seen>,
 }
 
-/// The head of the chain of revocations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChainEnd {
     /// The last number; 0 for an empty chain.
@@ -42,7 +41,6 @@ struct Seen {
 }
 
 impl Floor {
-    /// Reads what was seen in this epoch; a missing file is empty.
     pub fn open(path: PathBuf, epoch: i64) -> io::Result<Self> {
         let of_epoch = |seen: Seen| match seen.epoch == epoch {
             true => seen,
@@ -51,12 +49,10 @@ impl Floor {
         Ok(Self { epoch: Some(epoch), seen: KeptFile::open(path, of_epoch)? })
     }
 
-    /// The latest change seen.
     pub fn change(&self) -> i64 {
         self.seen.value().change
     }
 
-    /// The head of the revocations seen.
     pub fn revocations(&self) -> ChainEnd {
         self.seen.value().revocations.clone()
     }
@@ -121,7 +117,6 @@ impl Floor {
     }
 }
 
-/// A value in a JSON file.
 #[derive(Debug, Default)]
 struct KeptFile<T> {
     path: Option<PathBuf>,
@@ -147,7 +142,6 @@ impl<T: Clone + Default + PartialEq + Serialize + DeserializeOwned> KeptFile<T> 
         self.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes the file, if it differs.
     fn keep(&self, failure: &str) {
         let Some(path) = &self.path else { return };
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
@@ -181,12 +175,10 @@ const WAY_OUT: &str = "To go on with what is in it, write that with roadweave-co
 pub struct Heads(KeptFile<BTreeMap<String, ChainEnd>>);
 
 impl Heads {
-    /// Reads the file; a missing one is empty.
     pub fn open(path: PathBuf) -> io::Result<Self> {
         Ok(Self(KeptFile::open(path, |ends| ends)?))
     }
 
-    /// The last seen end of a tenant's log.
     pub fn of(&self, tenant: &str) -> Option<(i64, String)> {
         self.0.value().get(tenant).map(|end| (end.serial, end.hash.clone()))
     }

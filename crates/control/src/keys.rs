@@ -37,7 +37,6 @@ impl StoreKeys {
         tag(&self.seal, parts)
     }
 
-    /// Checks a seal in constant time.
     pub fn is_sealed(&self, parts: &[&str], seal: &str) -> bool {
         verify(&self.seal, parts, seal)
     }
@@ -91,14 +90,12 @@ fn joined(parts: &[&str]) -> Vec<u8> {
     whole
 }
 
-/// A new secret of 256 random bits, as text.
 pub fn secret() -> String {
     let mut bytes = Zeroizing::new([0_u8; 32]);
     fill(&mut *bytes);
     URL_SAFE_NO_PAD.encode(*bytes)
 }
 
-/// A random identifier of 80 bits.
 pub fn identifier() -> String {
     let mut bytes = [0_u8; 16];
     fill(&mut bytes);

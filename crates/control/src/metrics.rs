@@ -83,7 +83,6 @@ impl Metrics {
         self.frames.get_or_create(&[("direction", direction)]).inc_by(count);
     }
 
-    /// All metrics as OpenMetrics text.
     pub fn text(&self) -> String {
         let mut text = String::new();
         let _ = encode(&mut text, &self.registry);

@@ -80,19 +80,15 @@ fn scopes() -> Vec<String> {
 /// A pending sign-in, sealed in the browser's cookie.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Pending {
-    /// Returned by the issuer with the code.
     pub state: String,
     /// Repeated in the ID token.
     pub nonce: String,
-    /// The PKCE verifier.
     pub verifier: String,
     pub redirect: String,
-    /// When it expires, milliseconds since 1970.
     pub until_ms: i64,
 }
 
 impl Pending {
-    /// Whether `state` matches and the sign-in has not expired.
     pub fn is_of(&self, state: &str) -> bool {
         let same = ring::digest::digest(&ring::digest::SHA256, state.as_bytes());
         let ours = ring::digest::digest(&ring::digest::SHA256, self.state.as_bytes());
@@ -105,7 +101,6 @@ impl Pending {
     }
 }
 
-/// A person vouched for by the issuer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignedIn {
     /// Issuer and subject, which identify the person permanently.
@@ -116,7 +111,6 @@ pub struct SignedIn {
 }
 
 impl SignedIn {
-    /// The person's name in the tenant.
     pub fn id(&self) -> String {
         format!("oidc-{}", &keys::hash(&self.subject)[..24])
     }

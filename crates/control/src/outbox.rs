@@ -11,7 +11,6 @@ use tokio::sync::{Notify, broadcast, watch};
 
 use crate::store::{ANSWER_MAX, Changed, Database, Sample, Store, StoreError, within};
 
-/// Distributes changes and live figures to listeners.
 pub struct Outbox {
     changes: broadcast::Sender<Changed>,
     figures: broadcast::Sender<Live>,
@@ -19,7 +18,6 @@ pub struct Outbox {
     database: watch::Sender<Health>,
 }
 
-/// Figures of a box as they reach this replica.
 #[derive(Clone, Debug)]
 pub struct Live {
     pub tenant: String,
@@ -46,7 +44,6 @@ impl Outbox {
         self.changes.subscribe()
     }
 
-    /// Receives the figures of all boxes from now on.
     pub fn figures(&self) -> broadcast::Receiver<Live> {
         self.figures.subscribe()
     }
@@ -55,7 +52,6 @@ impl Outbox {
         let _ = self.figures.send(figures);
     }
 
-    /// Whether the database answered last.
     pub fn health(&self) -> watch::Receiver<Health> {
         self.database.subscribe()
     }

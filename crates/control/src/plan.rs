@@ -46,7 +46,6 @@ pub struct Planner {
     stale: Stale,
     proxies: Proxies,
     rollouts: Rollouts,
-    /// `None` until they are read.
     documents: Option<Documents>,
     /// The digest of the offers in the current lists of proxies.
     placed_by: Option<roadweave_fleet::Digest>,
@@ -56,7 +55,6 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// A planner without state: see [`Planner::run`].
     pub fn new(app: Arc<App>, mailboxes: Arc<Mailboxes>) -> Self {
         let mut records = Records::default();
         records.fleet.asks_approval = !app.authority.approvers().is_empty();

@@ -37,7 +37,6 @@ use crate::prompt::Prompt;
 use crate::streams::{ALPN, Streams};
 
 pub struct Service {
-    /// The router for browsers, programs and the command line.
     pub web: Router,
     pub web_tls: Arc<ServerConfig>,
     pub streams: Arc<Streams>,
@@ -45,7 +44,6 @@ pub struct Service {
     pub limits: Limits,
 }
 
-/// TLS for browsers, from PEM files.
 pub fn web_tls(certificate: &[u8], key: &[u8]) -> Result<ServerConfig, String> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate).collect();
     let chain = chain.map_err(|error| format!("the certificate is no PEM: {error}"))?;

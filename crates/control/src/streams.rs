@@ -45,7 +45,6 @@ pub use publishing::PublishError;
 
 pub const ALPN: &[u8] = b"roadweave-control/1";
 
-/// All streams of a controller.
 pub struct Streams {
     store: Arc<Store>,
     authority: Arc<Authority>,
@@ -74,8 +73,7 @@ impl PeerPolicy for NotRevoked {
 }
 
 impl Streams {
-    /// The streams of this controller, to be driven by [`Streams::run`]. An error if the trust list
-    /// cannot be signed.
+    /// The streams of this controller, to be driven by [`Streams::run`].
     pub async fn new(
         store: Arc<Store>,
         authority: Arc<Authority>,
@@ -118,7 +116,6 @@ impl Streams {
         Arc::clone(&self.mailboxes)
     }
 
-    /// Whether new streams are refused, since the database is away.
     pub fn is_cut(&self) -> bool {
         *self.cut.borrow()
     }
@@ -127,7 +124,6 @@ impl Streams {
         Arc::clone(&self.tls)
     }
 
-    /// Publishes revocations, for ever.
     pub async fn run(self: Arc<Self>) {
         tokio::spawn(tell_cut(self.outbox.health(), self.cut.clone()));
         let mut changes = self.outbox.listen();

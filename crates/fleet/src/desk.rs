@@ -72,7 +72,7 @@ pub struct PublishedTable {
 /// An event for the driver of a desk.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DeskEvent {
-    /// A new key asks to join, with at most 8 addresses: answer by [`Desk::welcome`] or
+    /// A new key asks to join, with at most 8 addresses: call [`Desk::welcome`] or
     /// [`Desk::refuse`].
     Join(Join),
     /// What the peer holds, for the store.
@@ -81,8 +81,7 @@ pub enum DeskEvent {
     Report(Report),
     /// All revocations up to this head are in force at the peer, if its chain is the same.
     Revoked(Head),
-    /// The peer holds a newer document than the store: the store is an older copy, or the peer
-    /// lies.
+    /// The peer reports a newer document than the store's: the store is an older copy, or it lies.
     Ahead {
         /// The document's kind.
         kind: Kind,
@@ -93,8 +92,8 @@ pub enum DeskEvent {
     Surplus(Vec<Revocation>, Signed<Head>),
     /// Samples.
     Samples(Vec<Sample>),
-    /// The round trips of a proxy to the anchors of its tenants, microseconds, as it reports them,
-    /// for any tenants; at most [`Up::ANCHORS_MAX`].
+    /// A proxy's round trips to anchors, microseconds, for any tenants; at most
+    /// [`Up::ANCHORS_MAX`].
     Anchors(BTreeMap<Name, u32>),
     /// A text for a person, without control characters.
     Text(String),

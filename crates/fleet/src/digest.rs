@@ -16,8 +16,7 @@ impl Digest {
     /// The beginning of a hash chain.
     pub const ZERO: Self = Self([0; 32]);
 
-    /// The digest of `parts`, each preceded by its length, so that different lists never give the
-    /// same bytes.
+    /// The digest of `parts`, each preceded by its length, so that they cannot run together.
     pub fn of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut context = Context::new(&SHA256);
         for part in parts {

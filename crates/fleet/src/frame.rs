@@ -72,8 +72,8 @@ pub enum Down {
     },
     /// Take no new sessions and end the present ones, until that is taken back.
     Drain,
-    /// Takes [`Down::Drain`] back. Sent only to members that report [`HeldVersions::drained`]:
-    /// others do not know the message, and would end the stream.
+    /// Takes [`Down::Drain`] back. Only for members that report [`HeldVersions::drained`]: others
+    /// would end the stream at it.
     Undrain,
     /// The answer to [`Up::Alive`], after all frames that waited.
     Alive,
@@ -85,8 +85,7 @@ pub enum Down {
 pub enum Up {
     /// A new key asks to join the fleet.
     Join(Join),
-    /// What this side holds: first on every stream, and after changes that the stream did not
-    /// cause.
+    /// What this side holds: first on every stream, and after changes with other causes.
     Have(HeldVersions),
     /// The outcome of a document.
     Report(Report),
@@ -141,8 +140,7 @@ pub struct Join {
     /// The chain of a delegate in the token, where the controller cannot sign.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chain: Option<Chain>,
-    /// The addresses of a proxy or an anchor, `host:port` each; if empty the controller takes the
-    /// address that it sees.
+    /// The addresses of a proxy or an anchor, `host:port` each; if empty, the one it connects from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<String>,
 }
@@ -247,9 +245,6 @@ pub struct Sample {
 }
 
 /// A message with its length before it.
-///
-/// # Errors
-/// When the message is too large.
 pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {
     let mut bytes = vec![0; LENGTH];
     serde_json::to_writer(&mut bytes, message).map_err(|_| FrameError::Malformed)?;
@@ -276,10 +271,7 @@ impl FrameDecoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next message.
-    ///
-    /// # Errors
-    /// When the bytes are no message: the stream must end.
+    /// The next message; after an error the stream must end.
     pub fn poll<T: for<'a> Deserialize<'a>>(&mut self) -> Result<Option<T>, FrameError> {
         let rest = &self.buffer[self.read..];
         let Some((length, rest)) = rest.split_first_chunk::<LENGTH>() else { return Ok(None) };

@@ -79,7 +79,6 @@ impl Fleet {
         self.tenants.get(&(tenant.to_owned(), tenant.to_owned()))
     }
 
-    /// Whether a tenant's boxes need signed configurations.
     fn asks_approval(&self, tenant: &str) -> bool {
         let lock = self.tenant(tenant).map(|it| it.settings.lock).unwrap_or_default();
         self.asks_approval || lock == Lock::Config
@@ -89,7 +88,6 @@ impl Fleet {
         self.configs.get(&(id.0.clone(), rollout.settings.config.clone()))
     }
 
-    /// Whether a roll-out waits for the approval of its configuration.
     fn waits(&self, id: &RecordId, rollout: &Rollout) -> bool {
         let is_signed = |config: &Config| config.settings.signature.is_some();
         self.asks_approval(&id.0) && !self.config_of(id, rollout).is_some_and(is_signed)
@@ -165,9 +163,6 @@ impl Draft {
     }
 
     /// The signed document; the signed head of a table.
-    ///
-    /// # Errors
-    /// When the document is too large.
     pub fn sign(&self, controller: &Identity, version: Version) -> Result<Envelope, EnvelopeError> {
         match &self.content {
             Content::Configuration(body) => self.document(body, controller, version),

@@ -47,8 +47,7 @@ pub struct Grant {
     pub roles: BTreeSet<Role>,
     /// The tags it may give.
     pub tags: BTreeSet<Name>,
-    /// The number of keys it may sign for; `None`: unlimited. Readers of a table refuse those
-    /// beyond.
+    /// The number of keys it may sign for; `None`: unlimited. Readers of a table refuse more.
     pub uses: Option<u32>,
 }
 

@@ -129,8 +129,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The pair of a private key of 32 bytes (RFC 8032 section 5.1.5); take the bytes from the
-    /// system.
+    /// The pair of a private key of 32 random bytes (RFC 8032 section 5.1.5).
     pub fn from_seed(mut seed: [u8; 32]) -> Self {
         let kept = Zeroizing::new(seed);
         seed.zeroize();
@@ -145,8 +144,7 @@ impl Identity {
     /// if the halves do not match.
     pub fn from_pkcs8(der: &[u8]) -> Result<Self, InvalidKey> {
         let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(der).map_err(|_| InvalidKey)?;
-        // In both versions of the format the seed follows a head of 16 bytes, which the library has
-        // checked.
+        // In both versions the seed follows a head of 16 bytes, which the library has checked.
         let seed = der.get(16..48).and_then(|seed| seed.try_into().ok()).ok_or(InvalidKey)?;
         let identity = Self::from_seed(seed);
         if identity.public_key.0 != pair.public_key().as_ref() {

@@ -41,8 +41,7 @@ use crate::peer_policy::{PeerPolicy, Refusal};
 /// The server name of the TLS library; it is never sent.
 pub const SERVER_NAME: &str = "roadweave.invalid";
 
-/// The last key that a verifier refused and why, until taken: the alert alone does not name the
-/// key.
+/// The last refused key and why, until taken: the alert alone does not name the key.
 #[derive(Debug, Default)]
 pub struct HandshakeRefusal(Mutex<Option<(PublicKey, Refusal)>>);
 

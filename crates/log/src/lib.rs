@@ -48,7 +48,6 @@ struct State {
     is_writing: bool,
     taken: u64,
     lost: u64,
-    /// Lost lines that were reported.
     told: u64,
 }
 

@@ -88,7 +88,6 @@ fn a_reader_who_does_not_read_stops_nobody_and_is_told_what_was_lost() {
     test.lines.flush(Duration::from_millis(20), LONG);
     assert!(begun.elapsed() < Duration::from_secs(10), "nothing waits for the reader");
     let lost = test.lines.lost();
-    // One is being written.
     assert!((199..=200).contains(&lost), "{lost}");
     test.answers = None;
     let text = test.wait_for(|text| text.ends_with(" lost\n"));

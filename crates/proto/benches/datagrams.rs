@@ -12,7 +12,6 @@ use roadweave_proto::{LaneId, PacketId};
 const LANE: LaneId = LaneId(1);
 const ID: PacketId = PacketId(77);
 
-/// An IPv4 packet of 1,200 bytes with UDP in it.
 fn inner() -> Vec<u8> {
     let mut packet = vec![0; 1200];
     packet[..4].copy_from_slice(&[0x45, 0, 0x04, 0xb0]);

@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 pub struct Delays {
     /// By bucket: at most its bound in [`Delays::BOUNDS_MS`]; the last one beyond all bounds.
     counts: [u64; BUCKETS],
-    /// Their sum.
     sum_us: u64,
 }
 
@@ -49,8 +48,7 @@ impl Delays {
         self.sum_us as f64 / 1e6
     }
 
-    /// The buckets, shortest first: the bound in seconds, infinite in the last one, and the delays
-    /// in this bucket alone.
+    /// The buckets, shortest first: the bound in seconds, and the delays in this bucket alone.
     pub fn buckets(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
         let bounds = Self::BOUNDS_MS.iter().map(|ms| *ms as f64 / 1e3);
         bounds.chain([f64::INFINITY]).zip(self.counts)

@@ -63,10 +63,7 @@ impl Marks {
     /// The fewest bits of a mask.
     pub const BITS_MIN: u32 = KIND_BITS + ABOVE_MIN;
 
-    /// Marks within the bits of `mask`.
-    ///
-    /// # Errors
-    /// [`TooFewBits`] below [`Marks::BITS_MIN`].
+    /// Marks within the bits of `mask`, at least [`Marks::BITS_MIN`].
     pub fn within(mask: u32) -> Result<Self, TooFewBits> {
         match mask.count_ones() >= Self::BITS_MIN {
             true => Ok(Self { mask, number: 0 }),

@@ -2,8 +2,8 @@
 
 use crate::{PathSnapshot, PathStatus};
 
-/// One path at one moment, as offered to the packets of a lane. The snapshot is independent of
-/// policies; their limits are the other fields.
+/// A path at one moment, as offered to a lane. The snapshot is independent of policies; their
+/// limits are the other fields.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PathOffer<'a> {
     /// The state of the path.

@@ -86,7 +86,6 @@ impl Order {
 }
 
 impl fmt::Display for Order {
-    /// Its name in configuration files.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Pass => "pass",

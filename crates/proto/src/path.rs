@@ -66,8 +66,7 @@ pub struct PathSnapshot {
 }
 
 impl PathSnapshot {
-    /// A usable path with a congestion window of `window` bytes, without packets in flight or
-    /// losses, and a constant round-trip time.
+    /// A usable path with a window of `window` bytes, nothing in flight, and a constant round trip.
     pub fn idle(id: PathId, rtt: Duration, window: u64) -> Self {
         Self {
             id,

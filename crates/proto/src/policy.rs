@@ -44,8 +44,7 @@ impl Policy {
     /// Greatest rate limit, kbit/s.
     pub const RATE_KBPS_MAX: u64 = 100_000_000;
 
-    /// Bytes of redundancy allowed on a path that has carried these bytes of first transmissions
-    /// and of redundancy.
+    /// Bytes of redundancy allowed after these of first transmissions and of redundancy.
     pub fn redundancy_left(&self, source_bytes: u64, redundant_bytes: u64) -> u64 {
         let Some(percent) = self.redundancy_percent else { return u64::MAX };
         let allowed = u128::from(source_bytes) * u128::from(percent) / 100;

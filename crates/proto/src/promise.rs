@@ -30,7 +30,6 @@ impl Promise {
 }
 
 impl Default for Promise {
-    /// For lanes without a promise.
     fn default() -> Self {
         Self {
             order: Order::Pass,

@@ -13,8 +13,8 @@ pub struct RttEstimator {
 }
 
 impl RttEstimator {
-    /// Before the first sample: `initial` for the round-trip time, half of it for the variation
-    /// (RFC 9002 section 5.3).
+    /// The round trip is `initial` before the first sample, its variation half (RFC 9002 section
+    /// 5.3).
     pub fn new(initial: Duration) -> Self {
         Self {
             latest: initial,

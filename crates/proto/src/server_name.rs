@@ -30,9 +30,8 @@ pub enum ServerHost {
 pub struct InvalidServerName;
 
 impl ServerHost {
-    /// A host by `name`; `None` if hosts cannot have that name. Allowed are letters, digits,
-    /// hyphens and underscores, in labels of at most 63 bytes, 253 bytes in all (RFC 1123 section
-    /// 2.1).
+    /// A host by `name`; `None` if hosts cannot have that name: letters, digits, hyphens and
+    /// underscores, in labels of at most 63 bytes, 253 in all (RFC 1123 section 2.1).
     pub fn named(name: &str) -> Option<Self> {
         is_host_name(name).then(|| Self::Name(name.to_owned()))
     }

@@ -109,8 +109,7 @@ impl Rate {
         Self(bytes.saturating_mul(8))
     }
 
-    /// The rate at which `bytes` pass in `duration`, rounded down to whole bytes per second; the
-    /// highest if they pass at once.
+    /// The rate of `bytes` in `duration`, in whole bytes per second; the highest if it is zero.
     pub fn of(bytes: u64, duration: Duration) -> Self {
         Self::from_bytes_per_second((bytes as f64 / duration.as_secs_f64()) as u64)
     }

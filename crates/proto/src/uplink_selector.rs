@@ -27,16 +27,12 @@ impl UplinkSelector {
         }
     }
 
-    /// Whether an interface that is no known uplink may count as behind the box by its addresses
-    /// and routes alone.
+    /// Whether an interface may count as behind the box by its addresses and routes alone.
     pub fn guesses_inside(&self) -> bool {
         self.include.is_empty() && self.inside.is_empty()
     }
 
     /// Checks that an interface of this name, present or not, may be an uplink.
-    ///
-    /// # Errors
-    /// The name can never be an uplink's.
     pub fn check_name(&self, name: &str) -> Result<(), NoUplink> {
         if !is_interface_name(name) {
             return Err(NoUplink::Name(name.to_owned()));
@@ -75,8 +71,7 @@ fn any(patterns: &[String], name: &str) -> bool {
     patterns.iter().any(|pattern| glob(pattern, name))
 }
 
-/// Whether `name` matches `pattern`, which may hold `*` and `?`; in time proportional to the
-/// product of their lengths.
+/// Whether `name` matches `pattern`, which may hold `*` and `?`; in quadratic time at most.
 pub fn glob(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
     let (mut at, mut in_name) = (0, 0);

@@ -66,8 +66,7 @@ pub fn open() -> anyhow::Result<Lines> {
     out::open_log(Box::new(notice))
 }
 
-/// Checks each directive: the library takes every unknown word for a module's name and then logs
-/// nothing else.
+/// Checks each directive: the library takes every unknown word for the name of a module.
 fn parse(filter: &str) -> Result<Targets, BadInput> {
     let filter = if filter.trim().is_empty() { DEFAULT } else { filter };
     let refused = |why: String| BadInput::new(format!("--log {filter}: {why}"));

@@ -5,8 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// The program `name`: beside this one, or else in an absolute directory of `PATH`; never from the
-/// current directory.
+/// The program `name`: beside this one, or in an absolute directory of `PATH`.
 pub fn find(name: &str) -> Option<PathBuf> {
     let beside = env::current_exe().ok().and_then(|program| Some(program.parent()?.to_owned()));
     let path = env::var_os("PATH").unwrap_or_default();

@@ -29,10 +29,8 @@ use crate::store::{Actor, KeptAnswer, Once, Store, StoreError, Stored};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
     pub tenant: String,
-    /// The name in the audit log.
     pub name: String,
     pub role: Role,
-    /// Whether that tenant runs this controller.
     pub host: bool,
     /// The one box that the caller may see.
     pub device: Option<String>,
@@ -171,7 +169,6 @@ enum Secret {
     Login,
 }
 
-/// The kind and the hash of a request's secret.
 fn secret(headers: &HeaderMap) -> Option<(Secret, String)> {
     let bearer = headers.get(header::AUTHORIZATION).and_then(|it| it.to_str().ok());
     let key = bearer.and_then(|it| it.strip_prefix("Bearer ")).map(|it| (Secret::Key, it));
@@ -179,8 +176,7 @@ fn secret(headers: &HeaderMap) -> Option<(Secret, String)> {
     secret.map(|(kind, it)| (kind, keys::hash(it)))
 }
 
-/// Authenticates the secret. Once an address has used up its guesses, only recently valid secrets
-/// reach the database.
+/// Authenticates the secret. Beyond an address's guesses only recently valid ones are looked up.
 async fn known(app: &App, remote: IpAddr, secret: Option<(Secret, String)>) -> Result<Caller> {
     let (limits, now) = (&app.limits, Instant::now());
     let (kind, hash) = secret.unzip();
@@ -223,7 +219,6 @@ async fn with_login(app: &App, hash: &str) -> Result<Caller> {
     Ok(Caller { login: Some(login.record.hash), ..of_person(app, &person).await? })
 }
 
-/// The caller that a person is.
 pub(super) async fn of_person(app: &App, person: &Stored<Person>) -> Result<Caller> {
     let (name, role) = (format!("person:{}", person.record.id), person.record.settings.role);
     caller(app, person.tenant.clone(), name, role).await
@@ -244,7 +239,6 @@ async fn caller(app: &App, tenant: String, name: String, role: Role) -> Result<C
     Ok(Caller { tenant, name, role, host, device: None, login: None, once: None })
 }
 
-/// An unknown secret is answered like a missing one.
 fn unknown(error: StoreError) -> Problem {
     match error {
         StoreError::NotFound { .. } => Problem::unknown(),

@@ -11,16 +11,12 @@ use roadweave_proto::TokenBucket;
 use super::{App, Caller, Problem, Result};
 
 pub struct Limits {
-    /// Password attempts from an address.
     pub logins: Limit<IpAddr>,
     /// Password attempts for a name, from anywhere. High enough that a few addresses, each limited
     /// by `logins`, cannot lock a person out.
     pub names: Limit<String>,
-    /// Failed authentications from an address.
     pub strangers: Limit<IpAddr>,
-    /// Requests of an authenticated caller.
     pub callers: Limit<String>,
-    /// Secrets that were valid lately.
     pub secrets: Secrets,
 }
 
@@ -110,7 +106,6 @@ impl<K: Hash + Eq + Shares> Limit<K> {
         bucket.take(self.since_begin(now), self.each, self.burst)
     }
 
-    /// Whether the bucket is empty.
     pub fn is_spent(&self, key: &K, now: Instant) -> bool {
         let buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         let is_full = buckets.of.len() >= KEYS_MAX;
@@ -167,7 +162,6 @@ const KEYS_MAX: usize = 8192;
 const SHARED: u64 = 1024;
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// The number of open event streams by tenant and caller.
 #[derive(Default)]
 pub struct Watchers(Mutex<HashMap<String, usize>>);
 

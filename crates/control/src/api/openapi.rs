@@ -56,7 +56,6 @@ pub fn document(routes: &[Route]) -> OpenApi {
     OpenApiBuilder::new().info(info).paths(paths.build()).components(Some(components)).build()
 }
 
-/// The text of docs/openapi.json.
 pub fn text(routes: &[Route]) -> String {
     let mut text = serde_json::to_string_pretty(&document(routes)).unwrap_or_default();
     text.push('\n');
@@ -178,7 +177,6 @@ fn parameter(name: &str, place: ParameterIn, required: bool) -> utoipa::openapi:
         .build()
 }
 
-/// The names in braces of a path.
 pub(super) fn parameters(path: &'static str) -> impl Iterator<Item = &'static str> {
     path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
 }

@@ -56,7 +56,6 @@ impl Passwords {
     }
 }
 
-/// Checks the length of a password; the error says what is allowed.
 pub fn check(password: &str) -> Result<(), String> {
     let length = password.chars().count();
     if (LENGTH_MIN..=LENGTH_MAX).contains(&length) {

@@ -39,12 +39,10 @@ impl Problem {
         Self::new(404, "not-found", detail)
     }
 
-    /// 404 for an address of no resource.
     pub fn nothing() -> Self {
         Self::not_found("there is nothing at this address")
     }
 
-    /// 422: well-formed but invalid.
     pub fn invalid(detail: impl Into<String>) -> Self {
         Self::new(422, "invalid", detail)
     }

@@ -26,20 +26,14 @@ pub enum Needs {
     Host(Role),
 }
 
-/// An operation of the interface.
 pub struct Route {
     pub method: Method,
-    /// The path after [`PREFIX`].
     pub path: &'static str,
-    /// The operation's name, for programs and metrics.
     pub name: &'static str,
-    /// One line for people.
     pub summary: &'static str,
     pub needs: Needs,
-    /// The schema of the body, if it has one.
     pub input: Option<SchemaOf>,
     pub output: Output,
-    /// Whether it needs `If-Match` (RFC 9110 section 13.1.1).
     pub if_match: bool,
     pub(super) handler: MethodRouter<Arc<App>>,
 }
@@ -85,7 +79,6 @@ pub(super) use routes;
 
 #[derive(Clone, Copy)]
 pub struct SchemaOf {
-    /// The name, if it differs from the type's.
     called: Option<&'static str>,
     of_type: fn() -> String,
     pub(super) schema: fn() -> RefOr<Schema>,
@@ -93,7 +86,6 @@ pub struct SchemaOf {
 }
 
 impl SchemaOf {
-    /// The schema of `T` under the type's name.
     pub fn new<T: ToSchema>() -> Self {
         Self {
             called: None,
@@ -123,19 +115,13 @@ pub enum Output {
     Nothing,
     /// 303.
     Moved,
-    /// A status and a value.
     One(u16, SchemaOf),
     /// A record with its version, and an ETag.
     Record(u16, SchemaOf),
-    /// A page of records with their versions.
     Records(SchemaOf),
-    /// A page of values.
     Page(SchemaOf),
-    /// All values, as one page.
     All(SchemaOf),
-    /// Any object.
     Object,
-    /// Server-sent events.
     Events,
 }
 

@@ -57,7 +57,6 @@ impl Folder {
         self.path.join(name)
     }
 
-    /// An exclusive lock on the folder, held as long as the file is open.
     pub fn lock(&self) -> Result<File> {
         let path = self.at("lock");
         let mut options = OpenOptions::new();
@@ -152,7 +151,6 @@ impl Folder {
     }
 }
 
-/// The trust lists in the text of a file.
 pub fn parse_lists(path: &Path, text: &str) -> Result<Vec<Signed<TrustList>>> {
     Ok(serde_json::from_str(text).map_err(|error| bad(path, error))?)
 }

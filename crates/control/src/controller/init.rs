@@ -102,7 +102,6 @@ pub fn run(options: &Options) -> Result<()> {
     say(options, &password, &fingerprint)
 }
 
-/// Refuses another root than that of an interrupted `init`.
 fn check_root(folder: &Path, root: Option<PublicKey>) -> Result<()> {
     let (held, public) = (folder.join("root.key"), folder.join("root.pub"));
     let before = read_if_there(&public)?.map(|text| text.trim().to_owned());

@@ -73,16 +73,11 @@ pub struct ApiKeySettings {
     pub device: Option<String>,
 }
 
-/// A login session of a person.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Login {
-    /// Its name in the log.
     pub id: String,
-    /// The hash of the secret in the cookie.
     pub hash: String,
-    /// The name of the person who is logged in.
     pub person: String,
-    /// When it expires, milliseconds since 1970.
     pub expires_ms: i64,
 }
 

@@ -79,7 +79,6 @@ impl Http {
     }
 }
 
-/// Whether a URL is asked without TLS; `None` if it is not asked at all.
 fn is_plain(uri: &hyper::Uri) -> Option<bool> {
     let is_here = matches!(uri.host(), Some("127.0.0.1" | "localhost" | "[::1]"));
     match uri.scheme_str() {

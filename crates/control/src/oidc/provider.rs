@@ -27,7 +27,6 @@ use crate::clock::now_ms;
 use crate::keys;
 use crate::model::Role;
 
-/// Non-standard claims, such as a person's groups.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Extra(BTreeMap<String, Value>);
 
@@ -78,7 +77,6 @@ fn redirect_url(text: String) -> Result<RedirectUrl, OidcError> {
     RedirectUrl::new(text).map_err(|error| OidcError::Issuer(error.to_string()))
 }
 
-/// An error with its sources, on one line of bounded length.
 fn told(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -142,8 +140,7 @@ impl Oidc {
         &self.settings.tenant
     }
 
-    /// Whether the issuer vouches for the person of `tenant` with this
-    /// [subject](SignedIn::subject).
+    /// Whether the issuer vouches for this [subject](SignedIn::subject) of `tenant`.
     pub fn vouches_for(&self, tenant: &str, subject: &str) -> bool {
         let rest = subject.strip_prefix(&self.settings.issuer);
         tenant == self.settings.tenant && rest.is_some_and(|rest| rest.starts_with(' '))
@@ -181,7 +178,6 @@ impl Oidc {
         Ok((url.to_string(), Pending { state, nonce, verifier, redirect, until_ms }))
     }
 
-    /// Redeems the issuer's code.
     pub async fn finish(&self, pending: Pending, code: &str) -> Result<SignedIn, OidcError> {
         let _permit = self.permits.try_acquire().map_err(|_| OidcError::Busy)?;
         let Pending { nonce, verifier, redirect, .. } = pending;
@@ -201,8 +197,7 @@ impl Oidc {
         Ok(SignedIn { subject, title: shown, role })
     }
 
-    /// Metadata of at most this age. One caller fetches them, and concurrent callers wait for its
-    /// answer.
+    /// Metadata of at most this age; concurrent callers wait for one request.
     async fn known(&self, age_max: Duration) -> Result<Arc<Known>, OidcError> {
         let mut known = self.known.lock().await;
         if let Some((at, found)) = &*known {
@@ -248,8 +243,7 @@ impl Oidc {
         })
     }
 
-    /// The claims of an ID token, if it is by this issuer, for this controller and this sign-in,
-    /// and current.
+    /// The claims of an ID token by this issuer, for this controller and this sign-in, if current.
     async fn claims(&self, tokens: &Tokens, nonce: &Nonce) -> Result<Claims, OidcError> {
         let token = tokens.id_token();
         let token = token.ok_or_else(|| OidcError::Token("there is no ID token".to_owned()))?;

@@ -233,7 +233,6 @@ impl CommandContext {
         if self.json { out::json(&items) } else { show::table(&items, columns) }
     }
 
-    /// Shows an answer: as JSON, or as this sentence.
     pub fn answer(&self, answer: &Value, sentence: impl std::fmt::Display) -> Result<()> {
         if self.json { out::json(answer) } else { Ok(out::line(sentence)?) }
     }
@@ -319,7 +318,6 @@ fn tag(settings: &mut Value, add: &[String], remove: &[String]) {
     settings["tags"] = json!(tags);
 }
 
-/// Revokes a box, a proxy or a delegate, and shows the confirmations.
 fn revoke(context: &CommandContext, of: &str, name: &str, reason: &str) -> Result<()> {
     let reason = json!({ "reason": reason });
     let answer = context.client.post(&format!("{of}/{name}/revoke"), &reason)?;

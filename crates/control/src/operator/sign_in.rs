@@ -27,7 +27,6 @@ pub fn sign_in(client: &mut Client) -> Result<Answer> {
     client.ask("POST", "/sessions/oidc/code", Some(&json!({ "code": code, "state": state })), None)
 }
 
-/// The cookie of this name that an answer sets, as `name=value`.
 pub fn cookie(answer: &Answer, name: &str) -> Option<String> {
     let all = answer.headers.get_all("set-cookie").iter().filter_map(|it| it.to_str().ok());
     let mut each = all.filter_map(|it| it.split(';').next());

@@ -29,7 +29,6 @@ pub fn tls(known: Option<&str>) -> Result<ClientConfig> {
     Ok(builder.with_no_client_auth())
 }
 
-/// Parses a fingerprint, with or without separators.
 pub fn fingerprint(text: &str) -> Result<[u8; 32]> {
     let digits: String = text.chars().filter(char::is_ascii_alphanumeric).collect();
     let pair = |at: usize| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();

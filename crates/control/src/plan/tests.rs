@@ -29,7 +29,6 @@ struct Member {
     agent: Agent,
     client: Client,
     decoder: FrameDecoder,
-    /// The agent's clock, seconds.
     at: u64,
     events: Vec<AgentEvent>,
 }
@@ -118,7 +117,6 @@ impl Member {
         self.client.tls.flush().await.unwrap();
     }
 
-    /// All lists of proxies that it got, the latest first.
     fn lists(&self) -> impl Iterator<Item = &Vec<VerifiedServer>> {
         self.events.iter().rev().filter_map(|event| match event {
             AgentEvent::Candidates(servers) => Some(servers),
@@ -140,7 +138,6 @@ impl Member {
     }
 }
 
-/// The keys in the table of a proxy or anchor, with their number of prefixes.
 fn admitted(agent: &Agent) -> Vec<(PublicKey, usize)> {
     let admission = agent.admission();
     admission.admitted.iter().map(|(_, it)| (it.key, it.addresses.len())).collect()
@@ -204,7 +201,6 @@ async fn reaches(port: &Port, id: &str, state: RolloutState) {
     eventually("a state", async || rollout(port, id).await.settings.state == state).await;
 }
 
-/// Lets the tenant leave at its anchor.
 async fn leave_at_anchor(port: &Port) {
     port.update("tram", |tram: &mut Tenant| {
         tram.settings.egress = roadweave_fleet::records::Egress::Anchor;

@@ -10,17 +10,14 @@ use sqlx::{Any, Row as _, Transaction};
 use super::sql::{query, values};
 use super::{Result, Store, StoreError};
 
-/// A request by its idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Once {
     pub tenant: String,
     pub actor: String,
     pub key: String,
-    /// When the request came, milliseconds since 1970.
     pub at_ms: i64,
 }
 
-/// What is known of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeptAnswer {
     /// New, and now noted. The caller acts as an [`Actor`](super::Actor) with this request, then

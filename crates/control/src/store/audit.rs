@@ -45,7 +45,6 @@ pub enum ChainFault {
 }
 
 impl Store {
-    /// Lines of a tenant's log, latest first, before `before`.
     pub async fn audit(
         &self,
         tenant: &str,
@@ -101,7 +100,6 @@ impl Store {
 }
 
 impl Change<'_> {
-    /// Appends a line to a tenant's log.
     pub async fn audit(
         &mut self,
         tenant: &str,

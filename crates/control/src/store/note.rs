@@ -9,20 +9,16 @@ use super::proxy_status::json;
 use super::sql::values;
 use super::{Actor, Change, ProxyStatus, Report, Result, Store};
 
-/// A report of a stream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Note {
     Status(ProxyStatus),
     Report {
         tenant: String,
         report: Report,
-        /// The stream that delivered it.
         stream: String,
-        /// Whether that stream is still up.
         connected: bool,
     },
     Outcome(DocumentOutcome),
-    /// The proxy that a box is on.
     On {
         tenant: String,
         device: String,

@@ -44,7 +44,6 @@ impl Store {
         rows.iter().map(changed).collect()
     }
 
-    /// The number of the first change that is still stored.
     pub async fn first_change(&self) -> Result<Option<i64>> {
         let sql = "SELECT sequence FROM change ORDER BY sequence LIMIT 1";
         Ok(self.row(sql, vec![]).await?.map(|row| row.try_get(0)).transpose()?)
@@ -92,7 +91,6 @@ impl Store {
 
 reader!(changed, Changed: sequence, position, at_ms, tenant, kind, subject, version);
 
-/// The most lines of one query.
 pub const CHANGES_AT_ONCE: usize = 1000;
 const AFTER: &str = "SELECT * FROM change \
                      WHERE sequence > $1 OR (sequence = $1 AND position > $2) \

@@ -33,7 +33,6 @@ pub struct Missing {
 }
 
 impl Confirmations {
-    /// Whether all reachable ones have confirmed.
     pub fn is_complete(&self) -> bool {
         self.missing.iter().all(|it| it.unreachable_ms != Some(0))
     }
@@ -124,7 +123,6 @@ impl Store {
 }
 
 impl Change<'_> {
-    /// Whether the stream of a proxy is up.
     pub async fn is_there(&mut self, tenant: &str, proxy: &str) -> Result<bool> {
         let since_ms = self.now_ms - SILENT_MAX_MS;
         Ok(self.scalar(THERE, values![tenant, proxy, since_ms]).await? > 0)
@@ -170,7 +168,6 @@ pub struct FleetState {
 }
 
 impl Store {
-    /// The present state of a tenant's fleet.
     pub async fn fleet_state(&self, tenant: &str) -> Result<FleetState> {
         let proxies = self.proxy_status(Some(tenant)).await?;
         let mut state = FleetState { proxies, ..FleetState::default() };

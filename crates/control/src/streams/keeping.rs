@@ -33,18 +33,15 @@ pub(super) struct Keeper<'a> {
     /// Distinguishes this stream from others of the same key in the database.
     stream: String,
     address: SocketAddr,
-    /// `None` for a stranger.
     peer: Option<Member>,
     pub(super) issuers: Vec<PublicKey>,
     have: HeldVersions,
     outcomes: BTreeMap<String, Value>,
-    /// The last revocation in force at a proxy.
     confirmed: Head,
     /// Whether a newer document than the database's was reported.
     is_ahead: bool,
     load: Option<i64>,
     anchors: BTreeMap<String, u32>,
-    /// The last received data, milliseconds since 1970.
     heard_ms: i64,
     on: Option<Option<PublicKey>>,
     is_dirty: bool,
@@ -282,7 +279,6 @@ impl<'a> Keeper<'a> {
     }
 }
 
-/// The member with this key and its delegates.
 async fn peer(store: &Store, key: PublicKey) -> Result<(Option<Member>, Vec<PublicKey>)> {
     let text = key.to_string();
     let member = match found(store.find::<Device>("public_key", &text).await)? {

@@ -9,15 +9,12 @@ use roadweave_fleet::{Envelope, Kind, Published, PublishedTable, Version};
 use roadweave_identity::PublicKey;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-/// A message to a stream.
 #[derive(Clone, Debug)]
 pub enum StreamMessage {
     Document(Kind, Version, Box<Envelope>),
     /// A new table, and the one before.
     Table(Arc<PublishedTable>, Option<Arc<PublishedTable>>),
-    /// A person watches the box.
     Watch,
-    /// Whether the proxy is drained.
     Drain(bool),
     /// Messages may have been missed: read the database.
     Look,
@@ -38,7 +35,6 @@ struct State {
     on: BTreeMap<(String, PublicKey), u32>,
 }
 
-/// The mailbox of a stream, removed on drop.
 pub struct Mailbox {
     mailboxes: Arc<Mailboxes>,
     key: PublicKey,
@@ -51,8 +47,7 @@ impl Mailboxes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A mailbox for a stream of `key`. The number of a key's streams is bounded, and the oldest
-    /// loses its mailbox: one key must not take all places.
+    /// A mailbox for a stream of `key`. Beyond a bound the oldest of the key loses its own.
     pub fn open(self: &Arc<Self>, key: PublicKey) -> Mailbox {
         let (sender, words) = channel(WORDS_MAX);
         let mut state = self.state();
@@ -66,21 +61,18 @@ impl Mailboxes {
         Mailbox { mailboxes: Arc::clone(self), key, number, words }
     }
 
-    /// Sends to all streams of `key`.
     pub fn send(&self, key: &PublicKey, word: StreamMessage) {
         if let Some(all) = self.state().boxes.get_mut(key) {
             all.retain(|(_, sender)| sender.try_send(word.clone()).is_ok());
         }
     }
 
-    /// Sends to all streams.
     pub fn send_all(&self, word: &StreamMessage) {
         for all in self.state().boxes.values_mut() {
             all.retain(|(_, sender)| sender.try_send(word.clone()).is_ok());
         }
     }
 
-    /// Stores and sends the table of a proxy or anchor.
     pub fn publish_table(&self, key: &PublicKey, table: Arc<PublishedTable>) {
         let former = self.state().tables.insert(*key, Arc::clone(&table));
         self.send(key, StreamMessage::Table(table, former));
@@ -107,14 +99,12 @@ impl Mailboxes {
         }
     }
 
-    /// The proxies with boxes, and the boxes' tenants.
     pub fn witnessed(&self) -> Vec<(String, PublicKey)> {
         self.state().on.keys().cloned().collect()
     }
 }
 
 impl Mailbox {
-    /// The next message; `None` once the mailbox is lost.
     pub async fn recv(&mut self) -> Option<StreamMessage> {
         self.words.recv().await
     }

@@ -21,14 +21,12 @@ pub trait Runs {
         child.wait_with_output().unwrap()
     }
 
-    /// The output of a successful command.
     fn prints(&self, words: &[&str]) -> String {
         let output = self.run(words);
         assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
         text(&output.stdout)
     }
 
-    /// The error of a command that would fail again.
     fn refused(&self, words: &[&str]) -> String {
         self.fails(2, words)
     }

@@ -51,13 +51,10 @@ pub(super) struct OnTrial {
     pub(super) trial: Trial,
 }
 
-/// What was kept cannot be verified.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeptError {
-    /// A document does not count.
     #[error(transparent)]
     Document(#[from] DocumentError),
-    /// The table does not count.
     #[error(transparent)]
     Table(#[from] TableError),
 }
@@ -264,8 +261,7 @@ impl Agent {
         }
     }
 
-    /// The members who may connect to this proxy or anchor: boxes, and proxies to an anchor. None
-    /// while the revocations are uncertain.
+    /// The members who may connect here; none while the revocations are uncertain.
     pub fn admission(&self) -> Admission<'_> {
         if self.is_doubtful {
             return Admission::default();

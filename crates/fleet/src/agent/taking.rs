@@ -20,8 +20,7 @@ const ENTRIES_AT_ONCE: usize = 100;
 const WATCH_MAX: Duration = Duration::from_secs(60);
 
 impl Agent {
-    /// Handles a message of the controller. What cannot be verified causes a warning and changes
-    /// nothing.
+    /// Handles a message of the controller. What cannot be verified only causes a warning.
     pub fn handle_frame(&mut self, now: Instant, frame: Down) {
         match frame {
             Down::Trust { list } => match self.kept.trust.replace(&list) {
@@ -152,8 +151,8 @@ impl Agent {
         }
     }
 
-    /// The next part of the revocations that the controller lacks; sent as the stream takes it,
-    /// since there may be more than a queue holds.
+    /// The next part of the revocations that the controller lacks; there may be more than a queue
+    /// holds.
     pub(super) fn next_surplus(&mut self) -> Option<Up> {
         let from = self.handing_back.take()?;
         let head = self.kept.head.as_ref()?;
@@ -181,8 +180,7 @@ impl Agent {
             Ok(false) => {}
             Err(error) => {
                 self.warn(error);
-                // The base of the change was another one: asks for the whole table, once on each
-                // stream.
+                // The base of the change was another one: asks for the whole table, once a stream.
                 if error == TableError::Changed && !self.asked_for_all {
                     self.asked_for_all = true;
                     self.send_have();

@@ -42,12 +42,9 @@ const HOLD_MAX: Duration = Duration::from_secs(3600);
 /// version may end the program.
 const STARTS_MAX: u32 = 3;
 
-/// What works at a box.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Works {
-    /// The session with a proxy.
     pub session: bool,
-    /// The stream to the controller.
     pub stream: bool,
 }
 
@@ -75,10 +72,8 @@ impl Works {
     }
 }
 
-/// The result of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// The new version has worked.
     Confirmed,
     /// Put the former version in force, to see whether it works.
     Compare,
@@ -88,12 +83,10 @@ pub enum Decision {
     TakenBack(&'static str),
 }
 
-/// What the trial needs to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
     /// Whether the stream answers: call [`Trial::on_answer`] then.
     Ask,
-    /// Whether a stream can be opened.
     Seek,
 }
 
@@ -146,7 +139,6 @@ impl Trial {
         self.enter_new(now, Works::NOTHING);
     }
 
-    /// Whether the former version is in force for comparison.
     pub fn compares(&self) -> bool {
         matches!(self.phase, Phase::Former { .. })
     }
@@ -163,7 +155,6 @@ impl Trial {
         }
     }
 
-    /// The controller has answered over the stream.
     pub fn on_answer(&mut self, now: Instant) {
         self.note(now);
         self.note_answer(Works { session: false, stream: self.is_settled });
@@ -193,7 +184,6 @@ impl Trial {
         }
     }
 
-    /// The next question, each once.
     pub fn poll_question(&mut self) -> Option<Question> {
         let noted = match self.phase {
             Phase::Idle => return None,
@@ -210,7 +200,6 @@ impl Trial {
         (!std::mem::replace(is_done, true)).then_some(question)
     }
 
-    /// The next decision; call until `None`.
     pub fn poll(&mut self, now: Instant) -> Option<Decision> {
         self.note(now);
         match self.phase {
@@ -266,7 +255,6 @@ impl Trial {
         Decision::Again
     }
 
-    /// When to call [`Trial::poll`] and [`Trial::poll_question`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         let (settles, ends) = match self.phase {
             Phase::Idle => return None,

@@ -65,7 +65,6 @@ fn events(agent: &mut Agent) -> Vec<AgentEvent> {
     std::iter::from_fn(|| agent.poll_event()).collect()
 }
 
-/// Both ends of one stream, and the number of messages that went down.
 struct Stream {
     agent: Agent,
     desk: Desk,
@@ -135,7 +134,6 @@ fn joined(seed: u8, chain: Chain, published: &Arc<Published>) -> Stream {
     stream
 }
 
-/// An agent that has joined, restored from a disk.
 fn member(seed: u8, published: &Arc<Published>) -> Agent {
     let stream = joined(seed, chain(seed, role(seed), ROOT), published);
     assert!(stream.agent.is_member(), "{:?}", stream.events);
@@ -168,7 +166,6 @@ fn table_of(number: u64, members: impl IntoIterator<Item = Member>) -> Arc<Publi
     Arc::new(PublishedTable { version, table, head })
 }
 
-/// The boxes of `seeds`, admitted by the root.
 fn table(number: u64, seeds: &[u8]) -> Arc<PublishedTable> {
     table_of(number, seeds.iter().map(|seed| testing::member(*seed, chain(*seed, Role::Box, ROOT))))
 }

@@ -26,8 +26,7 @@ pub enum HealthState {
     Alive,
     /// It has been silent for a short time: it is offered as before.
     Unheard,
-    /// It has been silent for so long that it gets no new boxes, which its table lacks; boxes use
-    /// it.
+    /// It has been silent for so long that it gets no new boxes; boxes use it.
     Lost,
     /// Neither it nor a box says that it lives.
     Dead,
@@ -87,12 +86,10 @@ impl Watch {
     /// A longer time between two polls means that the controller stood still.
     pub const STALL: Duration = Duration::from_secs(10);
 
-    /// Creates a watch without proxies.
     pub fn new(now: Instant) -> Self {
         Self { proxies: BTreeMap::new(), heard: now, polled: now, fair_since: now }
     }
 
-    /// Adds a proxy that has sent nothing yet.
     pub fn add(&mut self, proxy: PublicKey, now: Instant) {
         let health =
             Health { since: now, heard: None, witnessed: None, vital: HealthState::Unheard };
@@ -115,7 +112,6 @@ impl Watch {
         }
     }
 
-    /// The proxies whose health has changed since the last poll.
     pub fn poll(&mut self, now: Instant) -> Vec<(PublicKey, HealthState)> {
         let stood_still = now.since(self.polled) > Self::STALL;
         let heard_nobody = now.since(self.heard) >= Health::SILENCE;

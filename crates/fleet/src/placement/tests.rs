@@ -29,7 +29,6 @@ fn keys(seeker: &Seeker, proxies: &[ProxyView]) -> Vec<PublicKey> {
     candidates(seeker, proxies).unwrap_or_default().iter().map(|it| it.key).collect()
 }
 
-/// The keys of a list that are no last resorts.
 fn fit(seeker: &Seeker, proxies: &[ProxyView]) -> BTreeSet<PublicKey> {
     let list = candidates(seeker, proxies).unwrap_or_default();
     list.into_iter().filter(|it| !it.last_resort).map(|it| it.key).collect()

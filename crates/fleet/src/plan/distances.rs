@@ -23,8 +23,7 @@ impl Distances {
         self.0.retain(|key, _| known.contains(key));
     }
 
-    /// Takes a proxy's report. Tenants missing in it keep their value: a backhaul may be down for a
-    /// moment.
+    /// Takes a proxy's report. Missing tenants keep their value: a backhaul may be down briefly.
     pub(super) fn look<'a>(
         &mut self,
         key: PublicKey,

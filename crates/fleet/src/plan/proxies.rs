@@ -20,7 +20,6 @@ use crate::statement::Scope;
 pub struct Proxies {
     watch: Watch,
     bands: BTreeMap<PublicKey, Band>,
-    /// The times of each proxy's last reports: its own, and that of boxes.
     reported: BTreeMap<PublicKey, (i64, i64)>,
     distances: Distances,
 }
@@ -37,7 +36,7 @@ impl Proxies {
     }
 
     /// Takes all reports, and returns the proxies whose health has changed. Call it every few
-    /// seconds. `now_ms`: milliseconds since 1970.
+    /// seconds.
     pub fn look(
         &mut self,
         fleet: &Fleet,
@@ -147,8 +146,7 @@ impl Offers {
         Digest::of(texts.iter().map(String::as_bytes))
     }
 
-    /// The list of a box, and a digest of the set it offers, whatever its order. `None` if there is
-    /// no proxy to offer.
+    /// The list of a box, and a digest of its set, whatever its order. `None` if it would be empty.
     pub(super) fn list(
         &self,
         fleet: &Fleet,

@@ -62,8 +62,7 @@ impl Rollouts {
                 let mut machine = kept.remove(id).unwrap_or_else(|| {
                     Machine::new(&name(id), plan(record), keys.iter().copied(), now)
                 });
-                // State and progress are written together, so a difference is a person's change
-                // since.
+                // State and progress are written together, so a difference is a person's change.
                 follow(&mut machine, state, now);
                 self.said.insert(id.clone(), state);
                 // Outcomes that arrived while no replica was planning.
@@ -124,7 +123,6 @@ impl Rollouts {
         turned
     }
 
-    /// Whether the box of `key` is to have the configuration of a roll-out now.
     pub(super) fn is_offered(&self, id: &RecordId, record: &Rollout, key: &PublicKey) -> bool {
         match record.settings.state {
             RolloutState::Done => true,

@@ -10,8 +10,7 @@ use super::{Fleet, RecordId, chain};
 use crate::records::{Device, DeviceState, Proxy, ProxyRole};
 use crate::table::{Entry, Member, Table};
 
-/// Tables by served tenants: many proxies share one. Entries of boxes are costly to make, so they
-/// are kept.
+/// Tables by served tenants, which many proxies share. Entries of boxes are costly, so they stay.
 #[derive(Clone, Debug, Default)]
 pub struct Tables {
     entries: BTreeMap<RecordId, (Device, Option<u32>, Arc<Entry>)>,

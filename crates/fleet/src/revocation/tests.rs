@@ -3,7 +3,6 @@ use crate::testing::{key, sign};
 
 const CONTROLLER: u8 = 9;
 
-/// A controller's chain that revokes the keys of `seeds`.
 fn chain(epoch: u64, seeds: &[u8]) -> Revocations {
     let mut chain = Revocations { log: Log::new(epoch), staged: None };
     for seed in seeds {

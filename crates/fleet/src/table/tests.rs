@@ -6,7 +6,6 @@ const ROOT: u8 = 1;
 const CONTROLLER: u8 = 9;
 const PROXY: u8 = 20;
 
-/// A box by the statements before its own.
 fn member_by(seed: u8, steps: &[(u8, &Statement)], by: u8) -> Member {
     let last = statement(seed, Role::Box);
     let mut steps = steps.to_vec();

@@ -28,7 +28,6 @@ const TRACKS_MAX: usize = 8;
 /// Where the first picture ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FrameEnd {
-    /// Not found yet.
     #[default]
     Unknown,
     /// Before this offset in the file.
@@ -45,7 +44,6 @@ pub struct FirstFrame {
     end: FrameEnd,
     only_file: bool,
     is_file: bool,
-    /// At most a part of the first box's head has come.
     is_first: bool,
     around: Vec<(Kind, u64)>,
     place: Place,

@@ -148,10 +148,7 @@ pub(crate) fn values<'a>(
     named.map(|field| field.value)
 }
 
-/// The content by the fields (RFC 9112 section 6.3), if any.
-///
-/// # Errors
-/// The fields contradict each other.
+/// The content by the fields (RFC 9112 section 6.3), if any; an error if they contradict.
 pub(crate) fn content_of(fields: &[httparse::Header<'_>]) -> Result<Option<Body>, Unread> {
     let mut codings = values(fields, "Transfer-Encoding");
     let mut lengths = values(fields, "Content-Length");

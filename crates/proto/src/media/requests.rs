@@ -39,7 +39,6 @@ impl Requests {
 
 struct Heads<F> {
     on: F,
-    /// Another protocol may follow.
     upgrades: bool,
 }
 

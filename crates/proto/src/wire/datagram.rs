@@ -94,8 +94,6 @@ pub struct LaneReport {
 
 impl Datagram {
     /// Parses one datagram; payloads share the memory of `bytes`.
-    ///
-    /// The datagram is malformed; the caller counts it and goes on.
     pub fn parse(mut bytes: Bytes) -> Result<Self, DatagramError> {
         let length = bytes.len();
         let kind = *bytes.first().ok_or(DatagramError::Truncated(0))?;
@@ -145,8 +143,7 @@ impl SourceDatagram {
     /// order of each flow (`in_flow_order`), and with its `stamp` in one whose packets expire.
     ///
     /// # Panics
-    /// When the packet and its prefixes are longer than
-    /// [`MAX_SYMBOL_BODY`](crate::wire::MAX_SYMBOL_BODY).
+    /// Beyond [`MAX_SYMBOL_BODY`](crate::wire::MAX_SYMBOL_BODY), with its prefixes.
     pub fn of_packet(
         lane: LaneId,
         in_flow_order: bool,

@@ -167,9 +167,6 @@ impl<'a> Geneve<'a> {
     /// Reads one UDP payload. Unknown options are skipped unless they are critical. "Tunnel
     /// endpoints MUST drop packets with an unknown version number" (RFC 8926 section 3.4): test
     /// `what_must_be_dropped_is_refused`.
-    ///
-    /// # Errors
-    /// The packet is malformed or not for us; the caller counts it and goes on.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, GeneveError> {
         let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() else {
             return Err(GeneveError::Truncated(bytes.len()));

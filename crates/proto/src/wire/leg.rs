@@ -126,9 +126,6 @@ crate::named! {
 
 impl LegMessage {
     /// Parses one whole message.
-    ///
-    /// The message is malformed.
-    /// Says what is wrong with it.
     pub fn parse(bytes: Bytes) -> Result<Self, ControlError> {
         let (kind, fields) = Fields::parse(bytes)?;
         let handle = || fields.array(FIELD_HANDLE).map(u32::from_be_bytes);

@@ -29,8 +29,7 @@ pub fn predecessor_prefix(after: u32) -> [u8; PREDECESSOR_HEADER] {
     known.unwrap_or(0).to_be_bytes()
 }
 
-/// Splits the prefix, if any, from the body of a symbol or its fragments: `after`, and the inner
-/// packet.
+/// Splits the prefix, if any, from the body of a symbol: `after`, and the inner packet.
 pub fn split_predecessor(mut body: Bytes) -> (Option<u16>, Bytes) {
     match body.first_chunk::<PREDECESSOR_HEADER>().map(|prefix| u16::from_be_bytes(*prefix)) {
         Some(after) if after <= PREDECESSOR_DISTANCE_MAX => {

@@ -45,8 +45,7 @@ impl InnerPacket<'_> {
     }
 }
 
-/// Between a client and its relay: `channel:2 | length:2 | payload | padding` (RFC 8656 section
-/// 12.4).
+/// `channel:2 | length:2 | payload | padding` (RFC 8656 section 12.4).
 fn relayed(payload: &[u8]) -> Option<&[u8]> {
     let (head, rest) = payload.split_first_chunk::<4>()?;
     let length = usize::from(u16::from_be_bytes([head[2], head[3]]));

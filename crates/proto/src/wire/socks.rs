@@ -68,28 +68,20 @@ pub enum SocksReply {
 /// Why bytes are not a client's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SocksError {
-    /// Another version, or another protocol.
     #[error("message of version {0} of SOCKS")]
     Version(u8),
-    /// A byte that must be 0 is not.
     #[error("SOCKS request with reserved bits {0:#04x}")]
     Reserved(u8),
-    /// Not CONNECT.
     #[error("SOCKS command {0} is not served")]
     Command(u8),
-    /// Unknown form of destination.
     #[error("SOCKS destination of unknown form {0}")]
     AddressType(u8),
-    /// An invalid name, or port 0.
     #[error("SOCKS destination that cannot be")]
     Destination,
 }
 
 impl SocksGreeting {
     /// The greeting at the start of `bytes`, and its length; `None` if it is incomplete.
-    ///
-    /// # Errors
-    /// Not a greeting.
     pub fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, SocksError> {
         check_version(bytes)?;
         let [_, count, rest @ ..] = bytes else { return Ok(None) };
@@ -105,10 +97,8 @@ impl SocksGreeting {
 }
 
 impl SocksConnect {
-    /// The request at the start of `bytes`, and its length; `None` if it is incomplete.
-    ///
-    /// # Errors
-    /// Not a request, or not served; answer with [`SocksError::reply`].
+    /// The request at the start of `bytes`, and its length; `None` if it is incomplete. Answer an
+    /// error with its `reply`.
     pub fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, SocksError> {
         check_version(bytes)?;
         let [_, command, reserved, kind, rest @ ..] = bytes else { return Ok(None) };

@@ -53,8 +53,7 @@ impl Stamp {
     }
 }
 
-/// Splits the prefix, if any, from the bytes after the predecessor: the stamp, and the inner
-/// packet.
+/// Splits the prefix, if any, from the bytes after the predecessor.
 pub fn split_stamp(mut packet: Bytes) -> (Option<Stamp>, Bytes) {
     match packet.first_chunk::<STAMP_HEADER>().map(|prefix| u32::from_be_bytes(*prefix)) {
         Some(prefix) if prefix >> BITS == TAG => {

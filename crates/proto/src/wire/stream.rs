@@ -69,8 +69,7 @@ const FLAG_FIN: u8 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
 
-/// One end's name for its streams with the other: a new epoch means that all streams before it are
-/// over.
+/// One end's name for its streams: a new epoch ends all streams before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamsEpoch(pub u64);
 
@@ -204,10 +203,7 @@ pub enum StreamFrameError {
 pub struct StreamFrames(Bytes);
 
 impl StreamFrames {
-    /// The frames of `body`.
-    ///
-    /// # Errors
-    /// The body does not begin with [`STREAM_TAG`].
+    /// The frames of `body`, which begins with [`STREAM_TAG`].
     pub fn new(mut body: Bytes) -> Result<Self, StreamFrameError> {
         match body.first() {
             Some(&STREAM_TAG) => {

@@ -188,7 +188,6 @@ impl Watcher {
         }
     }
 
-    /// Epoch, change, and position in the change of the last event.
     fn id(&self) -> String {
         format!("{}-{}-{}", self.epoch, self.last.0, self.last.1)
     }

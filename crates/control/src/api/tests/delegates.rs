@@ -47,7 +47,6 @@ impl Given {
     }
 }
 
-/// The chain of a delegate that may make delegates.
 pub(super) fn signer(uses: u32) -> Chain {
     let roles = vec![FleetRole::Box, FleetRole::Delegate];
     Given { roles, uses, ..given(31) }.signed(ROOT, None)

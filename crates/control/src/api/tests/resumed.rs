@@ -16,7 +16,6 @@ async fn lines(api: &Api, tenant: &str, from: i64, to: i64) {
     tokio::time::timeout(Duration::from_secs(20), last).await.unwrap();
 }
 
-/// An interface with a running outbox, and the ID of the last event.
 async fn told(world: World) -> (Api, String) {
     let api = Api::on(world).await;
     api.follow().await;
@@ -88,7 +87,6 @@ impl<'a> Watch<'a> {
         Self { api, last, stream }
     }
 
-    /// The ID of the last event.
     pub(super) fn last(&self) -> &str {
         self.last.as_deref().unwrap()
     }

@@ -132,7 +132,6 @@ impl Issuer {
         code
     }
 
-    /// The answer to a request; an error closes the connection.
     async fn answer(self, request: Request<Incoming>) -> io::Result<Response<Body>> {
         let mode = *self.0.mode.lock().unwrap();
         let path = request.uri().path().to_owned();
@@ -184,7 +183,6 @@ impl Issuer {
         ] })
     }
 
-    /// Redeems an unused code, with the client's secret and the PKCE verifier.
     fn redeem(&self, head: &HeaderMap, body: &str) -> (u16, Value) {
         let basic = base64::engine::general_purpose::STANDARD.encode("roadweave:open+sesame");
         let is_known = head["authorization"] == format!("Basic {basic}");

@@ -26,7 +26,6 @@ fn says(by: u8, above: &Chain, statement: &Statement) -> Chain {
     above.clone().then(Signed::sign(statement, &identity(by)).unwrap())
 }
 
-/// A controller with the delegate `tokens`, and a token of it.
 async fn with_token() -> (Port, JoinToken, Chain) {
     let port = Port::elsewhere(sqlite().await).await;
     let above = delegate(DELEGATE, "tram");

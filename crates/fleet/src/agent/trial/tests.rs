@@ -15,7 +15,6 @@ const MUTE: u64 = 12;
 const KEEP_ALIVE: u64 = 65;
 const ANSWER: u64 = 15;
 
-/// What a box knows of its session and its stream, with delay.
 #[derive(Default)]
 struct Known {
     works: Works,
@@ -105,7 +104,6 @@ fn a_version_that_cuts_the_controller_off_is_taken_back() {
     assert!(taken_back(&found).is_some_and(|(_, why)| why.contains("stream")), "{found:?}");
 }
 
-/// It seems to live on for minutes, and no path of it answers.
 #[test]
 fn a_version_under_which_the_session_falls_silent_is_taken_back() {
     let found = run(|_, former| Works { session: former, stream: true }, 600);
@@ -131,7 +129,6 @@ fn what_comes_back_at_any_time_undoes_nothing() {
     }
 }
 
-/// Streams hold for moments, and are tried again a minute later.
 #[test]
 fn a_controller_that_flickers_undoes_nothing() {
     for holds in [1, 10, 29] {

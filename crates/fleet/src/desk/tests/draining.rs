@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// The drains since the last call.
 fn drains(stream: &mut Stream) -> Vec<bool> {
     let drain = |event| if let AgentEvent::Drain(drained) = event { Some(drained) } else { None };
     std::mem::take(&mut stream.events).into_iter().filter_map(drain).collect()

@@ -20,7 +20,6 @@ fn desired(version: (u64, u64), subject: u8, text: &str, by: u8) -> Down {
     Down::Desired { kind: Kind::Configuration, document }
 }
 
-/// The agent gets a message, whatever the desk holds.
 fn send(stream: &mut Stream, seconds: u64, frame: Down) {
     stream.agent.handle_frame(at(seconds), frame);
     stream.turn(seconds);

@@ -16,7 +16,6 @@ impl Turned {
         Self { watch, seconds: 0, changed: Vec::new() }
     }
 
-    /// Polls once a second, after `each`.
     fn turn(&mut self, seconds: u64, each: impl Fn(&mut Watch, Instant)) -> &mut Self {
         for _ in 0..seconds {
             self.seconds += 1;

@@ -126,8 +126,8 @@ impl FragmentTrack {
         self.end = first_end;
     }
 
-    /// The end of its first picture. Without a movie all tracks count, as none is known to be a
-    /// video.
+    /// The end of its first picture. Without a movie, which would name the videos, all tracks
+    /// count.
     pub(super) fn first_end(&self, tracks: &[MovieTrack]) -> Option<u64> {
         let track = tracks.iter().find(|track| track.id == self.id);
         self.end.filter(|_| track.is_none_or(|track| track.is_video))
