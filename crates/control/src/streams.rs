@@ -253,10 +253,8 @@ impl Streams {
             }
             self.send(&mut tls, &mut desk).await?;
             if !permit.settle(keeper.is_member(), keeper.is_gate()) {
-                self.metrics.refuse("streams-of-boxes");
-                return Err(io::Error::other(
-                    "there are as many boxes and strangers as there may be",
-                ));
+                let why = "there are as many boxes and strangers as there may be";
+                return Err(self.refused("streams-of-boxes", why));
             }
             let silent_max = if keeper.is_member() { SILENT_MAX } else { STRANGER_MAX };
             tokio::select! {
@@ -271,36 +269,23 @@ impl Streams {
                         keeper.heard();
                     }
                     decoder.push(&buffer[..length]);
-                    while let Some(frame) = decoder.poll::<Up>().map_err(io::Error::other)? {
-                        self.metrics.frames("up", 1);
-                        desk.handle_frame(self.now(), frame);
-                        if !self.handle_events(&mut tls, &mut desk, keeper).await? {
-                            return Ok(());
-                        }
+                    if !self.handle_frames(&mut tls, &mut decoder, &mut desk, keeper).await? {
+                        return Ok(());
                     }
                 }
-                changed = to_gates.changed(), if keeper.is_gate() => {
-                    changed.map_err(io::Error::other)?;
-                    desk.publish(to_gates.borrow_and_update().clone());
-                }
-                changed = to_boxes.changed(), if !keeper.is_gate() => {
-                    changed.map_err(io::Error::other)?;
-                    desk.publish(to_boxes.borrow_and_update().clone());
-                }
-                word = mailbox.recv() => {
-                    let Some(word) = word else {
-                        let (reason, why) = match mailbox.is_superseded() {
-                            true => ("streams-of-key", "its key has begun others since"),
-                            false => ("slow", "it does not take what is sent to it"),
-                        };
-                        self.metrics.refuse(reason);
-                        return Err(io::Error::other(why));
-                    };
-                    keeper.take(word, &mut desk);
-                }
+                published = changed(&mut to_gates), if keeper.is_gate() => desk.publish(published?),
+                published = changed(&mut to_boxes), if !keeper.is_gate() => desk.publish(published?),
+                word = mailbox.recv() => match word {
+                    Some(word) => keeper.take(word, &mut desk),
+                    None if mailbox.is_superseded() => {
+                        let why = "its key has begun others since";
+                        return Err(self.refused("streams-of-key", why));
+                    }
+                    None => return Err(self.refused("slow", "it does not take what is sent to it")),
+                },
                 () = stopped(&mut cut), if keeper.is_gate() => {
-                    self.metrics.refuse("database-away");
-                    return Err(io::Error::other("the database is away: others may have it"));
+                    let why = "the database is away: others may have it";
+                    return Err(self.refused("database-away", why));
                 }
                 _ = tick.tick() => answered(keeper.tick(&mut desk)).await?,
                 () = tokio::time::sleep_until(heard + silent_max) => {
@@ -310,6 +295,28 @@ impl Streams {
                 () = stopped(&mut stop) => return Ok(()),
             }
         }
+    }
+
+    fn refused(&self, reason: &'static str, why: &str) -> io::Error {
+        self.metrics.refuse(reason);
+        io::Error::other(why)
+    }
+
+    async fn handle_frames(
+        &self,
+        tls: &mut TlsStream<TcpStream>,
+        decoder: &mut FrameDecoder,
+        desk: &mut Desk,
+        keeper: &mut Keeper<'_>,
+    ) -> io::Result<bool> {
+        while let Some(frame) = decoder.poll::<Up>().map_err(io::Error::other)? {
+            self.metrics.frames("up", 1);
+            desk.handle_frame(self.now(), frame);
+            if !self.handle_events(tls, desk, keeper).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     async fn handle_events(
@@ -342,6 +349,11 @@ impl Streams {
         self.metrics.frames("down", count);
         sent.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
+}
+
+async fn changed(published: &mut watch::Receiver<Arc<Published>>) -> io::Result<Arc<Published>> {
+    published.changed().await.map_err(io::Error::other)?;
+    Ok(published.borrow_and_update().clone())
 }
 
 /// Sets `cut` when the database has been away for too long. Meanwhile revocations would not arrive,
