@@ -28,6 +28,7 @@ const TRACKS_MAX: usize = 8;
 /// Where the first picture ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FrameEnd {
+    /// Not found yet.
     #[default]
     Unknown,
     /// Before this offset in the file.

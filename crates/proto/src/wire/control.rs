@@ -25,7 +25,7 @@ mod values;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use ipnet::IpNet;
 
 pub use self::error::ControlError;
