@@ -8,7 +8,7 @@ use roadweave_identity::PublicKey;
 use roadweave_tunnel::Peer;
 use serde::{Deserialize, Serialize};
 
-use crate::destinations::{AllowedDestination, default_denied};
+use crate::destinations::{AllowedDestination, default_denied, validate_destinations};
 use crate::fleet::FleetFields;
 use crate::metrics::MetricsFields;
 use crate::packet_mark::PacketMarks;
@@ -19,9 +19,7 @@ use crate::server::{default_addresses, default_masquerade};
 use crate::streams::AnchorStreams;
 use crate::transport::TransportFields;
 use crate::tun::TunFields;
-use crate::values::{
-    ClientConnections, RateMbps, listen, networks, state_directory, validate_networks,
-};
+use crate::values::{ClientConnections, RateMbps, listen, networks, state_directory};
 use crate::{Fault, Validate};
 
 /// The configuration file of an anchor, which holds one tenant's inner addresses.
@@ -131,9 +129,7 @@ impl Validate for AnchorFile {
                            such as addresses = [\"10.77.0.1/16\"]";
             return Err(Fault::new("addresses", message));
         }
-        validate_networks("deny_destinations", &self.deny_destinations)?;
-        let allowed: Vec<IpNet> = self.allow_destinations.iter().map(|to| to.network).collect();
-        validate_networks("allow_destinations", &allowed)?;
+        validate_destinations(&self.deny_destinations, &self.allow_destinations)?;
         self.streams.iter().try_for_each(AnchorStreams::validate)?;
         self.fleet.validate()?;
         self.transport.validate()?;

@@ -7,6 +7,9 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use crate::Fault;
+use crate::values::validate_networks;
+
 /// An exception from denied destinations: `address`, `prefix` or `address:port`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -58,6 +61,16 @@ impl fmt::Display for AllowedDestination {
             None => write!(f, "{}", self.network),
         }
     }
+}
+
+/// Validates the lists of destinations that clients may not reach, and of exceptions.
+pub(crate) fn validate_destinations(
+    denied: &[IpNet],
+    allowed: &[AllowedDestination],
+) -> Result<(), Fault> {
+    validate_networks("deny_destinations", denied)?;
+    let allowed: Vec<IpNet> = allowed.iter().map(|to| to.network).collect();
+    validate_networks("allow_destinations", &allowed)
 }
 
 /// Link-local addresses, and those of clouds' metadata services, which hold secrets.

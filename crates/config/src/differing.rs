@@ -18,7 +18,6 @@ pub fn differing<T: Serialize>(old: &T, new: &T) -> BTreeSet<String> {
     names.filter(|name| old.get(*name) != new.get(*name)).cloned().collect()
 }
 
-/// All leaves of a file, with the documentation's names: elements of a list of tables share names.
 pub(crate) fn flatten(
     prefix: &str,
     value: &toml::Value,

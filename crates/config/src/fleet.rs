@@ -29,7 +29,7 @@ pub struct FleetFields {
     pub accept: Vec<IpNet>,
 }
 
-/// The shortest prefix of an accepted network: a wider one is never behind boxes only.
+/// A wider network is never behind boxes only.
 const ACCEPT_LENGTH_MIN: u8 = 8;
 
 impl ProxyFleetFields {

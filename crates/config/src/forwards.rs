@@ -69,7 +69,6 @@ impl ForwardFields {
         same.map(IpNet::trunc).collect()
     }
 
-    /// The first port that both forwards share, with a common protocol.
     fn shared(&self, other: &Self) -> Option<u16> {
         let (tcp, udp) = (self.protocol.has_tcp(), self.protocol.has_udp());
         let same = tcp && other.protocol.has_tcp() || udp && other.protocol.has_udp();
@@ -78,7 +77,6 @@ impl ForwardFields {
         (same && first <= *mine.end().min(others.end())).then_some(first)
     }
 
-    /// The first of this machine's own ports among its ports, with that port's field.
     fn taken<'a>(&self, own: &OwnPorts<'a>) -> Option<(u16, &'a str)> {
         let of = |has: bool, ports: &[(u16, &'a str)]| {
             ports.iter().copied().find(|(port, _)| has && self.ports().contains(port))
@@ -86,7 +84,6 @@ impl ForwardFields {
         of(self.protocol.has_tcp(), &own.tcp).or_else(|| of(self.protocol.has_udp(), &own.udp))
     }
 
-    /// A fault of this forward alone: the field, and what to write.
     fn fault(&self, peers: &[PeerFields], own: &OwnPorts<'_>) -> Option<(&'static str, String)> {
         for (field, ports) in [("port", self.ports()), ("to_port", self.to_ports())] {
             if *ports.start() == 0 || ports.is_empty() {
@@ -121,7 +118,6 @@ pub(crate) struct OwnPorts<'a> {
     pub(crate) udp: Vec<(u16, &'a str)>,
 }
 
-/// Validates each forward, and that no port has two targets.
 pub(crate) fn validate_forwards(
     forwards: &[ForwardFields],
     peers: &[PeerFields],

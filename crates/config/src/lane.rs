@@ -280,7 +280,10 @@ pub fn validate_lanes(names: LaneNames, lanes: &[LaneFields]) -> Result<(), Faul
     Ok(())
 }
 
-pub(crate) fn validate_without_uplinks(lanes: &[LaneFields]) -> Result<(), Fault> {
+/// Validates the lanes of a server or a proxy, which have no uplinks.
+pub(crate) fn validate_served_lanes(lanes: &[LaneFields]) -> Result<(), Fault> {
+    validate_lanes(LaneNames::PRODUCT, lanes)?;
+    validate_deadlines(lanes)?;
     for (position, lane) in lanes.iter().enumerate() {
         if lane.strategy.get().uplink().is_some() {
             let message = format!(

@@ -101,7 +101,6 @@ fn find<'a>(table: &'a Table, field: &str) -> Option<&'a Value> {
     }
 }
 
-/// Whether the fault at `field` is in `table`.
 fn find_top(table: &Table, field: &str) -> bool {
     FIELDS.iter().any(|known| field.starts_with(known) && find(table, known).is_some())
 }
@@ -141,7 +140,6 @@ mod tests {
         assert_eq!(some.file.uplinks.exclude, ["eth1"]);
         assert_eq!((some.file.lanes.len(), some.file.uplinks.local), (1, LocalNetworks::None));
         assert_eq!(some.pinned, ["uplinks.policies"]);
-        // Equal values are no drift.
         let same = merged(&policy("eth9"), &remote).expect("taken");
         assert_eq!(same.pinned, [""; 0]);
     }
@@ -183,7 +181,6 @@ mod tests {
         // Each is valid alone, but not together.
         let lane = "[[lanes]]\nname = \"a\"\nstrategy = \"single:wwan0\"\n";
         check("[uplinks]\nexclude = [\"wwan0\"]", lane, &[name, "line 3", "wwan0"]);
-        // The file's own faults come first.
         let error = merged("lanes = 1", "lanes = 2").expect_err("refused");
         assert!(error.contains("client.toml"), "{error}");
     }

@@ -27,7 +27,6 @@ fn add<T: DeserializeOwned>(path: &mut Vec<&'static str>, names: &mut Vec<String
     }
 }
 
-/// Follows `path`, and gets the fields of the table there.
 struct Probe<'a> {
     path: &'a [&'static str],
     fields: &'a mut &'static [&'static str],

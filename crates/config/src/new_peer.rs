@@ -102,8 +102,6 @@ fn next_addresses(server: &ServerFile) -> Result<Vec<IpNet>, String> {
     server.addresses.iter().map(next).collect()
 }
 
-/// The first free address of `network`, without its owner's, those in `taken`, and its first and
-/// last.
 fn next_address(network: &IpNet, taken: &[IpNet]) -> Option<IpAddr> {
     let own = IpNet::from(network.addr());
     let (first, last) = (number(network.network()), number(network.broadcast()));
@@ -165,7 +163,6 @@ pub fn add_client(
         Ok(text)
     });
     if let (Err(_), Some(target), true) = (&changed, target, is_written) {
-        // No server knows the key in it.
         let _ = fs::remove_file(target);
     }
     changed?;
@@ -274,7 +271,6 @@ mod tests {
     const SERVER: &str = "listen = \"[::]:4433\" # mine\naddresses = [\"10.77.0.1/16\", \"fd77::1/64\"]\n\n\
                           [tun]\nname = \"rws\"\n";
 
-    /// A folder with a server's file of this text.
     fn folder_with(text: &str) -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("server.toml");

@@ -75,7 +75,6 @@ pub(crate) fn expired_peers(peers: &[PeerFields], now_unix: u64) -> Vec<String> 
     expired.collect()
 }
 
-/// Validates a list of peers: each alone, and against earlier ones.
 pub(crate) struct PeersCheck<'a> {
     list: &'static str,
     own_key: Option<PublicKey>,

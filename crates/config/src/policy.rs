@@ -34,7 +34,6 @@ pub struct PolicyFields {
     pub technology: Option<Technology>,
 }
 
-/// Megabytes.
 type Cap = Within<1, { Caps::MB_MAX as i64 }>;
 
 /// Limits of a metered uplink.
@@ -64,7 +63,6 @@ impl PolicyFields {
         self.name.as_deref().unwrap_or("*")
     }
 
-    /// Whether it applies to an uplink; a condition on what is unknown of the uplink fails.
     pub(crate) fn fits(&self, uplink: &UplinkTraits) -> bool {
         let device = |pattern| uplink.device.is_some_and(|device| glob(pattern, device));
         let iccid = |number| uplink.iccid.is_some_and(|iccid| bare(iccid) == bare(number));
@@ -73,7 +71,6 @@ impl PolicyFields {
             && self.iccid.as_deref().is_none_or(iccid)
     }
 
-    /// Whether it applies to all uplinks that `other` applies to.
     fn covers(&self, other: &Self) -> bool {
         let iccids = (self.iccid.as_deref().map(bare), other.iccid.as_deref().map(bare));
         (self.name() == "*" || self.name() == other.name())
@@ -249,7 +246,6 @@ fn bare(iccid: &str) -> &str {
     iccid.trim_end_matches(['F', 'f'])
 }
 
-/// Validates that each policy can match some uplink.
 pub(crate) fn validate_policies(policies: &[PolicyFields]) -> Result<(), Fault> {
     for (position, policy) in policies.iter().enumerate() {
         let at = |field: &str| format!("uplinks.policies.{position}{field}");

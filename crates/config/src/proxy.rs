@@ -9,9 +9,7 @@ use roadweave_tunnel::{ProxyConfig, ProxyTenant, TENANTS_MAX};
 use serde::{Deserialize, Serialize};
 
 use crate::fleet::ProxyFleetFields;
-use crate::lane::{
-    LaneFields, LaneNames, validate_deadlines, validate_lanes, validate_without_uplinks,
-};
+use crate::lane::{LaneFields, validate_served_lanes};
 use crate::metrics::MetricsFields;
 use crate::peers::{PeerFields, PeersCheck, expired_peers};
 use crate::secret::PrivateKey;
@@ -158,7 +156,6 @@ impl ProxyFile {
     }
 }
 
-/// Validates a tenant's name at `field`; clients sign it verbatim.
 pub(crate) fn validate_tenant_name(field: &str, name: &str) -> Result<(), Fault> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if (1..=roadweave_proto::wire::TENANT_MAX).contains(&name.len()) && name.chars().all(is_plain) {
@@ -178,9 +175,7 @@ impl Validate for ProxyFile {
         self.private_key.validate()?;
         self.transport.validate()?;
         self.limits.validate()?;
-        validate_lanes(LaneNames::PRODUCT, &self.lanes)?;
-        validate_deadlines(&self.lanes)?;
-        validate_without_uplinks(&self.lanes)?;
+        validate_served_lanes(&self.lanes)?;
         if let Some(streams) = &self.streams {
             streams.validate(&self.lanes)?;
         }

@@ -191,7 +191,6 @@ fn unreadable(path: &Path, source: io::Error) -> FileError {
     FileError::Denied { path: path.to_owned(), user, mend }
 }
 
-/// The name of this number in a file such as `/etc/passwd`, or the number.
 fn name(file: &str, number: u32) -> String {
     let number = number.to_string();
     let text = fs::read_to_string(file).unwrap_or_default();
@@ -227,7 +226,6 @@ fn find<'a, 'i>(table: &'a DeTable<'i>, name: &str) -> Option<&'a Spanned<DeValu
     table.iter().find(|(key, _)| key.get_ref() == name).map(|(_, value)| value)
 }
 
-/// `message`, behind the line and the column of what it is about. Both count from 1.
 fn with_position(text: &str, at: Option<usize>, message: &str) -> String {
     let Some(at) = at else { return message.to_owned() };
     let before = text.get(..at).unwrap_or(text);

@@ -1,7 +1,6 @@
 //! `router.toml`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
 
 use ipnet::IpNet;
 use roadweave_proto::Order;
@@ -122,7 +121,7 @@ impl RouterFile {
 
     /// The order of packets.
     pub fn order(&self) -> Order {
-        let max_buffer = Duration::from_millis(self.max_buffer_ms.get().unsigned_abs());
+        let max_buffer = self.max_buffer_ms.millis();
         match self.ordering {
             RouterOrdering::Pass => Order::Pass,
             RouterOrdering::Reorder => Order::Reorder { max_buffer },
@@ -229,7 +228,6 @@ impl Validate for RouterFile {
     }
 }
 
-/// The first two networks of both lists that overlap.
 fn overlap<'a>(left: &'a [IpNet], right: &'a [IpNet]) -> Option<(&'a IpNet, &'a IpNet)> {
     let pairs = left.iter().flat_map(|one| right.iter().map(move |other| (one, other)));
     pairs.into_iter().find(|(one, other)| one.contains(*other) || other.contains(*one))

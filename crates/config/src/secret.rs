@@ -176,7 +176,6 @@ mod tests {
     #[test]
     fn a_private_file_of_root_is_for_the_group_of_a_folder_that_lets_only_that_in() {
         let folder = tempfile::tempdir().expect("a folder");
-        // Only root can give a folder away.
         if chown(folder.path(), None, Some(65_534)).is_err() {
             return;
         }

@@ -6,12 +6,10 @@ use std::path::PathBuf;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::destinations::{AllowedDestination, default_denied};
+use crate::destinations::{AllowedDestination, default_denied, validate_destinations};
 use crate::fleet::FleetFields;
 use crate::forwards::{ForwardFields, OwnPorts, validate_forwards};
-use crate::lane::{
-    LaneFields, LaneNames, validate_deadlines, validate_lanes, validate_without_uplinks,
-};
+use crate::lane::{LaneFields, validate_served_lanes};
 use crate::metrics::MetricsFields;
 use crate::packet_mark::PacketMarks;
 use crate::peers::{PeerFields, PeersCheck, expired_peers};
@@ -22,7 +20,6 @@ use crate::transport::TransportFields;
 use crate::tun::TunFields;
 use crate::values::{
     ClientConnections, ClientMemoryMb, Within, known_networks, listen, networks, state_directory,
-    validate_networks,
 };
 use crate::{Fault, Validate};
 
@@ -165,16 +162,12 @@ impl Validate for ServerFile {
                            such as addresses = [\"10.77.0.1/16\"]";
             return Err(Fault::new("addresses", message));
         }
-        validate_networks("deny_destinations", &self.deny_destinations)?;
-        let allowed: Vec<IpNet> = self.allow_destinations.iter().map(|to| to.network).collect();
-        validate_networks("allow_destinations", &allowed)?;
+        validate_destinations(&self.deny_destinations, &self.allow_destinations)?;
         self.fleet.validate()?;
         self.transport.validate()?;
         self.limits.validate()?;
         self.limits.validate_shards(self.shards)?;
-        validate_lanes(LaneNames::PRODUCT, &self.lanes)?;
-        validate_deadlines(&self.lanes)?;
-        validate_without_uplinks(&self.lanes)?;
+        validate_served_lanes(&self.lanes)?;
         if let Some(streams) = &self.streams {
             streams.validate(&self.lanes)?;
         }

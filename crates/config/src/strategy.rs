@@ -13,7 +13,6 @@ pub struct StrategyName {
     pub(crate) insurance_percent: u8,
 }
 
-/// Earlier names with their lane's patience and insurance percentage.
 const EARLIER: [(&str, bool, u8); 3] =
     [("xnc-patient", true, 0), ("xnc-ordered", true, 0), ("xnc-insured", false, 25)];
 

@@ -157,7 +157,6 @@ fn to_config(
     StreamsConfig { lane, streams_max: connections_max.get() as usize, head }
 }
 
-/// Validates that a lane is left for the streams.
 fn validate_place(lanes: &[LaneFields]) -> Result<(), Fault> {
     let name = StreamsConfig::default().lane.name;
     if let Some(position) = lanes.iter().position(|lane| lane.name == name) {
@@ -209,7 +208,6 @@ impl ProxyStreams {
         validate_place(lanes)
     }
 
-    /// How streams are relayed beside these lanes; without a section, if a lane is left for them.
     pub(crate) fn to_config(of: Option<&Self>, lanes: &[LaneFields]) -> Option<StreamsConfig> {
         let StreamsConfig { lane, streams_max, head } = StreamsConfig::default();
         match of {

@@ -120,7 +120,6 @@ fn a_lane_is_patient_and_insured_as_its_file_says() {
     };
     assert_eq!(lane(""), (false, 0));
     assert_eq!(lane("patient = true\ninsurance_percent = 30"), (true, 30));
-    // Earlier names are equivalent.
     assert_eq!(lane("strategy = \"xnc-insured\""), (false, 25));
     assert_eq!(lane("strategy = \"xnc-insured\"\ninsurance_percent = 30"), (false, 30));
     for name in ["xnc-patient", "xnc-ordered"] {
@@ -275,7 +274,6 @@ fn private_keys_are_not_shown() {
     assert!(shown.contains("private_key: (hidden)"), "{shown}");
 }
 
-/// The first two columns of the tables in `text` whose first column is code.
 fn table_of(text: &str) -> BTreeMap<&str, &str> {
     text.lines()
         .filter_map(|line| {
@@ -324,7 +322,6 @@ fn the_recipes_are_files_that_work() {
 
 const METRICS: &str = "metrics = { listen = \"127.0.0.1:9474\" }\n";
 
-/// Checks that the tables of `section` name `fields`, with the defaults that are in `files`.
 pub(crate) fn check_documented(section: &str, fields: BTreeSet<String>, files: &[toml::Value]) {
     let documented = table_of(section);
     assert_eq!(documented.keys().copied().collect::<Vec<_>>(), Vec::from_iter(&fields));
@@ -344,7 +341,6 @@ fn the_documentation_names_every_field_with_its_default() {
     let (section, _) = text.split_once("## Strategies").expect("a section of its own");
     let mut fields = BTreeSet::from_iter(field_names::<ClientFile>());
     fields.extend(field_names::<ServerFile>());
-    // They have the fields of `server`.
     fields.retain(|name| !name.starts_with("proxies.") && name != "peers.tenant");
     fields.insert("proxies".to_owned());
     let tables = "[[lanes]]\n[streams]\n";

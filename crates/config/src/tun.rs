@@ -68,5 +68,4 @@ impl<M: Copy + Into<i64>> TunFields<M> {
     }
 }
 
-/// IFNAMSIZ without the closing zero.
 const TUN_NAME_MAX: usize = 15;

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::*;
 use crate::field_names;
 use crate::tests::{check_broken, check_documented, read};
