@@ -36,7 +36,6 @@ use crate::watcher::{Seen, Watcher};
 
 const BODY_MAX: usize = 4 * 1024;
 const BODY_WAIT: Duration = Duration::from_secs(5);
-/// Changes waiting for the client's answer.
 const CHANGES_MAX: usize = 2;
 const LIST_MAX: usize = 64;
 
@@ -158,7 +157,6 @@ impl Api {
             json!({ "name": name, "shown": shown(name), "strategy": strategy })
         });
         let now = json!({
-            // If it changes, sample numbers begin again.
             "run": self.run,
             "now_ms": now_ms,
             "read_only": self.read_only,
@@ -194,7 +192,6 @@ impl Api {
         self.change(move || local::set_strategy(&socket, &change)).await
     }
 
-    /// Runs `ask` in a thread that may block.
     async fn change(
         &self,
         ask: impl FnOnce() -> Result<Option<String>, RequestError> + Send + 'static,

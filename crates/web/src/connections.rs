@@ -21,7 +21,6 @@ pub(crate) struct Connections(Arc<Mutex<Places>>);
 
 #[derive(Debug, Default)]
 struct Places {
-    /// By number: the oldest first.
     all: BTreeMap<u64, Entry>,
     count: u64,
 }
@@ -74,7 +73,6 @@ impl Connections {
 }
 
 impl Place {
-    /// The connection has shown the token and keeps its place.
     pub(crate) fn is_known(&self) {
         if let Some(entry) = self.all.lock().all.get_mut(&self.number) {
             entry.is_known = true;
@@ -117,7 +115,6 @@ mod tests {
         let take = |last| connections.take(address(last)).expect("there is room");
         let crew = take(1);
         crew.is_known();
-        // The crew's address: its own connections give way first.
         let same: Vec<Place> = (0..20).map(|_| take(1)).collect();
         assert_eq!(numbers(&connections), [&[1], &(15..=21).collect::<Vec<u64>>()[..]].concat());
         let others: Vec<Place> = (2..20).map(take).collect();

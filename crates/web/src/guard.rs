@@ -86,7 +86,6 @@ fn is_foreign(parts: &Parts) -> bool {
     !site.is_ok_and(|site| site.is_none_or(is_ours)) || !origin.is_none_or(is_here)
 }
 
-/// The value of a field; an error if it occurs twice.
 fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, ()> {
     let mut all = headers.get_all(name).iter();
     let first = all.next();

@@ -7,7 +7,6 @@ use crate::guard::{Answer, answer};
 
 include!(concat!(env!("OUT_DIR"), "/files.rs"));
 
-/// Shown if no page was built.
 const UNBUILT: &[u8] = b"<!doctype html>
 <html lang=\"en\">
 <meta charset=\"utf-8\">

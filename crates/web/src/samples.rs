@@ -31,7 +31,6 @@ struct Sample {
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Rows<'a> {
-    /// Rows refer to links by index.
     names: Vec<&'a str>,
     rows: Vec<Row>,
 }
@@ -46,7 +45,6 @@ struct Row(u64, u64, Option<[u64; 2]>, Option<u64>, Vec<LinkRow>);
 struct LinkRow(usize, u64, u64, Option<f32>, u16, bool);
 
 impl Samples {
-    /// Keeps the state of `history`; `at` is the time since the start of the program.
     pub(crate) fn keep(&mut self, at: Duration, history: &History) {
         self.count += 1;
         let role = history.status.as_ref().map(|status| &status.role);
@@ -77,7 +75,6 @@ impl Samples {
         known.map_or_else(|| name.into(), Arc::clone)
     }
 
-    /// The samples with numbers above `after`.
     pub(crate) fn after(&self, after: u64) -> Rows<'_> {
         let mut names: Vec<&str> = Vec::new();
         let mut rows = Vec::new();
@@ -98,7 +95,6 @@ impl Samples {
 }
 
 impl LinkRow {
-    /// The row of a link without a place yet.
     fn of(link: &Link) -> Self {
         let round_trip_ms = ((link.round_trip_ms * 10.0).round() / 10.0) as f32;
         let loss_permille = (link.loss * 1e3).round().clamp(0.0, 1e3) as u16;

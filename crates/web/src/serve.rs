@@ -28,15 +28,12 @@ use crate::place::Place;
 use crate::token::{Check, Token};
 use crate::watcher::Watcher;
 
-/// Timeout of a request head, and of a silent connection.
 const HEAD_WAIT: Duration = Duration::from_secs(5);
 const HEAD_MAX: usize = 16 * 1024;
 const FIELDS_MAX: usize = 64;
 /// Time limit of a connection; browsers open the next one.
 const CONNECTION_MAX: Duration = Duration::from_secs(60);
-/// Timeout of the last answer, for slow readers.
 const LAST_MAX: Duration = Duration::from_secs(10);
-/// Interval of checking the address and the uplinks.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Serves until a signal. Errors are not final: another start may succeed.

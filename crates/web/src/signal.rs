@@ -5,7 +5,6 @@ use std::fs;
 
 const WIRELESS: &str = "/proc/net/wireless";
 
-/// By interface, dBm.
 pub(crate) fn levels() -> BTreeMap<String, i32> {
     parse(&fs::read_to_string(WIRELESS).unwrap_or_default())
 }

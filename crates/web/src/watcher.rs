@@ -16,9 +16,7 @@ use roadweave_proto::Technology;
 use crate::samples::Samples;
 use crate::signal;
 
-/// Interval while the page is open.
 pub(crate) const WATCHED: Duration = Duration::from_millis(200);
-/// Interval otherwise.
 const UNWATCHED: Duration = Duration::from_secs(1);
 /// The page counts as open for this long after a request.
 const LOOK: Duration = Duration::from_millis(1_500);
@@ -42,9 +40,7 @@ struct Shared {
 pub(crate) struct Seen {
     pub(crate) history: History,
     pub(crate) samples: Samples,
-    /// By uplink.
     pub(crate) technologies: BTreeMap<String, Option<Technology>>,
-    /// By uplink, dBm.
     pub(crate) levels: BTreeMap<String, i32>,
 }
 
@@ -68,7 +64,6 @@ impl Watcher {
         self.shared.lock()
     }
 
-    /// The page is open: read more often for a while.
     pub(crate) fn look(&self) {
         let was_watched = self.shared.is_watched();
         self.shared.looked_ms.store(self.elapsed_ms().max(1), Ordering::Release);
@@ -77,7 +72,6 @@ impl Watcher {
         }
     }
 
-    /// Milliseconds since the start; the time of samples.
     pub(crate) fn elapsed_ms(&self) -> u64 {
         self.shared.elapsed_ms()
     }

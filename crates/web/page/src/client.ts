@@ -44,7 +44,6 @@ export interface State {
   age_ms: number | null;
   name: string | null;
   role: string | null;
-  uptime_s: number | null;
   session: string | null;
   no_session: string | null;
   target_bps: number | null;
