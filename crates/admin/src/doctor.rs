@@ -43,7 +43,6 @@ roadweave_proto::named! {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Check {
-    /// The word of the check, with the uplink or the server where there are several.
     name: String,
     verdict: Verdict,
     what: String,

@@ -88,7 +88,6 @@ impl HooksArgs {
         Ok(())
     }
 
-    /// Runs the program for a change; `false` if a signal ends this program.
     fn tell(&self, folder: &Path, change: &Change, signals: &mut Signals) -> bool {
         let name = match change {
             Change::Join(_) => "join",

@@ -93,7 +93,6 @@ impl ModemsArgs {
     }
 }
 
-/// Reads once; `None` when a signal arrives meanwhile.
 fn read(mut reader: Reader, signals: &mut Signals) -> Result<Option<(Reader, Reading)>> {
     let (sender, receiver) = channel();
     // In a thread: a silent bus, or a device whose driver hangs, blocks without end.
@@ -120,7 +119,6 @@ fn parse_port(text: &str) -> Result<(String, PathBuf), String> {
     Ok((name.to_owned(), port.into()))
 }
 
-/// Current problems; each is printed once while it lasts.
 #[derive(Debug, Default)]
 struct Complaints(BTreeSet<String>);
 
@@ -137,6 +135,5 @@ impl Complaints {
 }
 
 const INTERVAL: Duration = Duration::from_secs(5);
-/// More than the bus and then the slowest modem take.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(200);

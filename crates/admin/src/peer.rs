@@ -158,7 +158,6 @@ impl AddArgs {
         Ok(out::line(taken?)?)
     }
 
-    /// The path of the client's file, which must not exist.
     fn target(&self) -> Result<PathBuf> {
         let plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
         let target = match &self.out {
@@ -206,7 +205,6 @@ fn remove(place: &ServerPlace, name: &str) -> Result<()> {
     Ok(out::line(taken?)?)
 }
 
-/// Makes a running server reload its file; returns the outcome as text.
 fn take_up(place: &ServerPlace) -> Result<String> {
     let socket = place.socket()?;
     let runs_later = |why: String| Ok(format!("{why}: it counts from the server's next start"));

@@ -111,7 +111,6 @@ impl QlogArgs {
     }
 }
 
-/// A moment on this run's clock and on the system's.
 #[derive(Clone, Copy, Debug)]
 struct Now {
     run: Duration,
@@ -122,7 +121,6 @@ struct Log {
     files: Files,
     peer: Option<String>,
     sessions_max: usize,
-    /// By name and key of the peer.
     sessions: BTreeMap<(String, String), Written>,
     /// Whether the instance has been read or found gone: sessions from then on are new.
     has_read: bool,
@@ -133,7 +131,6 @@ struct Written {
     trace: Trace,
     part: Option<Part>,
     parts: u64,
-    /// Readings that are in no file; the next one reports them.
     lost: u64,
 }
 
@@ -239,7 +236,6 @@ fn sessions(status: &Status) -> Result<(&'static str, &[SessionStatus])> {
     }
 }
 
-/// Why a session ended, if the instance says so.
 fn reason(status: &Status, (peer, public_key): &(String, String)) -> Option<String> {
     match &status.role {
         RoleStatus::Client(client) => client.no_session.clone(),

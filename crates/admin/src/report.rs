@@ -46,7 +46,6 @@ pub struct ReportArgs {
 }
 
 const LOG_MAX: u64 = 256 << 10;
-/// Bytes; thousands of peers need less.
 const CONFIG_MAX: u64 = 16 << 20;
 
 impl ReportArgs {
@@ -121,7 +120,6 @@ fn version() -> String {
     )
 }
 
-/// An error message about the configuration file may quote it.
 fn without_quotations(mut found: Value) -> Value {
     for check in found["checks"].as_array_mut().into_iter().flatten() {
         if check["name"] == "config"
@@ -133,7 +131,6 @@ fn without_quotations(mut found: Value) -> Value {
     found
 }
 
-/// Refuses pipes and devices, which may have no end.
 fn regular(path: &Path) -> Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(openat(CWD, path, flags, Mode::empty()).context("cannot be opened")?);

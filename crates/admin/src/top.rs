@@ -33,7 +33,6 @@ use rustix::io::Errno;
 use self::cursor::Cursor;
 use self::reader::{INTERVAL, Reader};
 
-/// Longest wait of a key and of a signal.
 const KEYS: Duration = Duration::from_millis(100);
 
 /// Shows a running client or server on one screen, for a crew

@@ -24,14 +24,12 @@ pub(super) struct FileFacts {
     pub(super) mode: Option<u32>,
     /// The user that clients and servers run as, known once one has run.
     pub(super) runs_as: Option<u32>,
-    /// Seconds since 1970.
     pub(super) written: Option<u64>,
     pub(super) has_key: bool,
     /// The state directory, and its owner or why that is not known.
     pub(super) state: Option<(PathBuf, Result<Ownership, String>)>,
 }
 
-/// User ID and mode.
 pub(super) type Ownership = (u32, u32);
 
 #[derive(Clone, Debug)]
@@ -47,7 +45,6 @@ pub(super) struct MachineFacts {
     pub(super) crypto_bps: Option<u64>,
     /// `None` on processors other than x86-64 and AArch64.
     pub(super) has_aes: Option<bool>,
-    /// Foreign chains that overwrite mark bits used by the role of the file.
     pub(super) overwriting: Vec<Overwriting>,
 }
 
@@ -63,9 +60,7 @@ pub(super) struct ClientFacts {
     pub(super) servers: Vec<(String, Result<Vec<IpAddr>, String>)>,
     pub(super) missing: Vec<String>,
     pub(super) uplinks: Vec<UplinkFacts>,
-    /// Lane name and `deadline_ms`.
     pub(super) deadlines: Vec<(String, Duration)>,
-    /// The consequence, if the file names neither uplinks nor the inside.
     pub(super) unnamed: Option<&'static str>,
     pub(super) unread: Option<String>,
 }

@@ -80,7 +80,6 @@ fn read(path: &Path) -> Result<(RoleFacts, u32, bool, PathBuf), FileError> {
     Ok((role, used, has_key, file.state_directory))
 }
 
-/// `used`: the mark bits that the role of the file uses.
 fn machine(used: u32) -> MachineFacts {
     let clock = ClockReading::take();
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -278,7 +277,7 @@ const TRIAL: Duration = Duration::from_millis(40);
 const PACKET: usize = 1_200;
 
 /// Bits a second that the faster of QUIC's ciphers seals on one processor.
-pub(super) fn crypto_bps() -> Option<u64> {
+fn crypto_bps() -> Option<u64> {
     [&AES_128_GCM, &CHACHA20_POLY1305].into_iter().filter_map(cipher_bps).max()
 }
 

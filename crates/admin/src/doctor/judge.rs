@@ -199,7 +199,6 @@ fn of_client(client: &ClientFacts, machine: &MachineFacts) -> Vec<Check> {
     checks
 }
 
-/// Whether the lanes can meet their deadlines; `None` if no server answered.
 fn deadlines(client: &ClientFacts) -> Option<Check> {
     let probes = client.uplinks.iter().flat_map(|uplink| &uplink.probes);
     let answered = probes.filter_map(|probe| match probe.outcome {

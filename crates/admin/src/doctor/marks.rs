@@ -8,14 +8,11 @@ use serde_json::Value;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Overwriting {
-    /// Family, table and chain.
     pub(super) place: String,
     pub(super) bits: u32,
-    /// The bits of them that Roadweave uses.
     pub(super) ours: u32,
 }
 
-/// The chains in the output of `nft --json list ruleset` that overwrite the bits `used`.
 pub(super) fn in_ruleset(ruleset: &Value, used: u32) -> Vec<Overwriting> {
     let objects = ruleset["nftables"].as_array().map(Vec::as_slice).unwrap_or_default();
     let rules = objects.iter().map(|object| &object["rule"]);
@@ -80,7 +77,6 @@ fn copied(mangle: &Value) -> u32 {
     }
 }
 
-/// The bits of the packet's mark and of the connection's in a value.
 fn sources(value: &Value) -> [u32; 2] {
     if is_mark(value, "meta") {
         return [u32::MAX, 0];

@@ -57,7 +57,6 @@ struct Probing {
 }
 
 impl Probing {
-    /// Tries the shortest length, then the longest, and only if that fails bisects between them.
     fn run(mut self, mtu: u32) -> ProbeOutcome {
         let sizes = sizes(mtu);
         let mut failed = None;
@@ -158,7 +157,6 @@ mod tests {
         [&[0x80, 0, 0, 0, 0, 8][..], own_id, &[16], server_id, &[0, 0, 0, 1]].concat()
     }
 
-    /// A server that answers probes of at most `longest` bytes, ten times a second as ours does.
     fn server(longest: usize, answer: impl Fn(&[u8]) -> Vec<u8> + Send + 'static) -> SocketAddr {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap();

@@ -31,9 +31,7 @@ pub(super) struct Session {
 
 roadweave_proto::named! {
     UplinkState {
-        /// A path over it carries packets.
         Up = "up",
-        /// No path over it answers.
         Down = "down",
         /// Paused, standby, or its daily or monthly cap is used up.
         HeldBack = "held-back",
@@ -46,7 +44,6 @@ roadweave_proto::named! {
 pub(super) enum Change {
     /// Also when the addresses, the server or the TUN changed.
     Join(Session),
-    /// With the session that ended.
     Leave(Session),
     Uplink(String, UplinkState),
 }
@@ -60,7 +57,6 @@ struct State {
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     read: State,
-    /// Equal in two readings in a row.
     settled: State,
     told: State,
     /// The client's start, seconds on the clock of the readings.
@@ -101,7 +97,6 @@ impl Changes {
         true
     }
 
-    /// The next change, which counts as reported from then on.
     pub(super) fn next(&mut self) -> Option<Change> {
         if self.told.session != self.settled.session {
             let before = std::mem::replace(&mut self.told.session, self.settled.session.clone());

@@ -49,7 +49,6 @@ pub(super) fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>, String>
     Ok(Some(path))
 }
 
-/// Checks that only root and this user can change a file or a folder above it.
 fn check(path: &Path) -> Result<(), String> {
     for part in path.ancestors() {
         let there = fs::metadata(part).map_err(|error| format!("{}: {error}", part.display()))?;

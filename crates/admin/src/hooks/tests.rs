@@ -10,7 +10,6 @@ use super::changes::UplinkState;
 use super::*;
 use crate::tests;
 
-/// A client after `seconds`, with a name and the status of its path for each uplink.
 fn client(seconds: f64, server: Option<&str>, uplinks: &[(&str, &str)]) -> Value {
     let paths: Vec<_> = uplinks.iter().map(|(name, status)| (0, *name, *status)).collect();
     let mut client = tests::client(&paths);
@@ -24,13 +23,11 @@ fn client(seconds: f64, server: Option<&str>, uplinks: &[(&str, &str)]) -> Value
     client
 }
 
-/// The changes after `times` readings, as words; the clock is the client's uptime.
 fn told(changes: &mut Changes, status: Option<&Value>, times: usize) -> Vec<String> {
     let now = status.and_then(|status| status["uptime_seconds"].as_f64());
     told_at(changes, now.unwrap_or(0.0), status, times)
 }
 
-/// The changes after `times` readings at `now` seconds.
 fn told_at(changes: &mut Changes, now: f64, status: Option<&Value>, times: usize) -> Vec<String> {
     let status = status.map(|value| serde_json::from_value::<Status>(value.clone()).unwrap());
     for _ in 0..times {

@@ -49,7 +49,6 @@ pub(super) fn facts(path: &Path) -> Result<ModemFacts, String> {
 #[derive(Debug)]
 struct Port {
     device: File,
-    /// The settings to restore, if it is a terminal.
     before: Option<Termios>,
     line: Vec<u8>,
 }
@@ -86,7 +85,6 @@ impl Port {
         Ok(Self { device, before, line: Vec::new() })
     }
 
-    /// The lines that answer `command`; `None` if the modem refuses it.
     fn ask(&mut self, command: &str, deadline: Instant) -> Result<Option<Vec<String>>, String> {
         // A few bytes fit into any buffer, unless the device takes none.
         match self.device.write(format!("{command}\r").as_bytes()) {
@@ -192,12 +190,10 @@ const QUESTIONS: &[&[&str]] = &[
     &["AT+QENG=\"servingcell\""],
 ];
 const HELD: &str = "another program has it";
-/// No modem, or it hangs.
 pub(super) const SILENT: &str = "it does not answer AT commands";
 const GONE: &str = "it is gone";
 const GREETING_TIMEOUT: Duration = Duration::from_secs(1);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
-/// For the whole dialogue.
 const DIALOGUE_TIMEOUT: Duration = Duration::from_secs(8);
 const LINE_MAX: usize = 512;
 const LINES_MAX: usize = 32;

@@ -15,7 +15,6 @@ use serde_json::{Value, json};
 use super::facts::{self, Modem};
 use super::program;
 
-/// The facts by interface; without `address` from the machine's bus.
 pub(super) fn modems(address: Option<&str>) -> Result<BTreeMap<String, ModemFacts>, String> {
     let manager = Manager { address };
     let objects = manager.call(ROOT, "org.freedesktop.DBus.ObjectManager", &["GetManagedObjects"]);
@@ -90,7 +89,6 @@ fn plain(value: Value) -> Value {
 }
 
 const PROGRAM: &str = "busctl";
-/// busctl's timeout of an answer.
 const TIMEOUT: &str = "--timeout=5";
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 const NAME: &str = "org.freedesktop.ModemManager1";

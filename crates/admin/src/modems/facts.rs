@@ -54,7 +54,6 @@ fn interface(value: &Value) -> Option<String> {
     is_interface(name).then(|| name.to_owned())
 }
 
-/// Whether the kernel could have given this name.
 pub(super) fn is_interface(name: &str) -> bool {
     let is_letter = |byte: u8| byte.is_ascii_graphic() && byte != b'/';
     let is_name = (1..=INTERFACE_MAX).contains(&name.len()) && name.bytes().all(is_letter);
@@ -91,7 +90,6 @@ pub(super) fn best(cells: [bool; 4]) -> Option<&'static str> {
     }
 }
 
-/// The number of a SIM, if it may be shown.
 pub(super) fn iccid(number: &Value) -> Option<String> {
     text(number).filter(|text| text.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use roadweave_device::wait_readable;
 
-/// The output within `timeout`, or the first line of the complaint.
 pub(super) fn output(mut command: Command, timeout: Duration) -> Result<Vec<u8>, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

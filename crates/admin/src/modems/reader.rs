@@ -24,11 +24,9 @@ pub(super) struct Reading {
 
 #[derive(Debug, Default)]
 pub(super) struct Reader {
-    /// The bus address of ModemManager; `None`: the machine's.
     pub(super) bus: Option<String>,
     pub(super) root: PathBuf,
     pub(super) named: BTreeMap<String, PathBuf>,
-    /// Devices that took AT commands last time, by interface.
     pub(super) known: BTreeMap<String, PathBuf>,
     /// ModemManager has answered once: the modems belong to it, even while it is away.
     pub(super) has_manager: bool,
@@ -79,7 +77,6 @@ impl Reader {
     }
 }
 
-/// Asks the devices one after another, for at most [`ASK_MAX`]. The port is that of AT commands.
 fn ask(devices: &Devices, known: Option<&Path>) -> Result<(ModemFacts, Option<PathBuf>), String> {
     let mut ports: Vec<&PathBuf> = devices.serial.iter().collect();
     ports.sort_by_key(|port| known != Some(port.as_path()));
@@ -108,5 +105,4 @@ fn ask(devices: &Devices, known: Option<&Path>) -> Result<(ModemFacts, Option<Pa
     }
 }
 
-/// Limit of the devices of one modem, so that the facts of the others stay fresh.
 const ASK_MAX: Duration = Duration::from_secs(8);

@@ -16,7 +16,6 @@ use super::facts::is_interface;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Devices {
     pub(super) serial: Vec<PathBuf>,
-    /// For QMI or MBIM.
     pub(super) control: Option<PathBuf>,
 }
 

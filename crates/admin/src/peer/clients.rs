@@ -62,7 +62,6 @@ pub fn show(place: &ServerPlace, name: &str, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-/// The names of clients with a session; `None` if no server answers.
 struct Connected(Option<BTreeSet<String>>);
 
 impl Connected {
@@ -125,7 +124,6 @@ pub fn told(path: &Path, error: ChangeError) -> anyhow::Error {
     }
 }
 
-/// Only the comments above the entry go with it.
 pub fn without_peer(server: &ServerFile, text: &str, name: &str) -> Result<String, String> {
     let named = || (0..).zip(&server.peers).filter(|(_, peer)| peer.name == name);
     let position = match named().collect::<Vec<_>>()[..] {

@@ -25,9 +25,7 @@ use crate::hooks::program;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Of one file.
     pub(super) bytes_max: u64,
-    /// In the folder.
     pub(super) files_max: usize,
 }
 
@@ -44,9 +42,7 @@ pub(super) struct Files {
     path: PathBuf,
     limits: Limits,
     begun: u64,
-    /// Names of the files being written.
     open: BTreeSet<String>,
-    /// The last failure, until a file can be made again.
     failed: Option<Duration>,
     lost: u64,
     notices: VecDeque<String>,
@@ -126,7 +122,6 @@ impl Files {
         written.is_ok()
     }
 
-    /// The file is complete and may be removed when it is the oldest.
     pub(super) fn end(&mut self, part: Part) {
         self.open.remove(&part.name);
     }
@@ -169,7 +164,6 @@ impl Files {
         Ok(())
     }
 
-    /// This user's files with names of this form, the oldest first.
     fn own_names(&self) -> io::Result<BTreeSet<String>> {
         let mut names = BTreeSet::new();
         for entry in Dir::read_from(&self.folder)? {

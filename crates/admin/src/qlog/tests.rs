@@ -35,7 +35,6 @@ impl Run {
         Now { run, wall: UNIX_EPOCH + Duration::from_secs(1_790_000_000) + run }
     }
 
-    /// Reads this status a tenth of a second later.
     fn take(&mut self, status: &Value) {
         let status: Status = serde_json::from_value(status.clone()).unwrap();
         self.seconds += 0.1;
@@ -49,12 +48,10 @@ impl Run {
         paths.iter().map(|path| records(&fs::read(path).unwrap())).collect()
     }
 
-    /// The events of the newest file, from number `from` on.
     fn events(&self, from: usize) -> Vec<Value> {
         self.files().pop().unwrap().split_off(1 + from)
     }
 
-    /// The events that `change` of the status `before` causes.
     fn told(before: &Value, change: impl FnOnce(&mut Value)) -> Vec<Value> {
         let mut run = Self::new();
         run.take(before);
@@ -74,7 +71,6 @@ fn records(bytes: &[u8]) -> Vec<Value> {
     parts.map(|record| serde_json::from_slice(record).unwrap()).collect()
 }
 
-/// The names of the events, without their namespaces.
 fn names(events: &[Value]) -> String {
     let names =
         events.iter().map(|event| event["name"].as_str().unwrap().split_once(':').unwrap().1);

@@ -42,7 +42,6 @@ pub(super) enum UplinkState {
 
 pub(super) type Uplinks = BTreeMap<String, UplinkState>;
 
-/// Empty for a server.
 pub(super) fn uplinks(status: &Status) -> Uplinks {
     let RoleStatus::Client(client) = &status.role else { return Uplinks::new() };
     let all = client.uplinks.iter().map(|uplink| {
@@ -65,7 +64,6 @@ pub(super) struct Reading<'a> {
 
 #[derive(Clone, Debug)]
 pub(super) struct About {
-    /// `client` or `server`.
     pub(super) role: &'static str,
     pub(super) instance: String,
     /// Whether the session began during this run.
@@ -74,7 +72,6 @@ pub(super) struct About {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Beginning {
-    /// Number of the file within the session, from 1.
     pub(super) part: u64,
     /// Readings before it that are in no file.
     pub(super) readings_lost: u64,
@@ -85,14 +82,11 @@ pub(super) struct Trace {
     about: About,
     peer: String,
     group: String,
-    /// Time zero of all files of the session.
     zero: Now,
     told: Told,
-    /// Packets sent and received on each path, by the last reading.
     seen: BTreeMap<u32, (u64, u64)>,
 }
 
-/// The state that the file already shows.
 #[derive(Debug, Default)]
 struct Told {
     paths: BTreeMap<u32, PathStatusReport>,
@@ -155,7 +149,6 @@ impl Trace {
         records.bytes
     }
 
-    /// The last records: pending counters and the end of the session.
     pub(super) fn close(&mut self, now: Now, reason: Option<&str>) -> Vec<u8> {
         let mut records = Records::at(self.time(now));
         self.tell_counters(&mut records);

@@ -26,7 +26,6 @@ const PUBLIC_LEN: usize = 8;
 const WORDS: &str = "\
     api-key api_key apikey authorization bearer cookie credential iccid passphrase passw \
     private psk pwd secret token";
-/// Further words, which are harmless in a field name.
 const WORDS_OF_LOGS: [&str; 10] =
     ["key=", "pass ", "pass:", "pass=", "pin ", "pin:", "pin=", "puk ", "puk=", "sig="];
 /// Nothing of an invalid TOML file stays, because its secrets cannot be found.
@@ -129,7 +128,6 @@ pub(super) fn log(text: &str) -> String {
     lines.collect()
 }
 
-/// Removes quotations, whose origin is unknown.
 pub(super) fn unquoted(text: &str) -> String {
     let mut clear = String::new();
     let mut rest = text;

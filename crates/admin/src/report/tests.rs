@@ -8,7 +8,6 @@ use super::*;
 
 const PASSWORD: &str = "hunter2";
 
-/// A client's file with secrets in their fields and elsewhere.
 fn file(key: &str, old: &str, public: &str) -> String {
     format!(
         "# the key before: {old}\nname = \"bus-17\" # {PASSWORD}\nprivate_key = \"{key}\"\n\

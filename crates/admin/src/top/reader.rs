@@ -14,7 +14,6 @@ pub(super) const INTERVAL: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(super) enum Word {
     Status(Box<Status>),
-    /// Why there is no status.
     Away(String),
     Told(String),
 }
@@ -32,7 +31,6 @@ impl Word {
 #[derive(Debug)]
 pub(super) struct Reader {
     pub(super) words: Receiver<Word>,
-    /// One change may wait.
     pub(super) changes: SyncSender<SetUplink>,
 }
 

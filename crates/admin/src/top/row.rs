@@ -14,7 +14,6 @@ pub(super) fn row(cells: &[(&str, u16, bool)]) -> String {
     filled.collect::<Vec<_>>().join(" ")
 }
 
-/// The longest beginning that fits; a letter takes zero to two columns.
 fn cut(text: &str, width: usize) -> &str {
     let ends = text.char_indices().map(|(at, letter)| at + letter.len_utf8());
     let fits = ends.take_while(|end| Span::raw(&text[..*end]).width() <= width);

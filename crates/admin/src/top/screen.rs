@@ -18,11 +18,8 @@ use roadweave_tunnel::SessionStatus;
 use super::cursor::Cursor;
 use super::row::row;
 
-/// From this width on a row has all columns.
 const WIDE: u16 = 72;
-/// The round trip that fills a sparkline unless one is longer, ms.
 const ROUND_TRIP_FULL: u64 = 100;
-/// A status older than this is reported as missing.
 const STALE: Duration = Duration::from_secs(2);
 
 pub(super) fn draw(frame: &mut Frame<'_>, history: &History, cursor: Cursor, now: Instant) {
@@ -109,7 +106,6 @@ fn headline(history: &History, now: Instant, width: u16) -> Vec<Line<'static>> {
     }
 }
 
-/// Inner packets into the tunnel and out of it, Mbit/s.
 fn rates(history: &History) -> [String; 2] {
     history.goodput.map_or_else(|| [dash(), dash()], |rates| rates.map(megabits))
 }
@@ -155,7 +151,6 @@ fn minute(history: &History, client: &ClientStatus, width: u16) -> Line<'static>
 
 fn uplinks(frame: &mut Frame<'_>, area: Rect, history: &History, cursor: usize) {
     let [head, rows] = Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(area);
-    // Without a cap the last column is left out.
     let has_caps = history.links.values().any(|link| link.left_bytes.is_some());
     let columns = if has_caps { 7 } else { 6 };
     let titles = match area.width < WIDE {
@@ -164,7 +159,6 @@ fn uplinks(frame: &mut Frame<'_>, area: Rect, history: &History, cursor: usize) 
     };
     let title = line(" ", UPLINKS, &titles.map(str::to_owned)[..columns], area.width);
     frame.render_widget(Paragraph::new(title).style(Modifier::UNDERLINED), head);
-    // Leave out sparklines before uplinks.
     let count = u16::try_from(history.links.len()).unwrap_or(u16::MAX);
     let height = if count.saturating_mul(2) <= rows.height { 2 } else { 1 };
     let room = usize::from(rows.height / height).max(1);

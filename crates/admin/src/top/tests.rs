@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use super::*;
 use crate::tests;
 
-/// A client after `seconds` whose only uplink with a path has sent so many bytes.
 fn client(seconds: f64, bytes: u64, status: &str) -> Value {
     let mut client = tests::client(&[]);
     client["uptime_seconds"] = seconds.into();
@@ -31,14 +30,12 @@ fn take(history: &mut History, now: Instant, status: Value) {
     history.take(now, serde_json::from_value(status).expect("a status"));
 }
 
-/// The history of an instance with this status now.
 fn history_of(status: Value) -> (History, Instant) {
     let (mut history, now) = (History::new(INTERVAL), Instant::now());
     take(&mut history, now, status);
     (history, now)
 }
 
-/// The rows of the screen, without trailing spaces.
 fn screen_of(history: &History, now: Instant, (width, height): (u16, u16)) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a backend");
     terminal
@@ -52,7 +49,6 @@ fn screen_of(history: &History, now: Instant, (width, height): (u16, u16)) -> Ve
     cells.map(row).collect()
 }
 
-/// Checks the rows of the screen; further ones are empty.
 fn check(history: &History, now: Instant, size: (u16, u16), expected: &[&str]) {
     let mut rows = screen_of(history, now, size);
     assert_eq!(rows.len(), usize::from(size.1));
@@ -63,7 +59,6 @@ fn check(history: &History, now: Instant, size: (u16, u16), expected: &[&str]) {
     assert!(rows == expected, "it is\n{}\nnot\n{}", rows.join("\n"), expected.join("\n"));
 }
 
-/// A client one of whose uplinks became bad two half seconds after the first status.
 fn under_way() -> (History, impl Fn(u32) -> Instant) {
     let (mut history, begun) = history_of(client(10.0, 0, "usable"));
     let at = move |half_seconds: u32| begun + INTERVAL * half_seconds;
@@ -175,6 +170,18 @@ fn the_end_of_an_instance_its_silence_and_its_return_are_told() {
 }
 
 #[test]
+fn a_reader_waits_for_an_instance_that_is_away() {
+    let reader = Reader::start("/nowhere/rw0.sock".into()).expect("a thread");
+    for _ in 0..2 {
+        let word = reader.words.recv().expect("it goes on");
+        assert!(
+            matches!(&word, reader::Word::Away(why) if why.contains("nothing runs")),
+            "{word:?}"
+        );
+    }
+}
+
+#[test]
 fn an_uplink_that_is_unplugged_is_told() {
     let (mut history, now) = history_of(client(10.0, 0, "usable"));
     let mut status = client(11.0, 0, "usable");
@@ -231,7 +238,6 @@ fn a_server_shows_who_fares_worst_first() {
     let narrow = screen_of(&history, now, (40, 10));
     assert_eq!(narrow[3], "  client      paths Mbit/s rtt ms loss %");
     assert_eq!(narrow[4], "  bus-\\u{1b}[   0/1   0.00      -      -");
-    // Thousands of departures at once are bounded.
     let many = (0..5_000).map(|bus| session(&format!("taxi-{bus}"), 0, "usable", 0.0));
     take(&mut history, now, server(12.0, &many.collect::<Vec<_>>()));
     take(&mut history, now, server(13.0, &sessions));

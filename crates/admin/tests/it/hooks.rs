@@ -14,7 +14,6 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A folder with a socket, programs and their output.
 struct World(TempDir);
 
 impl World {
@@ -37,7 +36,6 @@ impl World {
         fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     }
 
-    /// Sets the client's answer.
     fn tell(&self, uplinks: &[&str]) {
         let uplink = |name: &&str| json!({ "name": name, "heard": true, "servers": [] });
         let session = json!({
@@ -69,7 +67,6 @@ fn start(world: &World) -> Process {
     Process(hooks.spawn().unwrap())
 }
 
-/// Waits until the process ends whose ID is in a file.
 fn wait_for_the_end_of(world: &World, file: &str) {
     world.wait(file, "\n");
     let pid = Pid::from_raw(world.read(file).trim().parse().unwrap()).unwrap();

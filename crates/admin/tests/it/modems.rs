@@ -40,7 +40,6 @@ fn start_manager(of: &Vehicle) -> Process {
     of.start(command.arg(program).arg(of.bus()).arg(of.path("objects")), "manager")
 }
 
-/// A modem with a connected bearer over `interface`.
 fn modem(number: u32, interface: &str, operator: &str, rsrp: Value) -> Vec<(String, Value)> {
     let bearer = format!("{ROOT}/Bearer/{number}");
     let sim = format!("{ROOT}/SIM/{number}");
@@ -87,7 +86,6 @@ fn a_client_is_told_of_modems_that_come_and_go_and_of_a_manager_that_dies_and_co
     let before = of.told().len();
     of.wait("wwan1");
     assert!(of.told()[before..].iter().all(|told| told["uplink"] == "wwan1"));
-    // The manager dies and returns.
     drop(manager);
     of.wait_for_words("the modems are told of again", 1);
     of.wait_for_words("trying again", 2);

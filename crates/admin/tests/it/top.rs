@@ -1,12 +1,10 @@
-//! `roadweave top` on a real terminal, made by `script` of util-linux: it is restored, and an
-//! instance may end and return. Without `script` the tests are skipped.
+//! `roadweave top` on a real terminal, made by `script` of util-linux: it is restored.
+//! Without `script` the tests are skipped.
 
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::*;
 use roadweave_device::netns::{wait_or_show, wait_until};
@@ -17,31 +15,15 @@ use serde_json::json;
 const ENTER: &str = "\u{1b}[?1049h";
 const LEAVE: &str = "\u{1b}[?1049l";
 
-/// An instance that answers each request with the same status.
-struct Instance {
-    socket: PathBuf,
-    ended: Arc<AtomicBool>,
+/// The socket of an instance that answers each request with the same status.
+fn instance(folder: &Path) -> PathBuf {
+    let socket = folder.join("rw0.sock");
+    let mut status = status("bus\u{1b}]0;owned\u{7}", 12.5, &[], &[]);
+    status["no_session"] = json!("nobody answers");
+    serve(&socket, move |_| Some(status.clone()));
+    socket
 }
 
-impl Instance {
-    fn start(folder: &Path) -> Self {
-        let socket = folder.join("rw0.sock");
-        let ended = Arc::new(AtomicBool::new(false));
-        let is_over = ended.clone();
-        let mut status = status("bus\u{1b}]0;owned\u{7}", 12.5, &[], &[]);
-        status["no_session"] = json!("nobody answers");
-        serve(&socket, move |_| (!is_over.load(Ordering::SeqCst)).then(|| status.clone()));
-        Self { socket, ended }
-    }
-
-    fn end(self) {
-        self.ended.store(true, Ordering::SeqCst);
-        let _ = std::os::unix::net::UnixStream::connect(&self.socket).unwrap().write_all(b"\n");
-        fs::remove_file(&self.socket).unwrap();
-    }
-}
-
-/// `top` on its own terminal, drawing into a file.
 struct Top {
     script: Child,
     screen: PathBuf,
@@ -52,7 +34,6 @@ impl Top {
         Self::start_after("", folder, socket)
     }
 
-    /// A shell runs `before` first.
     fn start_after(before: &str, folder: &Path, socket: &Path) -> Option<Self> {
         let screen = folder.join("screen");
         let command = format!(
@@ -77,15 +58,8 @@ impl Top {
     }
 
     fn wait_for(&self, text: &str) {
-        self.wait_for_count(text, 1);
-    }
-
-    fn wait_for_count(&self, text: &str, count: usize) {
-        wait_or_show(
-            WAIT_MAX,
-            || format!("{text:?} never came:\n{:?}", self.drawn()),
-            || self.drawn().matches(text).count() >= count,
-        );
+        let state = || format!("{text:?} never came:\n{:?}", self.drawn());
+        wait_or_show(WAIT_MAX, state, || self.drawn().contains(text));
     }
 
     fn press(&mut self, keys: &[u8]) {
@@ -118,9 +92,9 @@ impl Drop for Top {
 #[test]
 fn keys_and_signals_end_it_and_the_terminal_is_as_before() {
     let folder = tempfile::tempdir().unwrap();
-    let instance = Instance::start(folder.path());
+    let socket = instance(folder.path());
     for ending in ["q", "\u{3}", "SIGTERM"] {
-        let Some(mut top) = Top::start(folder.path(), &instance.socket) else { return };
+        let Some(mut top) = Top::start(folder.path(), &socket) else { return };
         top.wait_for("nobody answers");
         assert!(top.drawn().contains(ENTER));
         match ending {
@@ -135,7 +109,6 @@ fn keys_and_signals_end_it_and_the_terminal_is_as_before() {
     }
 }
 
-/// The program that runs below `script`.
 fn program_below(script: u32) -> u32 {
     let children = |id: u32| fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
     let mut open = vec![script];
@@ -149,29 +122,13 @@ fn program_below(script: u32) -> u32 {
     panic!("top does not run");
 }
 
-#[test]
-fn an_instance_that_ends_is_waited_for() {
-    let folder = tempfile::tempdir().unwrap();
-    let instance = Instance::start(folder.path());
-    let Some(mut top) = Top::start(folder.path(), &instance.socket) else { return };
-    top.wait_for("nobody answers");
-    instance.end();
-    top.wait_for("nothing runs at");
-    let again = Instance::start(folder.path());
-    // Drawn a second time after the other line.
-    top.wait_for_count("no session: nobody answers", 2);
-    top.press(b"q");
-    top.check_restored();
-    drop(again);
-}
-
 /// Closing a window kills the process that made the terminal.
 #[test]
 fn it_ends_with_its_terminal_even_where_nobody_hears_of_a_hangup() {
     let folder = tempfile::tempdir().unwrap();
-    let instance = Instance::start(folder.path());
+    let socket = instance(folder.path());
     for before in ["", "trap '' HUP; "] {
-        let Some(top) = Top::start_after(before, folder.path(), &instance.socket) else { return };
+        let Some(top) = Top::start_after(before, folder.path(), &socket) else { return };
         top.wait_for("nobody answers");
         let program = program_below(top.script.id());
         drop(top);

@@ -39,7 +39,6 @@ pub(in super::super) fn of(lines: &[String]) -> Result<ModemFacts, String> {
     })
 }
 
-/// Whether a line answers a command and is not unsolicited.
 pub(super) fn is_answer(line: &str, command: &str) -> bool {
     let name = command.trim_start_matches("AT").split(['?', '=']).next().unwrap_or_default();
     // Some modems print the SIM number without a name.
@@ -58,7 +57,6 @@ impl<'a> Said<'a> {
     }
 }
 
-/// Splits at commas outside quotes.
 fn fields(text: &str) -> Vec<&str> {
     let mut is_quoted = false;
     let parts = text.split(move |letter| {
@@ -82,7 +80,6 @@ fn network(said: &Said<'_>) -> (Option<String>, Option<&'static str>) {
     (fields.get(2).and_then(|name| legible(name)), technology)
 }
 
-/// A measured cell; an unknown figure is out of range.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Cell {
     technology: Option<&'static str>,

@@ -13,7 +13,6 @@ fn open(folder: &TempDir, bytes_max: u64, files_max: usize) -> Files {
     Files::open(folder.path(), Limits { bytes_max, files_max }).unwrap()
 }
 
-/// Begins a file, `ms` after the first one could.
 fn begin(files: &mut Files, now: Duration, ms: u128) -> Option<Part> {
     files.begin(now, 1_790_000_000_000 + ms, "bus", b"12345")
 }
@@ -122,7 +121,6 @@ fn a_folder_that_others_could_have_chosen_is_refused() {
         chown(path("foreign"), Some(65_534), Some(65_534)).unwrap();
         check("foreign", "others than root");
     }
-    // One at a time.
     let first = open(&folder, 10_000, 8);
     check("", "another `roadweave qlog` writes to");
     drop(first);
@@ -153,7 +151,6 @@ fn what_cannot_be_written_is_told_once_counted_and_tried_again() {
 fn after_a_failure_there_is_a_word_when_it_works_again() {
     let folder = TempDir::new().unwrap();
     let mut files = open(&folder, 10_000, 8);
-    // The name is taken.
     let taken = folder.path().join("roadweave-1790000000000-000001-bus.sqlog");
     fs::create_dir(taken).unwrap();
     assert!(begin(&mut files, AT, 0).is_none());

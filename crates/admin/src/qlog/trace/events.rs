@@ -8,7 +8,6 @@ use serde_json::{Map, Value, json};
 
 use super::Records;
 
-/// The data of `quic:connection_started`; the status has no local address.
 pub(super) fn started(session: &SessionStatus) -> Value {
     let remote = session.paths.iter().find_map(|path| path.remote.as_deref());
     json!({ "local": {}, "remote": endpoint(remote) })
@@ -62,7 +61,6 @@ pub(super) fn path_is_gone(before: &PathStatusReport, records: &mut Records) {
     records.event("quic:tuple_assigned", Some(id), data);
 }
 
-/// The data of `quic:recovery_metrics_updated`: milliseconds, bytes, bits a second.
 fn metrics(path: &PathStatusReport) -> Map<String, Value> {
     let mut data = json!({
         "smoothed_rtt": millis(path.smoothed_rtt_ms),

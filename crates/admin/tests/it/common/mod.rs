@@ -16,7 +16,6 @@ use tempfile::TempDir;
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_roadweave-admin");
 pub const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// A process that ends with the test.
 pub struct Process(pub Child);
 
 impl Drop for Process {
@@ -78,7 +77,6 @@ impl Vehicle {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    /// Replaces a file atomically.
     pub fn set(&self, name: &str, content: &Value) {
         fs::write(self.path("new"), content.to_string()).unwrap();
         fs::rename(self.path("new"), self.path(name)).unwrap();
@@ -104,12 +102,10 @@ impl Vehicle {
         format!("unix:path={}", self.path("bus").display())
     }
 
-    /// The parameters of every request so far.
     pub fn told(&self) -> Vec<Value> {
         self.told.lock().unwrap().clone()
     }
 
-    /// Waits for the next report of this uplink; returns its facts.
     pub fn wait(&self, uplink: &str) -> Value {
         let before = self.told().len();
         let new = || self.told().split_off(before).into_iter().find(|it| it["uplink"] == uplink);
@@ -126,7 +122,6 @@ impl Vehicle {
     }
 }
 
-/// Whether the command succeeds; `name` is for the message.
 pub fn is_installed(name: &str, words: &[&str]) -> bool {
     let mut command = Command::new(words[0]);
     command.args(&words[1..]).stdout(Stdio::null()).stderr(Stdio::null());
