@@ -29,8 +29,6 @@ pub struct DrainArgs {
 }
 
 impl DrainArgs {
-    /// # Errors
-    /// When nothing runs behind the socket, it cannot be drained, or clients are left at the end.
     pub fn run(&self) -> Result<()> {
         let end = Instant::now() + Duration::from_secs(self.wait);
         let first = self.ask(end)?;
@@ -49,7 +47,6 @@ impl DrainArgs {
         Ok(out::line(format_args!("drained: {} gone", clients(first)))?)
     }
 
-    /// Sessions that are left. A busy instance is asked again until `end`.
     fn ask(&self, end: Instant) -> Result<u64> {
         loop {
             let error = match drain(&self.socket, &Drain { over_ms: self.over * 1_000 }) {

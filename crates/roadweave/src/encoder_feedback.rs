@@ -35,9 +35,6 @@ pub struct EncoderFeedbackArgs {
 }
 
 impl EncoderFeedbackArgs {
-    /// # Errors
-    /// When nothing runs behind the socket in the beginning, there is no such lane, or nothing can
-    /// be printed.
     pub fn run(&self) -> Result<()> {
         let subscription = Subscribe { topic: Topic::Encoder, interval_ms: self.interval };
         let mut newest: Option<EncoderWord> = None;
@@ -88,12 +85,10 @@ impl EncoderFeedbackArgs {
     }
 }
 
-/// Whether printed bytes are still unread. It is unknown for a terminal, whose unread bytes are its
-/// user's input.
+/// Unknown for a terminal, whose unread bytes are its user's input.
 fn has_unread() -> bool {
     let out = io::stdout();
     !out.is_terminal() && rustix::io::ioctl_fionread(out).is_ok_and(|bytes| bytes > 0)
 }
 
-/// The pause between attempts to reach the client.
 const RETRY: Duration = Duration::from_millis(500);

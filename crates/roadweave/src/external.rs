@@ -26,10 +26,8 @@ const OTHERS: [(&str, &str); 2] = [("fleet", "roadweave-control"), ("web", "road
 /// Commands that only a build without the feature `server` leaves to another program.
 const FAR_END: [&str; 4] = ["server", "proxy", "anchor", "drain"];
 
-/// Variables that pass the log options to the other program.
 type Log = [(&'static str, Option<String>); 2];
 
-/// A command line whose command is not ours.
 #[derive(Debug, Parser)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
 #[command(disable_help_subcommand = true)]
@@ -50,10 +48,6 @@ enum External {
 
 /// Replaces this process by the program that has the command. Returns `Ok` when no program has it,
 /// or it is one of `ours` with wrong arguments.
-///
-/// # Errors
-/// [`BadInput`] when the package with the command is not installed; another error when its program
-/// cannot be started.
 pub fn run(ours: &[&str]) -> Result<()> {
     let Ok(Arguments { command: External::Words(words), log, log_format }) = Arguments::try_parse()
     else {

@@ -39,8 +39,6 @@ pub struct InitArgs {
 }
 
 impl InitArgs {
-    /// # Errors
-    /// When the address has no port, or a file exists or cannot be written.
     pub fn run(&self) -> Result<()> {
         let (address, port) = host_port(&self.server)
             .map_err(|error| BadInput::new(format!("--server {}: {error}", self.server)))?;
@@ -84,7 +82,6 @@ impl InitArgs {
         Ok(())
     }
 
-    /// Adds a vehicle to an existing server.
     fn add_vehicle(&self, server_path: &Path, address: &str) -> Result<()> {
         let client = generate()?;
         let client_path = self.folder.join("client.toml");
@@ -156,8 +153,6 @@ pub struct KeygenArgs {
 }
 
 impl KeygenArgs {
-    /// # Errors
-    /// When the system gives no random bytes.
     pub fn run(&self) -> Result<()> {
         let identity = generate()?;
         let (private, public) = (identity.to_base64(), identity.public_key().to_string());
@@ -179,8 +174,6 @@ pub struct PubkeyArgs {
 }
 
 impl PubkeyArgs {
-    /// # Errors
-    /// When there is no private key, or it is invalid.
     pub fn run(&self) -> Result<()> {
         #[derive(serde::Deserialize)]
         struct Keyed {
@@ -204,7 +197,6 @@ impl PubkeyArgs {
     }
 }
 
-/// Bytes; longer than any key.
 const KEY_MAX: u64 = 1024;
 
 /// Interfaces that seem to be behind this machine: with an address, without a default route, and
@@ -250,7 +242,6 @@ mod tests {
         let refused = args.run().expect_err("its name is no file's").to_string();
         assert!(refused.contains("--name"), "{refused}");
 
-        // The next vehicle leaves the first one and the server unchanged.
         let second = InitArgs { name: "bus-13".into(), ..args };
         second.run().expect("added");
         let added: ClientFile = load(&folder.path().join("bus-13.toml")).expect("readable");

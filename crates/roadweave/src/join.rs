@@ -49,9 +49,6 @@ enum RoleName {
 }
 
 impl JoinArgs {
-    /// # Errors
-    /// When the token is damaged, no controller is reached, it refuses, or the state cannot be
-    /// kept.
     pub fn run(&self) -> Result<()> {
         let token: JoinToken = self.text()?.parse().map_err(BadInput::new)?;
         let name = match &self.name {
@@ -96,7 +93,6 @@ impl JoinArgs {
     }
 }
 
-/// The result, and the next command.
 fn told(joined: &Joined, option: &str) -> String {
     let Joined { before, moved_to, tenant, name, role, key, key_path, documents } = joined;
     let had = if *before { "was joined before" } else { "has joined" };
@@ -123,7 +119,6 @@ fn told(joined: &Joined, option: &str) -> String {
     }
 }
 
-/// The host's name without characters that a fleet does not allow.
 fn host_name() -> Name {
     let text = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let letters = text.trim().chars().map(|letter| match letter {
@@ -134,5 +129,4 @@ fn host_name() -> Name {
     name.parse().unwrap_or_else(|_| "roadweave".parse().expect("it is one"))
 }
 
-/// Bytes; longer than any token.
 const TOKEN_MAX: u64 = 8 * 1024;

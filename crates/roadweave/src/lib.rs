@@ -79,7 +79,6 @@ enum Command {
     EncoderFeedback(encoder_feedback::EncoderFeedbackArgs),
 }
 
-/// Commands of other packages, for the help.
 fn help_of_others() -> String {
     let lines = |commands: &[(&str, &str)]| {
         let lines = commands.iter().map(|(name, about)| format!("  {name:<8}  {about}"));

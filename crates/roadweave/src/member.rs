@@ -37,11 +37,9 @@ pub struct MemberArgs<F: MemberFile> {
 
 /// The file of a role that may be a member of a fleet.
 pub trait MemberFile: Validate + DeserializeOwned + Serialize + Clone + Send + 'static {
-    /// The path of the file, which may be missing after a join.
     const USUAL: &str;
     const ROLE: Role;
 
-    /// The state directory and the private key of the member.
     fn member(&mut self) -> (&mut PathBuf, &mut PrivateKey);
 
     /// A field that is missing, though no fleet sets it: its name, and what to write.
@@ -51,13 +49,10 @@ pub trait MemberFile: Validate + DeserializeOwned + Serialize + Clone + Send + '
         source.load()
     }
 
-    /// Runs the role until it is stopped.
     fn run(source: Source, options: MemberOptions<Self>) -> Result<()>;
 }
 
 impl<F: MemberFile> MemberArgs<F> {
-    /// # Errors
-    /// When the file is broken, or the system does not let the program run.
     pub fn run(&self) -> Result<()> {
         let state_directory = self.state_directory.clone();
         let source =
@@ -137,7 +132,6 @@ impl Source {
         Ok(file)
     }
 
-    /// The file of a client, with the fields of `remote` that it lacks.
     fn merged(&self, remote: Option<&str>) -> Result<Merged, FileError> {
         let text = self.text::<ClientFile>()?;
         let mut merged = roadweave_config::merge(&self.path, &text, remote)?;
@@ -145,7 +139,6 @@ impl Source {
         Ok(merged)
     }
 
-    /// The text of the file; the one at the default path may be missing.
     fn text<F: MemberFile>(&self) -> Result<Zeroizing<String>, FileError> {
         match roadweave_config::read_text(&self.path, F::HAS_SECRET) {
             Err(FileError::Read { source, .. })
@@ -163,7 +156,6 @@ impl Source {
         }
     }
 
-    /// Reads the file again, at each call, for a member of this key that has `started`.
     fn reload<F: MemberFile>(
         self,
         started: F,
@@ -186,7 +178,6 @@ impl Source {
         }
     }
 
-    /// The identity of this program, by the key of its file or from the join.
     fn identity(&self, key: PrivateKey, membership: Option<&Membership>) -> Result<Arc<Identity>> {
         let of_fleet = membership.map(Membership::identity);
         if key.is_empty() {
@@ -210,7 +201,6 @@ impl Source {
         self.without("private_key is missing; write one (`roadweave keygen` makes it)")
     }
 
-    /// The error of a file that lacks `what`.
     pub fn without(&self, what: &str) -> anyhow::Error {
         let path = self.path.display();
         BadInput::new(format!("{path}: {what}, or join a fleet with `roadweave join`")).into()
@@ -221,7 +211,6 @@ fn warn_of(file: &impl Validate) {
     warnings(file).into_iter().for_each(|warning| tracing::warn!("{warning}"));
 }
 
-/// Whether a file that was read again has a key that differs from `key`.
 fn is_other_key(read: PrivateKey, key: PublicKey) -> Result<bool, String> {
     match read.is_empty() {
         true => Ok(false),
@@ -249,7 +238,6 @@ fn begin(source: &Source, membership: &mut Membership, file: ClientFile) -> Resu
     Ok(file)
 }
 
-/// Reads the client's file and the configuration of its fleet again, at each call.
 fn merge_client(
     source: Source,
 ) -> impl FnMut(Option<&str>) -> Result<(ClientFile, Vec<String>), String> + Send {

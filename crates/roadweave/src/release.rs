@@ -19,8 +19,6 @@ pub struct ReleaseArgs {
 }
 
 impl ReleaseArgs {
-    /// # Errors
-    /// While the instance runs, or when something cannot be removed.
     pub fn run(&self) -> Result<()> {
         let instance = Instance::new(&self.instance).map_err(BadInput::new)?;
         instance.become_owner()?;

@@ -20,8 +20,6 @@ pub struct ReloadArgs {
 }
 
 impl ReloadArgs {
-    /// # Errors
-    /// When nothing runs behind the socket, or not all could be taken up.
     pub fn run(&self) -> Result<()> {
         let ReloadAnswer { ignored, refused } = match reload(&self.socket) {
             Ok(answer) => answer,

@@ -42,7 +42,6 @@ pub(crate) fn ignored<T: Validate + serde::Serialize>(
     ignored
 }
 
-/// Warnings of settings that are probably mistakes.
 pub(crate) fn warnings(file: &impl Validate) -> Vec<String> {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     file.warnings(since_1970.as_secs())
@@ -56,8 +55,6 @@ pub(crate) fn in_order(path: &Path, file: &impl Validate) -> Result<()> {
 }
 
 impl RouterArgs {
-    /// # Errors
-    /// When the file is broken, or the system does not let the router run.
     pub fn run(&self) -> Result<()> {
         let file: RouterFile = roadweave_config::load(&self.config).map_err(BadInput::new)?;
         if self.check {

@@ -30,7 +30,6 @@ enum Setting {
     },
 }
 
-/// Every strategy, and when to choose it.
 fn strategies() -> String {
     let line = |text: String, entry: &StrategyEntry| {
         format!("{text}\n  {}\n    for {}", entry.name(), entry.when())
@@ -39,8 +38,6 @@ fn strategies() -> String {
 }
 
 impl SetArgs {
-    /// # Errors
-    /// When nothing runs behind the socket, or it refuses.
     pub fn run(&self) -> Result<()> {
         let Self { socket, lane, setting: Setting::Strategy { name } } = self;
         let change = SetStrategy { lane: lane.clone(), strategy: name.clone() };
@@ -55,7 +52,6 @@ pub fn tell_change(done: &str, changed: Result<Option<String>, RequestError>) ->
     notice.iter().try_for_each(|notice| Ok(out::line(notice)?))
 }
 
-/// The error of a request: what the instance refuses is for the user to correct.
 pub fn refused(error: RequestError) -> anyhow::Error {
     match error {
         RequestError::Refused(error) => BadInput::new(error.message).into(),

@@ -44,7 +44,6 @@ pub struct ShowArgs {
     selection: Selection,
 }
 
-/// What the words and columns mean.
 const LEGEND: &str = "\
 Units: 1 MB is 1,000,000 bytes, 1 Mbit/s 1,000,000 bits a second. `out` is what this
 end sends, `in` what it receives, UDP payload, between two readings: half a second
@@ -67,8 +66,6 @@ the paths and lanes of those too. Every field of --json has its meaning in its n
 counters count since the session, or the instance, began.";
 
 impl ShowArgs {
-    /// # Errors
-    /// When nothing runs behind the socket.
     pub fn run(&self) -> Result<()> {
         let interval = self.watch;
         if self.json {
@@ -107,10 +104,8 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
     parse_seconds(text, &(0.1..=3600.0))
 }
 
-/// The time between the two readings that give rates.
 const BETWEEN_READINGS: Duration = Duration::from_millis(500);
 
-/// The rows of the terminal, if standard output is one.
 fn terminal_rows() -> usize {
     let size = rustix::termios::tcgetwinsize(std::io::stdout());
     size.ok().map(|size| usize::from(size.ws_row)).filter(|rows| *rows > 0).unwrap_or(24)
@@ -188,7 +183,6 @@ fn render(status: &Status, rates: &Rates, selection: &Selection) -> String {
     }
 }
 
-/// Connections that go as streams, and how they ended.
 fn streams(streams: &StreamsStatus) -> String {
     let StreamsStatus { connections, accepted, ends, http, source, split } = streams;
     let source = source.as_ref().map(|source| format!(", from the {source}'s address"));
@@ -200,7 +194,6 @@ fn streams(streams: &StreamsStatus) -> String {
     text + &http + &split.as_ref().map(self::split).unwrap_or_default()
 }
 
-/// Split connections.
 fn split(SplitStatus { taken, obstacle }: &SplitStatus) -> String {
     match obstacle {
         None => format!("split: {taken} of them\n"),
@@ -208,7 +201,6 @@ fn split(SplitStatus { taken, obstacle }: &SplitStatus) -> String {
     }
 }
 
-/// The clients of a server or a proxy: a row for each, or all details of the requested ones.
 fn of_clients(
     all: &[SessionStatus],
     absent: &[AbsentClient],

@@ -44,7 +44,6 @@ pub struct SpeedtestArgs {
     json: bool,
 }
 
-/// What the words and columns mean.
 const LEGEND: &str = "\
 Units: 1 MB is 1,000,000 bytes, 1 Mbit/s 1,000,000 bits a second, of QUIC datagrams as
 they are: about what inner packets could have. A rate is that after the first quarter
@@ -58,8 +57,6 @@ Uplinks with a cap, or with `metered` in their policy, are left out unless they 
 named by --uplink, or --metered is given. What is sent counts for their caps.";
 
 impl SpeedtestArgs {
-    /// # Errors
-    /// When nothing runs behind the socket, the test cannot begin, or it ends too early.
     pub fn run(&self) -> Result<()> {
         self.begin()?;
         let report = self.watch()?;
@@ -86,7 +83,6 @@ impl SpeedtestArgs {
         begin_speedtest(&self.socket, &begin).map_err(refused)
     }
 
-    /// Prints the progress until the test is over.
     fn watch(&self) -> Result<SpeedtestReport> {
         let mut told = None;
         let mut answered = Instant::now();
@@ -120,7 +116,6 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
     parse_seconds(text, &(0.5..=10.0))
 }
 
-/// The table, and below it the uplinks that are left out.
 fn render(report: &SpeedtestReport) -> String {
     let mut table = Table::new();
     let header = "uplink|down\nMbit/s|up\nMbit/s|idle\nms|loaded ms\ndown / up|loss %\ndown / up";
@@ -171,9 +166,7 @@ fn number(value: Option<f64>, decimals: usize) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.decimals$}"))
 }
 
-/// The interval of progress requests.
 const INTERVAL: Duration = Duration::from_millis(250);
-/// The longest time that an instance may be busy.
 const BUSY_MAX: Duration = Duration::from_secs(20);
 
 #[cfg(test)]

@@ -83,8 +83,6 @@ enum Priority {
 }
 
 impl UplinkArgs {
-    /// # Errors
-    /// When nothing runs behind the socket, or it refuses.
     pub fn run(&self) -> Result<()> {
         let change = |name: &String| SetUplink { uplink: name.clone(), ..SetUplink::default() };
         let (change, done) = match &self.command {

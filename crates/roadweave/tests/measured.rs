@@ -23,10 +23,7 @@ fn is_shaped(namespace: &NetNs, interface: &str, mbps: u32) -> bool {
     let mut command = namespace.command("tc");
     let rate = format!("rate {mbps}mbit burst 16kb latency 60ms");
     command.args(["qdisc", "replace", "dev", interface, "root", "tbf"]).args(rate.split(' '));
-    let is_done = command.output().is_ok_and(|output| output.status.success());
-    let is_required = std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_some();
-    assert!(is_done || !is_required, "tc shapes nothing here");
-    is_done
+    has("tc qdisc tbf", command.output().is_ok_and(|output| output.status.success()))
 }
 
 fn speedtest(words: &[&str]) -> Output {
@@ -44,7 +41,6 @@ fn each_uplink_shows_what_its_cable_carries_and_a_metered_one_waits_to_be_meant(
         road.edit("server.toml", |text| text + "\n[speedtest]\nenabled = true\n");
         let ends = [(&road.vehicle, "eth1", 8), (&road.server, "eth1", 16)];
         if !ends.iter().all(|(namespace, interface, mbps)| is_shaped(namespace, interface, *mbps)) {
-            eprintln!("skipped: tc shapes nothing here");
             return;
         }
         let (server, client) = road.start_both();

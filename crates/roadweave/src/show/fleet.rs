@@ -2,7 +2,6 @@
 
 use roadweave_device::status::{DocumentStatus, FleetStatus};
 
-/// The fleet of a member, and for how long its controller has been away.
 pub(super) fn fleet(fleet: &FleetStatus) -> String {
     let FleetStatus { name, role, tenant, documents, pinned, .. } = fleet;
     let mut text = format!("\nfleet of {tenant}: {role} {name}, ");

@@ -6,12 +6,9 @@ use roadweave_tunnel::SessionStatus;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-/// The least columns of a terminal.
 pub(super) const WIDTH: usize = 80;
-/// Clients on a page of a server by default.
 pub(super) const CLIENTS_ON_A_PAGE: u32 = 20;
 
-/// In which order clients are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Sort {
     /// Those first that fare worst: no usable path, then loss, then round trip of the best path
@@ -20,7 +17,6 @@ pub(super) enum Sort {
     Name,
 }
 
-/// Which clients are shown.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Selection {
     /// Only clients whose name contains this, each with its paths and lanes
@@ -41,7 +37,6 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    /// The `sessions` on the page, and the number of all that match.
     pub(super) fn of<'a>(&self, sessions: &'a [SessionStatus]) -> (Vec<&'a SessionStatus>, usize) {
         let mut all: Vec<_> = sessions.iter().filter(|it| self.admits(&it.peer)).collect();
         all.sort_by(|a, b| self.order(a, b));
@@ -49,7 +44,6 @@ impl Selection {
         (all.drain(range).collect(), count)
     }
 
-    /// Reduces the `sessions` of a JSON status to the page.
     pub(super) fn apply(&self, status: &mut Value) {
         let Some(Value::Array(sessions)) = status.get_mut("sessions") else { return };
         if self.client.is_none() && self.limit.is_none() {

@@ -9,7 +9,6 @@ use roadweave_tunnel::PathStatusReport;
 #[derive(Debug, Default)]
 pub(super) struct Rates {
     paths: BTreeMap<(String, u32), [Option<f64>; 2]>,
-    /// Inner packets into the tunnel and out of it.
     pub(super) device: Option<[f64; 2]>,
 }
 
@@ -35,7 +34,6 @@ impl Rates {
         Self { paths: now.into_iter().filter_map(of_path).collect(), device }
     }
 
-    /// Rates of path `id` of the session with `peer`: sent and received.
     pub(super) fn of(&self, peer: &str, id: u32) -> [Option<f64>; 2] {
         self.paths.get(&(peer.to_owned(), id)).copied().unwrap_or_default()
     }

@@ -44,7 +44,6 @@ pub(super) fn ways(uplinks: &[UplinkReport]) -> String {
     format!("\n{table}\n")
 }
 
-/// The shards of a server, if it has more than one.
 pub(super) fn shards(shards: &[ShardStatus]) -> String {
     if shards.is_empty() {
         return String::new();
@@ -62,7 +61,6 @@ pub(super) fn shards(shards: &[ShardStatus]) -> String {
     format!("\n{table}\n")
 }
 
-/// The servers that a client chooses from, with their round trips.
 pub(super) fn candidates(candidates: &[CandidateReport]) -> String {
     if candidates.is_empty() {
         return String::new();
@@ -82,7 +80,6 @@ pub(super) fn candidates(candidates: &[CandidateReport]) -> String {
     format!("\n{table}\n")
 }
 
-/// The clients of a server.
 pub(super) fn clients(sessions: &[&SessionStatus], rates: &Rates) -> String {
     let mut table =
         new_table("client|address|paths|out\nMbit/s|in\nMbit/s|best\nrtt ms|best\nloss %");
@@ -106,7 +103,6 @@ pub(super) fn clients(sessions: &[&SessionStatus], rates: &Rates) -> String {
     format!("\n{table}\n")
 }
 
-/// The paths of a session: their state, and below it their limits.
 pub(super) fn paths(session: &SessionStatus, rates: &Rates) -> String {
     let (about, limits) = (PathStatusReport::TRAFFIC, PathStatusReport::LIMITS);
     let mut fares = table_of("path|uplink|status|out\nMbit/s|in\nMbit/s", about);
@@ -175,7 +171,6 @@ const LANE: &[Column<LaneStats>] = &[
     ("re-\npaired", |it| Some(it.received.recovered as f64), None),
 ];
 
-/// The lanes of a session, the memory that they hold, and drops.
 pub(super) fn lanes(stats: &SessionStats) -> String {
     let mut table = table_of("lane|strategy", LANE);
     let (mut evenness, mut dropped) = (String::new(), String::new());
@@ -190,7 +185,6 @@ pub(super) fn lanes(stats: &SessionStats) -> String {
     format!("{table}\n{evenness}{}{dropped}{outside}", memory(&stats.memory))
 }
 
-/// The lanes whose deadline no usable path can meet.
 pub(super) fn out_of_reach(session: &SessionStatus) -> String {
     let one_way = session.usable().map(|path| path.min_rtt_ms / 2.0).min_by(f64::total_cmp);
     let line = |lane: &LaneStats| {
@@ -207,7 +201,6 @@ pub(super) fn out_of_reach(session: &SessionStatus) -> String {
     session.stats.lanes.iter().filter_map(line).collect()
 }
 
-/// The delay of a lane with even delivery; empty for other lanes.
 fn even_delivery(lane: &str, order: &OrderStats) -> String {
     if order.order != "even" {
         return String::new();
@@ -249,7 +242,6 @@ pub(super) fn passing<'a>(
     format!("\n{table}\n\n{of_tenants}\n")
 }
 
-/// The memory that lanes hold.
 fn memory(memory: &MemoryStats) -> String {
     let mega = |bytes: u64| scaled(bytes as f64, 1e6, 1);
     format!(
@@ -268,14 +260,12 @@ pub(super) fn drops(title: &str, drops: &DropCounters) -> String {
     counts(title, reasons.into_iter())
 }
 
-/// A line of the counters that are not zero; empty without any.
 pub(super) fn counts<'a>(title: &str, counts: impl Iterator<Item = (&'a str, u64)>) -> String {
     let counted = counts.filter(|(_, count)| *count > 0);
     let texts: Vec<String> = counted.map(|(what, count)| format!("{what} {count}")).collect();
     if texts.is_empty() { String::new() } else { format!("{title}: {}\n", texts.join(", ")) }
 }
 
-/// A table with these titles, divided by bars.
 fn new_table(titles: &str) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(titles.split('|'));
@@ -288,7 +278,6 @@ fn new_table(titles: &str) -> Table {
     table
 }
 
-/// A table with these titles, and those of `columns`.
 fn table_of<T>(titles: &str, columns: &[Column<T>]) -> Table {
     let more = columns.iter().map(|(title, ..)| format!("|{title}"));
     new_table(&(titles.to_owned() + &more.collect::<String>()))
@@ -302,7 +291,6 @@ fn cells<T>(columns: &[Column<T>], of: &T) -> impl Iterator<Item = String> {
     })
 }
 
-/// A name, cut to `most` characters.
 fn cut(name: &str, most: usize) -> String {
     match name.chars().count() <= most {
         true => name.to_owned(),
@@ -310,7 +298,6 @@ fn cut(name: &str, most: usize) -> String {
     }
 }
 
-/// A count in at most five characters.
 fn count(count: u64) -> String {
     let mut scaled = count as f64;
     for unit in ["", "k", "M", "G", "T", "P", "E"] {
@@ -322,7 +309,6 @@ fn count(count: u64) -> String {
     count.to_string()
 }
 
-/// The JSON word of an enumeration's value.
 fn word(value: &impl Serialize) -> String {
     let value = serde_json::to_value(value).ok();
     value.and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_else(dash)

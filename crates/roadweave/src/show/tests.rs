@@ -36,7 +36,6 @@ fn page_of(status: &Status, words: &[&str]) -> String {
 
 fn check(status: &Status, parts: &[&str]) {
     let page = page(status);
-    // Undoes the folding.
     let unfolded = page.replace("\n  ", " ");
     for part in parts {
         assert!(unfolded.contains(part), "{part} is not in:\n{page}");
@@ -214,7 +213,6 @@ fn a_thousand_clients_are_pages_with_the_worst_first() {
     assert_eq!(names(&page_of(&server, &words)), ["bus-003", "bus-004", "bus-005"]);
     let one = page_of(&server, &["--client", "bus-077"]);
     assert!(one.contains("session with bus-077") && !one.contains("bus-12x"), "{one}");
-    // The same of JSON.
     let RoleStatus::Server(role) = &server.role else { unreachable!() };
     let mut json = serde_json::json!({ "sessions": role.sessions });
     let selection =

@@ -9,12 +9,10 @@ const BOX: u8 = 1;
 const PROXY: u8 = 2;
 const ANCHOR: u8 = 3;
 const STRANGER: u8 = 4;
-/// A name server of the proxy's machine alone.
 const DNS: &str = "198.51.100.53";
 /// Look-ups are a minute apart at most while a leg is down.
 const LOOKED_UP: Duration = Duration::from_secs(100);
 
-/// An anchor with the key of `seed`, at `address`.
 fn anchor(road: &Road, seed: u8, address: &str, tun: &str) -> Daemon {
     road.cloud.ip(&format!("address replace {address}/24 dev eth0")).unwrap();
     let file = format!(
@@ -29,7 +27,6 @@ fn anchor(road: &Road, seed: u8, address: &str, tun: &str) -> Daemon {
     anchor
 }
 
-/// Waits until the proxy's leg is up, to this address.
 fn wait_for_leg(road: &Road, remote: &str) {
     let leg = || road.show("proxy")["legs"][0].clone();
     wait_within(LOOKED_UP, &format!("a leg to {remote}"), || {

@@ -12,7 +12,6 @@ use std::thread::spawn;
 
 use crate::common::*;
 
-/// A host beyond the anchors, and the address of their machine there.
 const SITE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 const MACHINE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const PORT: u16 = 8080;
@@ -38,6 +37,7 @@ struct Tenant {
     inner: &'static str,
 }
 
+const TENANTS: [Tenant; 2] = [ACME, BRAVO];
 const ACME: Tenant = Tenant {
     name: "acme",
     device: 11,
@@ -57,27 +57,28 @@ const BRAVO: Tenant = Tenant {
     inner: "\"10.77.0.2/32\", \"10.88.0.2/32\"",
 };
 
-/// The files of both proxies, and of the anchors and boxes of these tenants.
-fn write_files(road: &Road, of: &[Tenant], anchor_more: &str) {
+/// The files of both proxies, and of the anchors and boxes of both tenants.
+fn write_files(road: &Road) {
     let (mut tenants, mut peers) = (String::new(), String::new());
-    for tenant in of {
+    for tenant in TENANTS {
         let Tenant { name, device, anchor, tun, port, own, inner } = tenant;
         let client = format!(
             "{}[tun]\nname = \"{name}0\"\n[streams]\nlisten = \"127.0.0.1:1080\"\n\
              http_ports = [{HTTP}]\n",
-            members::client(road, *device, &PROXIES.map(|(_, number, port)| (number, port)))
+            members::client(road, device, &PROXIES.map(|(_, number, port)| (number, port)))
         );
         road.write(&format!("box_{name}.toml"), client);
         let anchor_file = format!(
             "{}tenant = \"{name}\"\nlisten = \"203.0.113.2:{port}\"\naddresses = [{own}]\n\
-             {anchor_more}[tun]\nname = \"{tun}\"\n[streams]\nhttp_ports = [{HTTP}]\n{}{}",
-            members::own(road, *anchor),
+             deny_destinations = [\"192.0.2.3/32\"]\n[tun]\nname = \"{tun}\"\n\
+             [streams]\nhttp_ports = [{HTTP}]\n{}{}",
+            members::own(road, anchor),
             PROXIES.map(|(name, number, _)| members::proxy(name, number)).concat(),
-            members::device("devices", *device, inner, "")
+            members::device("devices", device, inner, "")
         );
         road.write(&format!("anchor_{name}.toml"), anchor_file);
-        tenants += &members::tenant(name, *anchor, &format!("203.0.113.2:{port}"));
-        peers += &members::device("peers", *device, inner, &format!("tenant = \"{name}\"\n"));
+        tenants += &members::tenant(name, anchor, &format!("203.0.113.2:{port}"));
+        peers += &members::device("peers", device, inner, &format!("tenant = \"{name}\"\n"));
     }
     for (name, number, port) in PROXIES {
         let file = format!(
@@ -88,25 +89,23 @@ fn write_files(road: &Road, of: &[Tenant], anchor_more: &str) {
     }
 }
 
-/// The road with its site, and all daemons of these tenants but boxes.
-fn start(road: &Road, of: &[Tenant]) -> (NetNs, Vec<Daemon>, Vec<Daemon>) {
+/// The road with its site, and all daemons but boxes: anchors and proxies.
+fn start(road: &Road) -> (NetNs, [Daemon; 2], [Daemon; 2]) {
     let site = NetNs::create("site").unwrap();
     cable((&road.cloud, "eth1", &["192.0.2.1/24"]), (&site, "eth0", &["192.0.2.2/24"]));
-    let anchors = of.iter().map(|tenant| {
+    let anchors = TENANTS.map(|tenant| {
         let anchor = road.start(&road.cloud, "anchor", &format!("anchor_{}", tenant.name));
         anchor.wait_for("the anchor runs");
         anchor
     });
-    let anchors = anchors.collect();
     let proxies = PROXIES.map(|(name, ..)| {
         let proxy = road.start(&road.server, "proxy", name);
         proxy.wait_for("the proxy runs");
         proxy
     });
-    (site, anchors, Vec::from(proxies))
+    (site, anchors, proxies)
 }
 
-/// A host that sends [`LENGTH`] bytes to each caller, and reports their addresses.
 fn host(site: &NetNs) -> mpsc::Receiver<IpAddr> {
     let (callers, seen) = mpsc::channel();
     let listener = site.enter(|| TcpListener::bind((SITE, PORT)).unwrap()).unwrap();
@@ -121,7 +120,6 @@ fn host(site: &NetNs) -> mpsc::Receiver<IpAddr> {
     seen
 }
 
-/// A host that answers one request, by plain HTTP.
 fn web(site: &NetNs) {
     let listener = site.enter(|| TcpListener::bind((SITE, HTTP)).unwrap()).unwrap();
     spawn(move || {
@@ -133,12 +131,10 @@ fn web(site: &NetNs) {
     });
 }
 
-/// Asks the box of a namespace for a connection: its reply, and the connection.
 fn socks(namespace: &NetNs, to: (Ipv4Addr, u16)) -> (u8, TcpStream) {
     hosts::socks(namespace, "127.0.0.1:1080", &hosts::to_address(to))
 }
 
-/// Reads a range of the host's bytes.
 fn read(socket: &mut TcpStream, from: usize, until: usize) {
     let mut bytes = vec![0; until - from];
     socket.read_exact(&mut bytes).unwrap();
@@ -150,8 +146,8 @@ fn read(socket: &mut TcpStream, from: usize, until: usize) {
 fn a_download_goes_on_while_its_proxy_dies_and_tenants_are_apart() {
     run_sandboxed(|| {
         let road = Road::new();
-        write_files(&road, &[ACME, BRAVO], "deny_destinations = [\"192.0.2.3/32\"]\n");
-        let (site, anchors, proxies) = start(&road, &[ACME, BRAVO]);
+        write_files(&road);
+        let (site, anchors, [first, second]) = start(&road);
         let seen = host(&site);
         let other = NetNs::create("other").unwrap();
         cable((&other, "eth1", &["10.3.0.2/24"]), (&road.server, "eth3", &["10.3.0.1/24"]));
@@ -165,7 +161,6 @@ fn a_download_goes_on_while_its_proxy_dies_and_tenants_are_apart() {
         bravo.wait_for("joined");
         anchors[1].wait_for("attached");
 
-        // Both tenants download at one time, over the same inner addresses.
         let mut sockets = [&road.vehicle, &other].map(|namespace| {
             let (reply, socket) = socks(namespace, (SITE, PORT));
             assert_eq!(reply, SUCCEEDED);
@@ -185,13 +180,10 @@ fn a_download_goes_on_while_its_proxy_dies_and_tenants_are_apart() {
         assert_ne!(socks(&road.vehicle, (Ipv4Addr::new(10, 88, 0, 2), PORT)).0, SUCCEEDED);
         // The anchor that looks first has counted it: both know the address.
         let drops = |of: Tenant| road.show(of.tun)["drops"]["forward-refused"].as_u64();
-        let drops: u64 = [ACME, BRAVO].map(drops).into_iter().flatten().sum();
+        let drops: u64 = TENANTS.map(drops).into_iter().flatten().sum();
         assert!(drops > 0, "it was stopped by something else");
 
-        // The proxy of acme's box dies.
         let attached = anchors[0].count("attached");
-        let mut proxies = proxies.into_iter();
-        let (first, second) = (proxies.next().unwrap(), proxies.next().unwrap());
         let (dead, _alive) = if is_first { (first, second) } else { (second, first) };
         dead.kill();
         let [mut socket, _] = sockets;

@@ -33,7 +33,6 @@ fn what_keeps_a_daemon_from_starting_is_told_in_one_line() {
         // Root without the capability; and user 65534, where this sandbox has it.
         let mut ways = vec!["--bounding-set -net_admin --inh-caps -net_admin"];
         if !fs::read_to_string("/proc/self/uid_map").unwrap().trim().ends_with(" 1") {
-            // It must be able to read the file.
             chown(road.path("client.toml"), Some(65_534), Some(65_534)).unwrap();
             ways.push("--reuid 65534 --regid 65534 --clear-groups");
         }
@@ -86,7 +85,6 @@ fn uplinks_die_return_and_are_replugged() {
     run_sandboxed(|| {
         let road = Road::new();
         let _server = road.start_server();
-        // The first is dead at the start.
         road.silence("eth1", true);
         let start = Watch::start();
         let client = road.start_client("client");
@@ -114,7 +112,6 @@ fn uplinks_die_return_and_are_replugged() {
         road.connect_uplink(1);
         road.wait_for_paths(&["eth1", "eth2"]);
 
-        // All gone at once, and back.
         for number in [1, 2] {
             road.vehicle.ip(&format!("link set eth{number} down")).unwrap();
         }

@@ -7,7 +7,6 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
-/// Runs the program in `folder`.
 fn run_in(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_roadweave"));
     command.current_dir(folder).args(arguments).env_remove("ROADWEAVE_LOG").output().unwrap()
@@ -31,7 +30,6 @@ fn check_refused(output: &Output, code: i32, parts: &[&str]) {
     assert_eq!(said(&output.stdout), "");
 }
 
-/// The files of `roadweave init` in a folder of their own.
 struct Files(TempDir);
 
 impl Files {
@@ -58,7 +56,6 @@ impl Files {
         };
         let path = self.path("changed.toml");
         fs::write(&path, changed).unwrap();
-        // It holds a private key.
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
         run_in(self.0.path(), &[role, "--check", "--config", "changed.toml"])
     }
@@ -68,17 +65,11 @@ impl Files {
 fn mistyped_words_are_refused_with_the_likely_one() {
     check_refused(&run(&["cleint"]), 2, &["unrecognized subcommand 'cleint'", "'client'"]);
     check_refused(&run(&["dmeo"]), 2, &["unrecognized subcommand 'dmeo'", "'demo'"]);
-    check_refused(&run(&["client", "--confg", "x"]), 2, &["'--confg'", "'--config'"]);
     check_refused(&run(&["--log", "a=b=c", "keygen"]), 2, &["--log a=b=c", "\"debug\""]);
-    for time in ["nan", "0", "-1", "1e300"] {
-        let output = run(&["show", &format!("--watch={time}")]);
-        check_refused(&output, 2, &["'--watch <SECONDS>'", "0.1 to 3600 seconds"]);
-    }
-    check_refused(&run(&[]), 2, &["Usage: roadweave"]);
-    assert!(said(&run(&["--version"]).stdout).contains("roadweave 0."));
+    let output = run(&["show", "--watch=0"]);
+    check_refused(&output, 2, &["'--watch <SECONDS>'", "0.1 to 3600 seconds"]);
 }
 
-/// The program in a folder of its own, without the other programs.
 fn alone() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let (original, program) = (env!("CARGO_BIN_EXE_roadweave"), folder.path().join("roadweave"));
@@ -109,15 +100,8 @@ fn commands_of_other_programs_run_as_ours() {
     };
     let bin = folder.path().join("bin");
     let path = format!("{}:/usr/bin:/bin", bin.display());
-    for (word, program, package) in [
-        ("demo", "roadweave-lab", "roadweave-bench"),
-        ("fleet", "roadweave-fleet", "roadweave-control"),
-        ("web", "roadweave-web", "roadweave-web"),
-    ] {
-        let (program, package) =
-            (format!("{word} is a command of {program}"), format!("package {package}"));
-        check_refused(&run(&[word], &path), 2, &[&program, "not installed", &package]);
-    }
+    let parts = ["demo is a command of roadweave-lab", "not installed", "package roadweave-bench"];
+    check_refused(&run(&["demo"], &path), 2, &parts);
 
     write_program(&bin.join("roadweave-hello"));
     check(&["hello", "--json", "x"], &path, "roadweave-hello --json x \n");
@@ -156,23 +140,17 @@ fn a_token_comes_as_a_word_or_from_a_file_that_others_may_not_read() {
         fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
         check_refused(&run_in(folder.path(), &from_file), 2, &[part]);
     }
-    check_refused(&run_in(folder.path(), &["join"]), 2, &["TOKEN"]);
-    let both = run_in(folder.path(), &["join", "rw1_x", "--token-file", "token"]);
-    check_refused(&both, 2, &["cannot be used with"]);
 }
 
 #[test]
 fn init_and_keygen_write_files_that_pass_the_check() {
     let files = Files::new();
-    for role in ["client", "server"] {
-        let name = format!("{role}.toml");
-        let mode = fs::metadata(files.path(&name)).unwrap().permissions().mode();
+    for name in ["client.toml", "server.toml"] {
+        let mode = fs::metadata(files.path(name)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{name}");
     }
-    let keys = || said(&run(&["keygen"]).stdout);
-    let (one, two) = (keys(), keys());
-    assert_ne!(one, two);
-    let output = files.check_changed("client", "private_key", one.lines().next().unwrap());
+    let keys = said(&run(&["keygen"]).stdout);
+    let output = files.check_changed("client", "private_key", keys.lines().next().unwrap());
     assert!(output.status.success(), "{output:?}");
     let output = files.check_changed("server", "", "expires = 2020-01-31T00:00:00Z");
     assert_eq!(said(&output.stdout), "changed.toml is in order\n");
@@ -189,12 +167,9 @@ fn init_and_keygen_write_files_that_pass_the_check() {
     assert!(output.status.success(), "{output:?}");
     let client = fs::read_to_string(files.path("client.toml")).unwrap();
     assert!(client.contains("addresses = [\"[2001:db8:1:2:3:4:5:6]:4433\"]"), "{client}");
-    for (server, part) in [
-        ("vpn.example", "a port is missing; write host:port"),
-        ("vpn.example:0", "a port is missing; write host:port"),
-        ("vpn.example:https", "a port is missing; write host:port"),
-        ("2001:db8::1", "without brackets"),
-    ] {
+    for (server, part) in
+        [("vpn.example", "a port is missing; write host:port"), ("2001:db8::1", "without brackets")]
+    {
         let output = run(&["init", "--server", server, "/nonexistent/roadweave"]);
         check_refused(&output, 2, &[server, part]);
     }
@@ -213,18 +188,16 @@ fn files_that_are_broken_or_cannot_be_read_are_named() {
     }
     fs::write(files.path("noise.toml"), [0xff, 0xfe, 0x00, 0x9f]).unwrap();
     fs::set_permissions(files.path("noise.toml"), fs::Permissions::from_mode(0o600)).unwrap();
-    for role in ["client", "server"] {
-        // With and without --check: nothing is touched before the file is read.
-        for (arguments, part) in [
-            (&["missing.toml"][..], "cannot read missing.toml: No such file"),
-            (&["missing.toml", "--check"], "cannot read missing.toml: No such file"),
-            (&["."], "cannot read .: Is a directory"),
-            (&["noise.toml"], "cannot read noise.toml"),
-        ] {
-            let output = run_in(files.0.path(), &[&[role, "--config"], arguments].concat());
-            check_refused(&output, 2, &[part]);
-            assert_eq!(said(&output.stderr).lines().count(), 1, "{output:?}");
-        }
+    // With and without --check: nothing is touched before the file is read.
+    for (arguments, part) in [
+        (&["missing.toml"][..], "cannot read missing.toml: No such file"),
+        (&["missing.toml", "--check"], "cannot read missing.toml: No such file"),
+        (&["."], "cannot read .: Is a directory"),
+        (&["noise.toml"], "cannot read noise.toml"),
+    ] {
+        let output = run_in(files.0.path(), &[&["client", "--config"], arguments].concat());
+        check_refused(&output, 2, &[part]);
+        assert_eq!(said(&output.stderr).lines().count(), 1, "{output:?}");
     }
     let output = run_in(files.0.path(), &["show", "--json", "--socket", "nothing.sock"]);
     check_refused(&output, 1, &["nothing runs at nothing.sock: start it"]);

@@ -4,7 +4,7 @@
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::path::PathBuf;
+use std::path::Path;
 use std::thread::spawn;
 use std::time::Duration;
 
@@ -34,7 +34,6 @@ fn leaks(road: &Road) -> u64 {
     counted(&road.server, "inet leaks seen")
 }
 
-/// Sends a packet from the box into the cloud.
 fn send_to(road: &Road, cloud: &str) -> io::Result<usize> {
     let any = if cloud.contains(':') { "[::]:0" } else { "0.0.0.0:0" };
     let socket = road.vehicle.enter(|| UdpSocket::bind(any).unwrap()).unwrap();
@@ -137,7 +136,6 @@ fn nothing_leaves_in_the_clear_before_during_and_after_a_session_and_operators_g
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains("rw0 is already running"), "{output:?}");
 
-        // The server grants one family.
         road.edit("server.toml", |text| {
             text.replace("\"10.77.0.2/32\", \"fd77::2/128\"", "\"10.77.0.2/32\"")
         });
@@ -148,7 +146,6 @@ fn nothing_leaves_in_the_clear_before_during_and_after_a_session_and_operators_g
         check_closed(&road, &camera, "a family that was not granted", &[CLOUD_V6]);
         check_operator(&road, &shell, &web, "while joined");
 
-        // Both ends crash; then the user releases the box.
         server.kill();
         client.kill();
         check_closed(&road, &camera, "after a crash", &both);
@@ -278,7 +275,6 @@ fn what_others_remove_comes_back_within_seconds() {
         check_ping(&road.vehicle, CLOUD_V6, "-c 1");
         assert_eq!(leaks(&road), 0);
 
-        // A network that comes up behind the box is reached.
         road.vehicle.ip("address add 192.168.51.1/24 dev lan0").unwrap();
         camera.ip("address add 192.168.51.2/24 dev eth0").unwrap();
         wait_within(Duration::from_secs(5), "the network that came up", || {
@@ -340,7 +336,6 @@ fn a_server_grants_no_more_than_the_box_accepts() {
         let camera = road.connect_camera();
         // A hostile lease whose network holds every inner address.
         road.vehicle.ip("address add 10.200.0.9/8 dev eth2").unwrap();
-        // Another network behind the camera's.
         road.vehicle.ip("route add 192.168.70.0/24 via 192.168.50.2").unwrap();
         road.edit("server.toml", |text| {
             text.replace(
@@ -409,7 +404,6 @@ fn a_start_opens_nothing_that_a_crash_left_closed() {
         client.kill();
         assert!(!reaches_camera(&road), "after a crash");
 
-        // Another program has the TUN's name.
         road.vehicle.ip("link add rw0 type veth peer name rwx").unwrap();
         let mut client = road.start_client("client");
         assert_ne!(client.wait(), Some(0));
@@ -471,7 +465,6 @@ fn resolvers_of_a_session_go_with_it_also_after_a_kill() {
         client.interrupt();
         assert_eq!(now(), old, "after a kill, a second start and a stop");
 
-        // Where resolvconf keeps the file, it gets the resolvers.
         let folder = road.path("bin");
         fs::create_dir(&folder).unwrap();
         let said = road.path("calls");
@@ -491,7 +484,6 @@ fn resolvers_of_a_session_go_with_it_also_after_a_kill() {
         );
         assert_eq!(now(), old);
 
-        // So does systemd-resolved, where the file leads to it.
         fs::rename(folder.join("resolvconf"), folder.join("resolvectl")).unwrap();
         let stub = "nameserver 127.0.0.53\n";
         fs::write("/etc/resolv.conf", stub).unwrap();
@@ -502,132 +494,112 @@ fn resolvers_of_a_session_go_with_it_also_after_a_kill() {
     });
 }
 
-/// The folder of programs for [`start_with`], with an `nft` of this script if there is one.
-fn programs(road: &Road, nft: Option<&str>) -> PathBuf {
-    let folder = road.path("bin");
-    fs::create_dir(&folder).unwrap();
-    if let Some(script) = nft {
-        write_program(&folder.join("nft"), script);
-    }
-    folder
-}
-
-/// Excludes a network by a change of the file, which replaces filters.
 fn exclude_cloud(road: &Road) {
     road.edit("client.toml", |text| {
         text.replace("[routes]\n", "[routes]\nexclude = [\"203.0.113.0/24\"]\n")
     });
 }
 
-/// A client that finds its programs in `path`.
 fn start_with(road: &Road, path: &str) -> Daemon {
     let mut command = road.vehicle.command(PROGRAM);
     command.arg("client").arg("--config").arg(road.path("client.toml")).env("PATH", path);
     Daemon::start(command, road.path("client.log"))
 }
 
-#[test]
-fn no_uplink_is_used_before_the_filters_hold_and_nothing_waits_for_nft() {
-    run_sandboxed(|| {
-        let road = Road::new();
-        road.connect_camera();
-        let hold = road.path("hold");
-        let script = "while [ -e /run/road/hold ]; do sleep 0.02; done\n\
-                      PATH=/usr/sbin:/usr/bin:/sbin:/bin exec nft \"$@\"";
-        let folder = programs(&road, Some(script));
-        let reached = "table netdev reached { chain in { type filter hook ingress device eth1 \
-                       priority 0; udp dport 4433 counter; }; }";
-        nft(&road.server, reached);
-        let packets = || road.server.run("nft list table netdev reached").unwrap();
-        fs::write(&hold, "").unwrap();
-        let server = road.start_server();
-        let client = start_with(&road, &format!("{}:/usr/bin:/bin", folder.display()));
-        client.wait_for("the client runs");
-        // The event loop runs while nft does.
-        road.wait_for_status(CLIENT, "a reason", |status| {
-            let why = status["no_session"].as_str().unwrap_or_default();
-            why == "no uplink is used until the packet filters are in place"
-        });
-        assert!(packets().contains("packets 0 "), "{}", packets());
-        assert_eq!(client.count("uplink is up"), 0, "{}", client.log());
-        fs::remove_file(&hold).unwrap();
-        client.wait_for(" joined");
-        assert!(!packets().contains("packets 0 "), "the counter counts");
-        road.echo(&road.server, GATEWAY_V4);
-        road.wait_for_traffic();
-        // The tunnel carries on while filters are replaced. The reload is answered after that.
-        fs::write(&hold, "").unwrap();
-        exclude_cloud(&road);
-        let reload = spawn(|| roadweave(&["reload", "--socket", &socket(CLIENT)]));
-        client.wait_for("were read again");
-        road.wait_for_traffic();
-        let excludes = || road.vehicle.run("nft list ruleset").unwrap().contains("set excluded4");
-        assert!(!reload.is_finished() && !excludes(), "nft is under way");
-        fs::remove_file(&hold).unwrap();
-        let reloaded = reload.join().unwrap();
-        assert!(reloaded.status.success() && excludes(), "{reloaded:?}");
-        client.interrupt();
-        server.interrupt();
+fn wait_for_no_uplink(road: &Road, why: &str) {
+    road.wait_for_status(CLIENT, "no uplink", |status| {
+        let said = status["no_session"].as_str().unwrap_or_default();
+        said.starts_with("no uplink is used until the packet filters are in place")
+            && said.contains(why)
     });
 }
 
 #[test]
-fn filters_that_are_gone_and_cannot_be_put_back_end_the_use_of_uplinks() {
+fn no_uplink_is_used_without_filters_and_nothing_waits_for_nft() {
     run_sandboxed(|| {
         let road = Road::new();
-        let fails = road.path("fails");
-        let script = format!("[ -e {} ] && exit 1\nexec /usr/sbin/nft \"$@\"", fails.display());
-        let folder = programs(&road, Some(&script));
-        let _server = road.start_server();
-        let client = start_with(&road, &format!("{}:/usr/bin:/bin", folder.display()));
-        client.wait_for(" joined");
-        let forwards = || {
-            let read = || fs::read_to_string("/proc/sys/net/ipv4/ip_forward").unwrap();
-            road.vehicle.enter(read).unwrap().trim().to_owned()
-        };
-        road.echo(&road.server, GATEWAY_V4);
-        road.wait_for_traffic();
-        assert_eq!(forwards(), "1");
-        fs::write(&fails, "").unwrap();
-        // A repair that fails changes nothing while the filters are there.
-        exclude_cloud(&road);
-        client.signal(Signal::HUP);
-        client.wait_for("the packet filters are not as they should be");
-        road.wait_for_traffic();
-        nft(&road.vehicle, "flush ruleset");
-        client.wait_for("they cannot be put back: nothing is forwarded");
-        road.wait_for_status(CLIENT, "no uplink", |status| {
-            let why = status["no_session"].as_str().unwrap_or_default();
-            why.starts_with("no uplink is used until the packet filters are in place")
-        });
-        assert_eq!(forwards(), "0");
-        fs::remove_file(&fails).unwrap();
-        road.wait_for_traffic();
-        assert_eq!(forwards(), "1");
-        client.interrupt();
-    });
-}
-
-#[test]
-fn without_nft_no_uplink_is_used_and_the_log_says_what_to_install() {
-    run_sandboxed(|| {
-        let road = Road::without_uplinks();
-        road.connect_uplink(1);
-        // The only program is the one that starts others in a namespace.
-        let folder = programs(&road, None);
+        // Besides `nft`, the client finds the program that starts others in a namespace.
+        let folder = road.path("bin");
+        fs::create_dir(&folder).unwrap();
         std::os::unix::fs::symlink("/usr/bin/nsenter", folder.join("nsenter")).unwrap();
-        let server = road.start_server();
-        let client = start_with(&road, folder.to_str().unwrap());
+        let [hold, fails] = ["hold", "fails"].map(|name| road.path(name));
+        let script = format!(
+            "while [ -e {} ]; do /bin/sleep 0.02; done\n[ -e {} ] && exit 1\n\
+             exec /usr/sbin/nft \"$@\"",
+            hold.display(),
+            fails.display()
+        );
+        write_program(&folder.join("nft"), &script);
+        let start = || start_with(&road, folder.to_str().unwrap());
+        let _server = road.start_server();
+
+        fs::write(&hold, "").unwrap();
+        let client = start();
+        check_that_nothing_waits(&road, &client, &hold);
+        check_failing_filters(&road, &client, &fails);
+        client.interrupt();
+
+        fs::remove_file(folder.join("nft")).unwrap();
+        let client = start();
         let cure = "install nftables";
         client.wait_for(cure);
         client.wait_for("no uplink is used until the packet filters are in place");
         assert_eq!(client.count("uplink is up"), 0, "{}", client.log());
-        let shown = road.show(CLIENT);
-        assert!(shown["no_session"].as_str().unwrap().contains(cure), "{shown:#}");
+        wait_for_no_uplink(&road, cure);
         // Once it is installed, the client goes on.
-        std::os::unix::fs::symlink("/usr/sbin/nft", folder.join("nft")).unwrap();
+        write_program(&folder.join("nft"), &script);
         client.wait_for(" joined");
         client.interrupt();
-        server.interrupt();
     });
+}
+
+/// `nft` waits while the file `hold` is there, as it is at the start.
+fn check_that_nothing_waits(road: &Road, client: &Daemon, hold: &Path) {
+    let reached = "table netdev reached { chain in { type filter hook ingress device eth1 \
+                   priority 0; udp dport 4433 counter; }; }";
+    nft(&road.server, reached);
+    let packets = || road.server.run("nft list table netdev reached").unwrap();
+    client.wait_for("the client runs");
+    // The event loop runs while nft does.
+    wait_for_no_uplink(road, "");
+    assert!(packets().contains("packets 0 "), "{}", packets());
+    assert_eq!(client.count("uplink is up"), 0, "{}", client.log());
+    fs::remove_file(hold).unwrap();
+    client.wait_for(" joined");
+    assert!(!packets().contains("packets 0 "), "the counter counts");
+    road.echo(&road.server, GATEWAY_V4);
+    road.wait_for_traffic();
+    // The tunnel carries on while filters are replaced. The reload is answered after that.
+    fs::write(hold, "").unwrap();
+    exclude_cloud(road);
+    let reload = spawn(|| roadweave(&["reload", "--socket", &socket(CLIENT)]));
+    client.wait_for("were read again");
+    road.wait_for_traffic();
+    let excludes = || road.vehicle.run("nft list ruleset").unwrap().contains("set excluded4");
+    assert!(!reload.is_finished() && !excludes(), "nft is under way");
+    fs::remove_file(hold).unwrap();
+    let reloaded = reload.join().unwrap();
+    assert!(reloaded.status.success() && excludes(), "{reloaded:?}");
+}
+
+/// `nft` fails while the file `fails` is there.
+fn check_failing_filters(road: &Road, client: &Daemon, fails: &Path) {
+    let forwards = || {
+        let read = || fs::read_to_string("/proc/sys/net/ipv4/ip_forward").unwrap();
+        road.vehicle.enter(read).unwrap().trim().to_owned()
+    };
+    assert_eq!(forwards(), "1");
+    fs::write(fails, "").unwrap();
+    // A repair that fails changes nothing while the filters are there.
+    road.edit("client.toml", |text| text.replace("203.0.113.0/24", "203.0.113.0/25"));
+    client.signal(Signal::HUP);
+    client.wait_for("the packet filters are not as they should be");
+    road.wait_for_traffic();
+    nft(&road.vehicle, "flush ruleset");
+    client.wait_for("they cannot be put back: nothing is forwarded");
+    wait_for_no_uplink(road, "");
+    assert_eq!(forwards(), "0");
+    fs::remove_file(fails).unwrap();
+    road.wait_for_traffic();
+    assert_eq!(forwards(), "1");
 }

@@ -44,7 +44,6 @@ fn rules() -> Rules {
 }
 
 impl Rules {
-    /// Faults of a package of `cargo metadata`.
     fn faults(&self, package: &Value) -> Vec<String> {
         let name = package["name"].as_str().unwrap();
         let mut faults = Vec::new();
@@ -55,7 +54,6 @@ impl Rules {
         if self.bans.deny.iter().any(|it| it.name == name && it.wrappers.is_empty()) {
             faults.push(format!("{name} is banned"));
         }
-        // Our own crates have no source.
         if let Some(source) = package["source"].as_str() {
             let mut allowed = self.sources.allow_registry.iter();
             if !allowed.any(|it| source.strip_prefix("registry+") == Some(it)) {
@@ -65,7 +63,6 @@ impl Rules {
         faults
     }
 
-    /// Crates that depend on a banned package and may not.
     fn uses(&self, metadata: &Value) -> Vec<String> {
         let names = names(metadata);
         let nodes = metadata["resolve"]["nodes"].as_array().unwrap();
@@ -92,7 +89,6 @@ impl Rules {
     }
 }
 
-/// The name of each package by its identifier.
 fn names(metadata: &Value) -> BTreeMap<&str, &str> {
     let packages = metadata["packages"].as_array().unwrap();
     packages.iter().map(|it| (it["id"].as_str().unwrap(), it["name"].as_str().unwrap())).collect()

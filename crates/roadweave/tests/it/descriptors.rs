@@ -9,7 +9,6 @@ use std::time::Duration;
 use crate::common::*;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
-/// Limits the descriptors of a daemon; those that are open stay.
 fn limit(daemon: &Daemon, descriptors: u64) {
     let pid = Pid::from_raw(i32::try_from(daemon.id()).unwrap());
     let maximum = getrlimit(Resource::Nofile).maximum;
@@ -17,7 +16,6 @@ fn limit(daemon: &Daemon, descriptors: u64) {
     prlimit(pid, Resource::Nofile, limit).unwrap();
 }
 
-/// The processor time of a daemon, all threads.
 fn used(daemon: &Daemon) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{}/stat", daemon.id())).unwrap();
     let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
@@ -25,7 +23,6 @@ fn used(daemon: &Daemon) -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
-/// Callers that connect and send nothing.
 fn callers(instance: &str, count: usize) -> Vec<UnixStream> {
     (0..count).map(|_| UnixStream::connect(socket(instance)).unwrap()).collect()
 }
@@ -52,17 +49,8 @@ fn a_daemon_without_descriptors_goes_on_and_catches_up() {
         let (server, client) = road.start_both();
         road.echo(&road.server, GATEWAY_V4);
         road.wait_for_traffic();
-        let link = |number: u8| {
-            format!(
-                "[[links]]\nname = \"link{number}\"\ninterface = \"eth{number}\"\n\
-                 listen = \"10.{number}.0.2:6081\"\npeer = \"10.{number}.0.1:6081\"\n"
-            )
-        };
-        let text = format!(
-            "addresses = [\"10.78.0.2/24\"]\n[tun]\nname = \"rwr\"\n{}{}",
-            link(1),
-            link(2)
-        );
+        let links = [1, 2].map(|number| members::link(number, 2, 1)).concat();
+        let text = format!("addresses = [\"10.78.0.2/24\"]\n[tun]\nname = \"rwr\"\n{links}");
         fs::write(road.path("router.toml"), text).unwrap();
         let router = road.start(&road.vehicle, "router", "router");
         router.wait_for("the router runs");

@@ -3,17 +3,15 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::spawn;
-use std::time::{Duration, Instant};
 
 use crate::common::*;
+use roadweave_device::local::request;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-/// `roadweave encoder-feedback`, line by line.
 struct Feedback {
     program: Child,
     lines: Receiver<String>,
@@ -30,14 +28,13 @@ impl Feedback {
         Self { program, lines }
     }
 
-    /// Waits for a line whose frame size and rate `holds`.
-    fn wait_for(&self, what: &str, holds: impl Fn(u64, u64) -> bool) -> Duration {
-        let (began, mut last) = (Instant::now(), String::new());
+    fn wait_for(&self, what: &str, holds: impl Fn(u64, u64) -> bool) {
+        let (began, mut last) = (Watch::start(), String::new());
         while began.elapsed() < WAIT_MAX {
             let Ok(line) = self.lines.recv_timeout(WAIT_MAX) else { break };
             let mut numbers = line.split(' ').map(|it| it.parse::<u64>().unwrap());
             if holds(numbers.next().unwrap(), numbers.next().unwrap()) {
-                return began.elapsed();
+                return;
             }
             last = line;
         }
@@ -50,22 +47,6 @@ impl Drop for Feedback {
         let _ = self.program.kill();
         let _ = self.program.wait();
     }
-}
-
-/// Subscribes by the local socket; the first answer, and what follows.
-fn subscribe(params: &Value) -> (Value, BufReader<UnixStream>) {
-    let mut stream = UnixStream::connect(socket(CLIENT)).unwrap();
-    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
-    let request = json!({ "jsonrpc": "2.0", "id": 7, "method": "subscribe", "params": params });
-    stream.write_all(format!("{request}\n").as_bytes()).unwrap();
-    let mut reader = BufReader::new(stream);
-    (read_line(&mut reader), reader)
-}
-
-fn read_line(reader: &mut BufReader<UnixStream>) -> Value {
-    let mut line = String::new();
-    reader.read_line(&mut line).unwrap();
-    serde_json::from_str(&line).unwrap()
 }
 
 /// Asks the box for its event stream; the connection, and the first line of the answer.
@@ -90,13 +71,24 @@ fn an_encoder_hears_of_dead_links_and_of_a_client_that_ends_and_comes_back() {
         });
         let (_server, mut client) = road.start_both();
         road.wait_for_paths(&["eth1", "eth2"]);
-        for (params, expected) in [
-            (json!({ "topic": "encoder", "interval_ms": 9 }), "interval_ms is 9; 10 to 1000"),
-            (json!({ "topic": "secrets" }), "secrets"),
+        let ask = |method: &str, params: &Value| {
+            request(socket(CLIENT).as_ref(), method, params).map_err(|error| error.to_string())
+        };
+        wait_until("a target", || {
+            let targets = ask("encoder_targets", &Value::Null).unwrap();
+            targets["real-time"]["frame_bytes"].as_u64() > Some(0)
+        });
+        let supersede = |lane: &str| {
+            ask("supersede", &json!({ "lane": lane, "ssrc": 7, "timestamp": u32::MAX }))
+        };
+        assert_eq!(supersede("real-time").unwrap(), json!({ "packets": 0 }));
+        for (answer, expected) in [
+            (supersede("vide"), "vide"),
+            (ask("subscribe", &json!({ "topic": "encoder", "interval_ms": 9 })), "10 to 1000"),
+            (ask("subscribe", &json!({ "topic": "secrets" })), "secrets"),
         ] {
-            let (answer, _) = subscribe(&params);
-            let message = answer["error"]["message"].as_str().unwrap_or_default().to_owned();
-            assert!(message.contains(expected), "{params}: {answer}");
+            let error = answer.unwrap_err();
+            assert!(error.contains(expected), "{error}");
         }
         // Four listen over HTTP, and a fifth once one has left.
         let mut listening: Vec<_> = (0..4).map(|_| get(&camera)).collect();

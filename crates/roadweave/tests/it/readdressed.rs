@@ -51,7 +51,6 @@ const RENEWALS: [(&str, &str, &str, bool); 4] = [
     ("10.9.0.2", "10.1.0.2", "10.1.0.1", true),
 ];
 
-/// Waits until the server sees the path of an uplink come from `address`.
 fn wait_for_path_from(road: &Road, uplink: &str, address: &str) {
     road.wait_for_status(SERVER, &format!("a path from {address}"), |status| {
         let paths = status["sessions"][0]["paths"].as_array().map_or(&[][..], Vec::as_slice);
@@ -126,7 +125,6 @@ fn a_lease_of_another_s_address_stops_no_other_uplink() {
     run_sandboxed(|| {
         let road = Road::new();
         let camera = road.connect_camera();
-        // At the start, too.
         road.vehicle.ip("address del 10.2.0.2/24 dev eth2").unwrap();
         road.vehicle.ip("address add 198.51.100.1/32 dev eth2").unwrap();
         let (_server, client) = road.start_both();
@@ -154,7 +152,6 @@ fn a_lease_of_another_s_address_stops_no_other_uplink() {
             check_ping(&road.vehicle, "192.168.50.2", "-c 1");
             let gap = flow.longest_gap();
             assert!(gap < Duration::from_secs(1), "{lease} cost {gap:?}");
-            // The lease is right again.
             road.vehicle.ip("address add 10.2.0.2/24 dev eth2").unwrap();
             road.vehicle.ip("address add fd02::2/64 dev eth2 nodad").unwrap();
             road.route_uplink(2);

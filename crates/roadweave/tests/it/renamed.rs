@@ -1,7 +1,6 @@
 //! Interfaces that other programs rename: uplinks, also to names that need quoting, and the
 //! tunnel's own.
 
-use std::ffi::OsStr;
 use std::time::Duration;
 
 use crate::common::*;
@@ -9,25 +8,17 @@ use crate::common::*;
 /// An operator beyond the uplinks, in none of their networks.
 const OPERATOR: &str = "198.51.100.77";
 
-fn ip(namespace: &NetNs, words: &[&OsStr]) {
-    let output = namespace.command("ip").args(words).output().unwrap();
-    assert!(output.status.success(), "{words:?}: {output:?}");
-}
-
-/// Takes an interface down, as it must be to be renamed, and renames it.
 fn rename(namespace: &NetNs, from: &str, to: &str) {
-    let word = OsStr::new::<str>;
-    ip(namespace, &[word("link"), word("set"), word(from), word("down")]);
-    ip(namespace, &[word("link"), word("set"), word(from), word("name"), word(to)]);
+    namespace.ip(&format!("link set {from} down")).unwrap();
+    namespace.ip(&format!("link set {from} name {to}")).unwrap();
 }
 
 /// Renames uplink 1 and sets the default route of its DHCP client again.
 fn rename_uplink(road: &Road, from: &str, to: &str) {
     rename(&road.vehicle, from, to);
-    let word = OsStr::new::<str>;
-    ip(&road.vehicle, &[word("link"), word("set"), word(to), word("up")]);
-    let words = ["route", "replace", "default", "via", "10.1.0.1", "metric", "100", "dev", to];
-    ip(&road.vehicle, &words.map(word));
+    road.vehicle.ip(&format!("link set {to} up")).unwrap();
+    let route = format!("route replace default via 10.1.0.1 metric 100 dev {to}");
+    road.vehicle.ip(&route).unwrap();
 }
 
 /// An operator far away reaches the box by uplink 1, while all else is in the tunnel.
@@ -35,17 +26,17 @@ fn check_operator(road: &Road) {
     check_ping(&road.server, "10.1.0.2", &format!("-c 1 -I {OPERATOR}"));
 }
 
-fn start(road: &Road) -> (Daemon, Daemon) {
-    road.server.ip(&format!("address add {OPERATOR}/32 dev lo")).unwrap();
-    road.start_with_echo()
-}
-
 #[test]
-fn a_renamed_uplink_is_used_under_any_name_that_the_kernel_takes() {
+fn uplinks_are_used_under_any_name_and_a_tunnel_has_its_own_back_within_seconds() {
     run_sandboxed(|| {
         let road = Road::new();
-        road.edit("client.toml", |text| text.replace("include = []", "exclude = [\"gone*\"]"));
-        let (_server, client) = start(&road);
+        let camera = road.connect_camera();
+        road.edit("client.toml", |text| {
+            text.replace("include = []", "exclude = [\"gone*\"]")
+                .replace("[routes]\n", "[routes]\nmasquerade = true\n")
+        });
+        road.server.ip(&format!("address add {OPERATOR}/32 dev lo")).unwrap();
+        let (server, client) = road.start_with_echo();
         check_operator(&road);
         let mut before = "eth1";
         let names = [
@@ -83,50 +74,36 @@ fn a_renamed_uplink_is_used_under_any_name_that_the_kernel_takes() {
             .wait_for("its interface is called gone0 now, which the configuration names no uplink");
         rename_uplink(&road, "gone0", "eth1");
         road.wait_for_paths(&["eth1", "eth2"]);
+        check_tunnel(&road, &camera, [&client, &server]);
         let log = client.log();
         assert!(log.contains("its interface is called lte0 now"), "{log}");
         assert_eq!(client.count(" joined "), 1, "{log}");
         assert!(!log.contains('\u{1b}'), "a name reached the terminal: {log}");
         assert!(!log.contains("nft failed"), "{log}");
-        let shown = roadweave(&["show", "--socket", &socket(CLIENT)]);
-        assert!(!shown.stdout.contains(&0x1b), "{shown:?}");
+        assert!(!road.page(CLIENT).contains('\u{1b}'));
         client.interrupt();
+        server.interrupt();
         assert_eq!(road.vehicle.run("nft list ruleset").unwrap(), "");
     });
 }
 
-#[test]
-fn a_tunnel_whose_interface_is_renamed_has_its_name_back_within_seconds() {
-    run_sandboxed(|| {
-        let road = Road::new();
-        let camera = road.connect_camera();
-        road.edit("client.toml", |text| {
-            text.replace("[routes]\n", "[routes]\nmasquerade = true\n")
+/// Renames the tunnel's interface at both ends.
+fn check_tunnel(road: &Road, camera: &NetNs, [client, server]: [&Daemon; 2]) {
+    // One name looks like an uplink, and filters cannot quote the other.
+    for (namespace, daemon, own, name) in
+        [(&road.vehicle, client, CLIENT, "wwan5"), (&road.server, server, SERVER, "tunnel\"0")]
+    {
+        rename(namespace, own, name);
+        daemon
+            .wait_for(&format!("another program renamed the tunnel's interface {own} to {name};"));
+        // To the box's own address, once its routes are there, and from behind it.
+        wait_within(Duration::from_secs(4), own, || {
+            ping(&road.vehicle, GATEWAY_V4, "-c 1 -W 1").status.success()
         });
-        let (server, client) = start(&road);
-        let check = |when: &str| {
-            // To the box's own address, once its routes are there, and from behind it.
-            wait_within(Duration::from_secs(4), when, || {
-                ping(&road.vehicle, GATEWAY_V4, "-c 1 -W 1").status.success()
-            });
-            let echo = ping(&camera, "203.0.113.2", "-c 5 -i 0.4");
-            let said = String::from_utf8_lossy(&echo.stdout);
-            assert!(echo.status.success() && said.contains("ttl="), "{when}: {echo:?}");
-            check_ping(&road.vehicle, GATEWAY_V6, "-c 4 -i 0.4");
-        };
-        check("before");
-        // One name looks like an uplink, and filters cannot quote the other.
-        for (namespace, daemon, own, name) in
-            [(&road.vehicle, &client, "rw0", "wwan5"), (&road.server, &server, "rws", "tunnel\"0")]
-        {
-            rename(namespace, own, name);
-            let line = format!("another program renamed the tunnel's interface {own} to {name};");
-            daemon.wait_for(&line);
-            check(own);
-        }
-        assert_eq!(client.count("uplink=\"wwan5\""), 0, "{}", client.log());
-        assert_eq!(client.count(" joined "), 1, "{}", client.log());
-        client.interrupt();
-        server.interrupt();
-    });
+        let echo = ping(camera, "203.0.113.2", "-c 5 -i 0.4");
+        let said = String::from_utf8_lossy(&echo.stdout);
+        assert!(echo.status.success() && said.contains("ttl="), "{own}: {echo:?}");
+        check_ping(&road.vehicle, GATEWAY_V6, "-c 4 -i 0.4");
+    }
+    assert_eq!(client.count("uplink=\"wwan5\""), 0, "{}", client.log());
 }

@@ -8,23 +8,15 @@ use std::time::Duration;
 use crate::common::*;
 use serde_json::Value;
 
-/// The files of the routers in the box and in the server's namespace.
 fn write_files(road: &Road) {
     let behind = "\"203.0.113.0/24\", \"2001:db8:1::/64\"";
     for (name, own, peer, into, tun) in
         [("near", 2, 1, behind, CLIENT), ("far", 1, 2, "\"192.168.50.0/24\"", SERVER)]
     {
-        let link = |number: u8| {
-            format!(
-                "[[links]]\nname = \"eth{number}\"\ninterface = \"eth{number}\"\n\
-                 listen = \"10.{number}.0.{own}:6081\"\npeer = \"10.{number}.0.{peer}:6081\"\n"
-            )
-        };
+        let links = [1, 2].map(|number| members::link(number, own, peer)).concat();
         let file = format!(
             "addresses = [\"10.77.0.{own}/24\", \"fd77::{own}/64\"]\ninto_tunnel = [{into}]\n\
-             [tun]\nname = \"{tun}\"\n{}{}",
-            link(1),
-            link(2)
+             [tun]\nname = \"{tun}\"\n{links}"
         );
         fs::write(road.path(&format!("{name}.toml")), file).unwrap();
     }

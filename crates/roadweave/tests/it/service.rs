@@ -20,7 +20,6 @@ const UNITS: [(&str, &str, &str); 5] = [
     ("roadweave@", "anchor", "anchor"),
     ("roadweave@", "router", "router"),
 ];
-/// The path of the program in packages.
 const INSTALLED: &str = "/usr/bin/roadweave";
 
 fn unit(name: &str) -> String {

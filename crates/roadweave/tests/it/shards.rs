@@ -56,7 +56,6 @@ impl Fleet {
         self.road.start(&self.boxes[number], "client", &name)
     }
 
-    /// Ends the last client by `signal`, and starts it again.
     fn restart_last(&mut self, signal: Signal) {
         let last = self.clients.pop().unwrap();
         last.signal(signal);
@@ -83,7 +82,6 @@ impl Fleet {
         }
     }
 
-    /// Pings from the server to every client and back, so many times each.
     fn check_traffic(&self, times: u32) {
         let options = format!("-c {times} -i 0.05");
         for number in 0..self.clients.len() {
@@ -92,7 +90,6 @@ impl Fleet {
         }
     }
 
-    /// The session of a client in the server's status.
     fn session(&self, status: &Value, number: usize) -> Value {
         let sessions = status["sessions"].as_array().unwrap().iter();
         let own = format!("{}/32", inner(number));
@@ -119,7 +116,6 @@ fn carrier(road: &Road, number: usize) -> NetNs {
     carrier
 }
 
-/// A box with an uplink to each of `carriers`.
 fn connected_box(number: usize, carriers: &[NetNs; 2]) -> NetNs {
     let namespace = NetNs::create(&format!("box{number}")).unwrap();
     for (uplink, carrier) in (1..).zip(carriers) {
@@ -142,14 +138,13 @@ fn sessions_of_shards(status: &Value) -> Vec<u64> {
     shards.iter().map(|shard| shard["sessions"].as_u64().unwrap()).collect()
 }
 
-/// The remote addresses of a session's paths.
 fn remotes(session: &Value) -> Vec<String> {
     let paths = session["paths"].as_array().unwrap().iter();
     paths.map(|path| path["remote"].as_str().unwrap().to_owned()).collect()
 }
 
 #[test]
-fn clients_on_all_shards_have_traffic_over_all_paths_and_after_their_addresses_change() {
+fn clients_on_all_shards_are_served_as_by_one_loop() {
     run_sandboxed(|| {
         let mut fleet = Fleet::new(5);
         fleet.spread();
@@ -197,6 +192,8 @@ fn clients_on_all_shards_have_traffic_over_all_paths_and_after_their_addresses_c
         assert!(packets(&after) >= 200, "{after:#}");
         let page = fleet.road.page(SERVER);
         assert!(page.contains("handed over"), "{page}");
+        check_replaced_sessions(&mut fleet);
+        check_changes(&fleet);
         fleet.server.interrupt();
     });
 }
@@ -211,36 +208,33 @@ fn rebind(carrier: &NetNs, number: usize, round: usize) {
     words.iter().for_each(|words| carrier.ip(words).unwrap());
 }
 
-#[test]
-fn a_client_that_begins_anew_has_one_session_and_reloads_hold_on_all_shards() {
-    run_sandboxed(|| {
-        let mut fleet = Fleet::new(4);
-        fleet.spread();
-        // After a kill the server hears no goodbye: the next session, on this shard or on the
-        // other, replaces the former one.
-        (0..6).for_each(|_| fleet.restart_last(Signal::KILL));
-        fleet.check_traffic(3);
-        let said = fleet.server.log();
-        assert!(said.contains("a newer session of the same client replaces it"), "{said}");
-        // A setting holds for all shards.
-        let set = ["set", "--socket", &socket(SERVER), "interactive", "strategy", "redundant"];
-        assert!(roadweave(&set).status.success());
-        let status = fleet.road.show(SERVER);
-        for number in 0..4 {
-            let lane = &fleet.session(&status, number)["lanes"][1];
-            assert_eq!(lane["strategy"], "redundant", "{lane:#}");
-        }
-        // All clients but the first are withdrawn.
-        fleet.road.edit("server.toml", |text| {
-            let end = text.find("[[peers]]\nname = \"box-1\"").unwrap();
-            text[..end].to_owned()
-        });
-        fleet.server.reload();
-        fleet.wait_for_sessions(1);
-        for client in &fleet.clients[1..] {
-            client.wait_for("refused by the server");
-        }
-        check_ping(&fleet.road.server, &inner(0), "-c 3 -i 0.05");
-        fleet.server.interrupt();
+/// After a kill the server hears no goodbye: the next session, on this shard or on the other,
+/// replaces the former one.
+fn check_replaced_sessions(fleet: &mut Fleet) {
+    let replaced = "a newer session of the same client replaces it";
+    let before = fleet.server.count(replaced);
+    (0..6).for_each(|_| fleet.restart_last(Signal::KILL));
+    fleet.check_traffic(3);
+    assert!(fleet.server.count(replaced) > before, "{}", fleet.server.log());
+}
+
+/// Settings and reloads hold on all shards.
+fn check_changes(fleet: &Fleet) {
+    let set = ["set", "--socket", &socket(SERVER), "interactive", "strategy", "redundant"];
+    assert!(roadweave(&set).status.success());
+    let status = fleet.road.show(SERVER);
+    for number in 0..5 {
+        let lane = &fleet.session(&status, number)["lanes"][1];
+        assert_eq!(lane["strategy"], "redundant", "{lane:#}");
+    }
+    fleet.road.edit("server.toml", |text| {
+        let end = text.find("[[peers]]\nname = \"box-1\"").unwrap();
+        text[..end].to_owned()
     });
+    fleet.server.reload();
+    fleet.wait_for_sessions(1);
+    for client in &fleet.clients[1..] {
+        client.wait_for("refused by the server");
+    }
+    check_ping(&fleet.road.server, &inner(0), "-c 3 -i 0.05");
 }

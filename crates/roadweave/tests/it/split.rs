@@ -10,7 +10,6 @@ use crate::common::hosts::{Host, bytes, connect, read_head, seen_from, there_and
 use crate::common::*;
 use serde_json::Value;
 
-/// A host beyond the server.
 const HOST: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 2);
 const HOST_V6: &str = "2001:db8:1::2";
 const PORT: u16 = 8080;
@@ -36,14 +35,12 @@ fn taken(road: &Road) -> u64 {
     road.show(CLIENT)["streams"]["split"]["taken"].as_u64().unwrap()
 }
 
-/// Waits until new connections are taken.
 fn wait_until_on(road: &Road) -> Value {
     road.wait_for_status(CLIENT, "connections are split", |status| {
         status["streams"]["split"].is_object() && status["streams"]["split"]["obstacle"].is_null()
     })
 }
 
-/// Waits until new connections go by the tunnel, for a reason that has `why` in it.
 fn wait_until_off(road: &Road, why: &str) {
     road.wait_for_status(CLIENT, why, |status| {
         status["streams"]["split"]["obstacle"].as_str().is_some_and(|it| it.contains(why))
@@ -136,13 +133,11 @@ fn a_download_goes_as_packets_first_and_then_as_a_stream_from_the_same_address()
     });
 }
 
-/// How an attempt to reach `to` ends: what the host says, or why not.
 fn attempt(camera: &NetNs, to: SocketAddr) -> Result<SocketAddr, ErrorKind> {
     let mut socket = connect(camera, to).map_err(|error| error.kind())?;
     seen_from(&mut socket).map_err(|error| error.kind())
 }
 
-/// The ports of the host that a caller finds open.
 fn scan(camera: &NetNs) -> Vec<u16> {
     (PORT - 5..PORT + 5).filter(|port| connect(camera, host(*port)).is_ok()).collect()
 }
@@ -159,6 +154,7 @@ fn only_open_ports_look_open_and_a_host_that_is_gone_costs_one_reset() {
         let open = Host::start(&road.cloud, host(PORT));
         let (_server, _client) = road.start_both();
         wait_until_on(&road);
+        check_listener(&road, &camera);
         assert_eq!(scan(&camera), [PORT]);
         // The open port is known by now, and no other.
         let before = taken(&road);
@@ -201,55 +197,47 @@ fn only_open_ports_look_open_and_a_host_that_is_gone_costs_one_reset() {
     });
 }
 
-#[test]
-fn nobody_comes_to_the_listener_by_its_own_address() {
-    run_sandboxed(|| {
-        let (road, camera) = road();
-        let _host = Host::start(&road.cloud, host(PORT));
-        let (_server, _client) = road.start_both();
-        wait_until_on(&road);
-        learn(&road, &camera, host(PORT));
-        let rules = road.vehicle.run("nft list ruleset").unwrap();
-        let port_of = |family: &str| -> u16 {
-            let rest = rules.split(&format!("tproxy {family} to ")).nth(1).unwrap();
-            let address = rest.split_whitespace().next().unwrap();
-            address.rsplit(':').next().unwrap().parse().unwrap()
-        };
-        let listener = SocketAddr::from((Ipv4Addr::LOCALHOST, port_of("ip")));
-        let listener_v6 = SocketAddr::new("::1".parse().unwrap(), port_of("ip6"));
-        // The most permissive kernel: loopback's addresses come in by any interface.
-        for interface in ["all", "lan0", "eth1"] {
-            let key = format!("/proc/sys/net/ipv4/conf/{interface}/route_localnet");
-            road.vehicle.enter(|| std::fs::write(key, "1").unwrap()).unwrap();
+/// Checks that nobody comes to the listener of split connections by its own address.
+fn check_listener(road: &Road, camera: &NetNs) {
+    learn(road, camera, host(PORT));
+    let rules = road.vehicle.run("nft list ruleset").unwrap();
+    let port_of = |family: &str| -> u16 {
+        let rest = rules.split(&format!("tproxy {family} to ")).nth(1).unwrap();
+        let address = rest.split_whitespace().next().unwrap();
+        address.rsplit(':').next().unwrap().parse().unwrap()
+    };
+    let listener = SocketAddr::from((Ipv4Addr::LOCALHOST, port_of("ip")));
+    let listener_v6 = SocketAddr::new("::1".parse().unwrap(), port_of("ip6"));
+    // The most permissive kernel: loopback's addresses come in by any interface.
+    for interface in ["all", "lan0", "eth1"] {
+        let key = format!("/proc/sys/net/ipv4/conf/{interface}/route_localnet");
+        road.vehicle.enter(|| std::fs::write(key, "1").unwrap()).unwrap();
+    }
+    let before = road.show(CLIENT)["streams"].clone();
+    for (from, gateway) in [(camera, "192.168.50.1"), (&road.server, "10.1.0.2")] {
+        from.ip("rule add priority 1 to 127.0.0.1 lookup 99").unwrap();
+        from.ip("rule del priority 0 lookup local").unwrap();
+        from.ip("rule add priority 2 lookup local").unwrap();
+        from.ip(&format!("route add 127.0.0.1/32 via {gateway} table 99")).unwrap();
+        // By the addresses of the box, and by loopback's.
+        let own = SocketAddr::new(gateway.parse().unwrap(), listener.port());
+        for to in [own, listener] {
+            let found = attempt(from, to);
+            assert!(found.is_err(), "{to} is served from {}", from.name());
         }
-        let before = road.show(CLIENT)["streams"].clone();
-        for (from, gateway) in [(&camera, "192.168.50.1"), (&road.server, "10.1.0.2")] {
-            from.ip("rule add priority 1 to 127.0.0.1 lookup 99").unwrap();
-            from.ip("rule del priority 0 lookup local").unwrap();
-            from.ip("rule add priority 2 lookup local").unwrap();
-            from.ip(&format!("route add 127.0.0.1/32 via {gateway} table 99")).unwrap();
-            // By the addresses of the box, and by loopback's.
-            let own = SocketAddr::new(gateway.parse().unwrap(), listener.port());
-            for to in [own, listener] {
-                let found = attempt(from, to);
-                assert!(found.is_err(), "{to} is served from {}", from.name());
-            }
-        }
-        // A network under an uplink sends SYNs that the box would take from inside.
-        road.server.ip("route add 203.0.113.2/32 via 10.1.0.2").unwrap();
-        assert!(attempt(&road.server, host(PORT)).is_err());
-        road.server.ip("route del 203.0.113.2/32 via 10.1.0.2").unwrap();
-        // A user of the box itself.
-        for to in [listener, listener_v6] {
-            assert!(attempt(&road.vehicle, to).is_err(), "{to}");
-        }
-        let after = road.show(CLIENT)["streams"].clone();
-        assert_eq!(after["split"]["taken"], before["split"]["taken"], "{after:#}");
-        assert!(after["ends"]["stranger"].as_u64() >= Some(2), "{after:#}");
-        // The camera still may.
-        attempt(&camera, host(PORT)).unwrap();
-        assert_ne!(taken(&road), before["split"]["taken"].as_u64().unwrap());
-    });
+    }
+    // A network under an uplink sends SYNs that the box would take from inside.
+    road.server.ip("route add 203.0.113.2/32 via 10.1.0.2").unwrap();
+    assert!(attempt(&road.server, host(PORT)).is_err());
+    road.server.ip("route del 203.0.113.2/32 via 10.1.0.2").unwrap();
+    for to in [listener, listener_v6] {
+        assert!(attempt(&road.vehicle, to).is_err(), "{to}");
+    }
+    let after = road.show(CLIENT)["streams"].clone();
+    assert_eq!(after["split"]["taken"], before["split"]["taken"], "{after:#}");
+    assert!(after["ends"]["stranger"].as_u64() >= Some(2), "{after:#}");
+    attempt(camera, host(PORT)).unwrap();
+    assert_ne!(taken(road), before["split"]["taken"].as_u64().unwrap());
 }
 
 #[test]
@@ -292,7 +280,7 @@ fn without_a_far_end_connections_go_as_packets() {
 }
 
 #[test]
-fn a_crash_ends_what_was_split_and_nothing_else() {
+fn a_crash_and_other_programs_end_what_is_split_and_nothing_else() {
     run_sandboxed(|| {
         let (road, camera) = road();
         let _host = Host::start(&road.cloud, host(PORT));
@@ -335,17 +323,13 @@ fn a_crash_ends_what_was_split_and_nothing_else() {
         attempt(&camera, host(PORT)).unwrap();
         assert!(!has_left(), "{:#?}", road.state());
         client.interrupt();
-    });
-}
 
-#[test]
-fn what_other_programs_mark_or_drop_is_not_split() {
-    run_sandboxed(|| {
-        let (road, camera) = road();
-        let _host = Host::start(&road.cloud, host(PORT));
+        // What other programs mark or drop is not split.
+        road.edit("client.toml", |text| text + STREAMS);
         let rule = "priority 100 fwmark 0x8/0x8 lookup main";
         road.vehicle.ip(&format!("rule add {rule}")).unwrap();
-        let (_server, client) = road.start_both();
+        let client = road.start_client("client");
+        client.wait_for("joined");
         wait_until_off(&road, "the mark 0x5258 is taken by another's rule (priority 100");
         wait_until_off(&road, "set packet_marks to bits that no other program uses");
         for _ in 0..2 {

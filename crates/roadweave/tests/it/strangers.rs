@@ -23,7 +23,6 @@ fn camera_and_stranger(road: &Road) -> (NetNs, NetNs) {
     (camera, stranger)
 }
 
-/// Whether a packet from `from` comes to `to` at `address`, and the answer back.
 fn reaches(from: &NetNs, to: &NetNs, address: &str) -> bool {
     reaches_port(from, to, SocketAddr::new(address.parse().unwrap(), 0))
 }

@@ -8,9 +8,7 @@ use std::time::Duration;
 use crate::common::hosts::{Host, bytes, read_head, seen_from, there_and_back};
 use crate::common::*;
 
-/// The proxy of the box.
 const BOX: &str = "192.168.50.1:1080";
-/// A host beyond the server.
 const HOST: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 2);
 const PORT: u16 = 8080;
 
@@ -19,7 +17,6 @@ const FORBIDDEN: u8 = 2;
 const UNREACHABLE: u8 = 4;
 const REFUSED: u8 = 5;
 
-/// A road with a proxy for the camera behind the box.
 fn road() -> (Road, NetNs) {
     let road = Road::new();
     let camera = road.connect_camera();
@@ -30,7 +27,6 @@ fn road() -> (Road, NetNs) {
     (road, camera)
 }
 
-/// Asks the box for a connection; what it says, and the connection.
 fn socks(namespace: &NetNs, request: &[u8]) -> (u8, TcpStream) {
     hosts::socks(namespace, BOX, request)
 }
@@ -44,7 +40,7 @@ fn to_name(name: &str, port: u16) -> Vec<u8> {
 }
 
 #[test]
-fn applications_reach_hosts_by_both_proxies_and_are_told_why_not() {
+fn applications_reach_hosts_by_both_proxies_and_nobody_else_uses_them() {
     run_sandboxed(|| {
         let (road, camera) = road();
         let _host = Host::start(&road.cloud, (HOST, PORT).into());
@@ -74,32 +70,16 @@ fn applications_reach_hosts_by_both_proxies_and_are_told_why_not() {
         assert_eq!(reply(&to_address(Ipv4Addr::new(169, 254, 169, 254), 80)), FORBIDDEN);
         assert_eq!(reply(&to_name("nobody.invalid", PORT)), UNREACHABLE);
 
-        // A reload denies the host.
-        road.edit("server.toml", |text| format!("deny_destinations = [\"{HOST}/32\"]\n{text}"));
-        server.reload();
-        wait_until("the host is reached all the same", || {
-            reply(&to_address(HOST, PORT)) == FORBIDDEN
-        });
-
-        // Both ends count how each connection ended.
         let client = road.wait_for_status(CLIENT, "all are over", |status| {
             status["streams"]["connections"] == 0
         });
         let ends = &client["streams"]["ends"];
         assert!(ends["closed"].as_u64() >= Some(2), "{ends:#}");
-        assert!(ends["unconnected"].as_u64() >= Some(7), "{ends:#}");
+        assert!(ends["unconnected"].as_u64() >= Some(6), "{ends:#}");
         let ends = &road.show(SERVER)["streams"]["ends"];
-        assert!(ends["forbidden"].as_u64() >= Some(5), "{ends:#}");
+        assert!(ends["forbidden"].as_u64() >= Some(4), "{ends:#}");
         assert_eq!((&ends["refused"], &ends["unreachable"]), (&1.into(), &1.into()), "{ends:#}");
-    });
-}
 
-#[test]
-fn nobody_uses_the_proxy_from_an_uplink_and_nobody_scans_by_it() {
-    run_sandboxed(|| {
-        let (road, camera) = road();
-        let _host = Host::start(&road.cloud, (HOST, PORT).into());
-        let (_server, _client) = road.start_both();
         // A network under an uplink that knows the box's address inside.
         road.server.ip("route add 192.168.50.1/32 via 10.1.0.2").unwrap();
         let address = SocketAddrV4::new(Ipv4Addr::new(192, 168, 50, 1), 1080);
@@ -115,8 +95,14 @@ fn nobody_uses_the_proxy_from_an_uplink_and_nobody_scans_by_it() {
         // Ten a second, with a burst of some seconds, and no more.
         let refused = (1..120).filter(|port| socks(&camera, &to_address(HOST, *port)).0 != REFUSED);
         assert!(refused.count() > 40, "whole hosts are scanned");
-        let server = road.show(SERVER);
-        assert!(server["streams"]["ends"]["too-many"].as_u64() > Some(40), "{server:#}");
+        let ends = &road.show(SERVER)["streams"]["ends"];
+        assert!(ends["too-many"].as_u64() > Some(40), "{ends:#}");
+
+        road.edit("server.toml", |text| format!("deny_destinations = [\"{HOST}/32\"]\n{text}"));
+        server.reload();
+        wait_until("the host is reached all the same", || {
+            reply(&to_address(HOST, PORT)) == FORBIDDEN
+        });
     });
 }
 

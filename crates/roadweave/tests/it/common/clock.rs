@@ -3,22 +3,18 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::Road;
+use super::{Road, is_installed};
 
-/// Builds the library; none, with a line on stderr, where there is no C compiler.
+/// Builds the library; `None` where there is no C compiler.
 pub fn of_1970(road: &Road) -> Option<PathBuf> {
     let (source, library) = (road.path("clock.c"), road.path("clock.so"));
     std::fs::write(&source, CLOCK).unwrap();
-    let mut cc = Command::new("cc");
-    match cc.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status() {
-        Ok(status) => assert!(status.success()),
-        Err(error) => {
-            let required = std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_some();
-            assert!(!required, "no C compiler: {error}");
-            eprintln!("skipped: no C compiler: {error}");
-            return None;
-        }
+    if !is_installed("cc") {
+        return None;
     }
+    let mut cc = Command::new("cc");
+    let status = cc.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status();
+    assert!(status.unwrap().success());
     let date = Command::new("date").arg("+%Y").env("LD_PRELOAD", &library).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&date.stdout).trim(), "1970");
     Some(library)

@@ -9,7 +9,6 @@ use std::time::Duration;
 use roadweave_device::netns::{WAIT_MAX, Watch, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A running client or server; dropping it kills it.
 pub struct Daemon {
     child: Child,
     log: PathBuf,
@@ -40,7 +39,6 @@ impl Daemon {
         self.wait_for_count(text, 1);
     }
 
-    /// Waits for `count` lines that hold `text`.
     pub fn wait_for_count(&self, text: &str, count: usize) {
         wait_until(&format!("{text:?} {count} times in the log"), || self.count(text) >= count);
     }
@@ -56,7 +54,6 @@ impl Daemon {
         self.wait_for_count("were read again", before + 1);
     }
 
-    /// Waits for its end; returns the exit code.
     pub fn wait(&mut self) -> Option<i32> {
         let watch = Watch::start();
         loop {
@@ -74,7 +71,6 @@ impl Daemon {
         assert_eq!(self.wait(), Some(0), "{}", self.log());
     }
 
-    /// Ends it as `kill -9` does.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -83,7 +79,6 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // These fail if it has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {

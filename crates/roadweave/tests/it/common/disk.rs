@@ -5,7 +5,6 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A tmpfs of 64 KiB.
 pub struct Disk(pub PathBuf);
 
 impl Disk {

@@ -15,7 +15,6 @@ use roadweave_device::netns::NetNs;
 pub struct Zone {
     pub addresses: Vec<(String, IpAddr)>,
     pub alias: Option<(String, String)>,
-    /// Answers are too long for a datagram.
     pub truncates: bool,
 }
 
@@ -51,7 +50,6 @@ pub fn serve(namespace: &NetNs, address: &str, names: &[(&str, &str)]) -> Arc<Mu
     zone
 }
 
-/// The answer to any question for an IPv4 address.
 pub fn answer_with(question: &[u8], address: &str) -> Vec<u8> {
     let name = Message::from_slice(question).unwrap().sole_question().unwrap().qname().to_string();
     let addresses = vec![(name, address.parse().unwrap())];

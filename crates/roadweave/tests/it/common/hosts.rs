@@ -39,7 +39,6 @@ impl Host {
         Self { ended, address, namespace: namespace.name().to_owned() }
     }
 
-    /// Closes the port.
     pub fn end(self, namespace: &NetNs) {
         assert_eq!(namespace.name(), self.namespace);
         self.ended.store(true, Ordering::Relaxed);
@@ -95,7 +94,6 @@ pub fn socks(namespace: &NetNs, proxy: &str, request: &[u8]) -> (u8, TcpStream) 
     (reply[1], socket)
 }
 
-/// The request of [`socks`] for a connection to an address.
 pub fn to_address(to: impl Into<SocketAddr>) -> Vec<u8> {
     let to = to.into();
     let address = match to.ip() {

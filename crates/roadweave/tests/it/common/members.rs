@@ -1,4 +1,4 @@
-//! Files of anchors, proxies and boxes. A number stands for the key of each.
+//! Files of anchors, proxies, boxes and routers. A number stands for the key of each.
 
 use roadweave_identity::Identity;
 
@@ -20,12 +20,10 @@ pub fn device(list: &str, number: u8, addresses: &str, more: &str) -> String {
     format!("[[{list}]]\nname = \"box\"\npublic_key = \"{key}\"\naddresses = [{addresses}]\n{more}")
 }
 
-/// A proxy, as an anchor knows it.
 pub fn proxy(name: &str, number: u8) -> String {
     format!("[[proxies]]\nname = \"{name}\"\npublic_key = \"{}\"\n", public(number))
 }
 
-/// A tenant, as a proxy knows it, with its anchor at `address`.
 pub fn tenant(name: &str, anchor: u8, address: &str) -> String {
     let key = public(anchor);
     format!(
@@ -42,4 +40,12 @@ pub fn client(road: &Road, number: u8, proxies: &[(u8, u16)]) -> String {
     });
     let (own, lists) = (own(road, number), lists.collect::<String>());
     format!("name = \"box\"\n{own}{lists}[uplinks]\ninclude = [\"eth1\", \"eth2\"]\n")
+}
+
+/// A link of a router over uplink `number`, by the last numbers of its own and its peer's address.
+pub fn link(number: u8, own: u8, peer: u8) -> String {
+    format!(
+        "[[links]]\nname = \"eth{number}\"\ninterface = \"eth{number}\"\n\
+         listen = \"10.{number}.0.{own}:6081\"\npeer = \"10.{number}.0.{peer}:6081\"\n"
+    )
 }

@@ -17,7 +17,6 @@ pub mod disk;
 pub mod dns;
 pub mod hosts;
 pub mod members;
-pub mod portal;
 #[path = "../../../../device/src/status/schema.rs"]
 mod schema;
 pub mod world;
@@ -38,19 +37,14 @@ use serde_json::Value;
 
 pub use daemon::Daemon;
 
-/// The client's TUN and instance.
 pub const CLIENT: &str = "rw0";
-/// The server's TUN and instance.
 pub const SERVER: &str = "rws";
 /// The server's inner addresses.
 pub const GATEWAY_V4: &str = "10.77.0.1";
 pub const GATEWAY_V6: &str = "fd77::1";
-/// The port of [`Road::echo`].
 pub const ECHO_PORT: u16 = 7;
 
-/// The program under test.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_roadweave");
-/// Settings that a daemon may change.
 const SETTINGS: [&str; 15] = [
     "ipv4/ip_forward",
     "ipv6/conf/all/forwarding",
@@ -68,7 +62,6 @@ const SETTINGS: [&str; 15] = [
     "ipv6/conf/eth2/accept_ra",
     "ipv6/conf/lan0/accept_ra",
 ];
-/// Private to the sandbox.
 const FOLDER: &str = "/run/road";
 
 /// Hides the names of protocols and services, which a new machine does not have.
@@ -80,7 +73,6 @@ fn forget_names() {
     }
 }
 
-/// The namespaces and the folder with the configuration files.
 pub struct Road {
     pub vehicle: NetNs,
     pub server: NetNs,
@@ -90,7 +82,6 @@ pub struct Road {
 }
 
 impl Road {
-    /// Builds all, with both uplinks and the files of `roadweave init`.
     pub fn new() -> Self {
         let road = Self::without_uplinks();
         road.connect_uplink(1);
@@ -98,7 +89,6 @@ impl Road {
         road
     }
 
-    /// Builds all but the uplinks.
     pub fn without_uplinks() -> Self {
         forget_names();
         let create = |name| NetNs::create(name).unwrap();
@@ -120,7 +110,6 @@ impl Road {
             road.edit(name, |text| format!("state_directory = \"{FOLDER}\"\n{text}"));
         }
         road.edit("client.toml", |text| text.replace("inside = []", "inside = [\"lan*\"]"));
-        // Tests listen at the server's inner addresses.
         let inner = format!("allow_destinations = [\"{GATEWAY_V4}\", \"{GATEWAY_V6}\"]\n");
         road.edit("server.toml", |text| inner + &text + "[tun]\nname = \"rws\"\n");
         road
@@ -144,7 +133,6 @@ impl Road {
         camera
     }
 
-    /// The same with IPv6: fd50::2.
     pub fn connect_camera_of_both_families(&self) -> NetNs {
         let camera = self.connect_camera();
         self.vehicle.ip("address add fd50::1/64 dev lan0 nodad").unwrap();
@@ -227,19 +215,16 @@ impl Road {
         fs::write(self.path(name), change(text)).unwrap();
     }
 
-    /// Starts a client in the box with the file `NAME.toml`.
     pub fn start_client(&self, name: &str) -> Daemon {
         self.start(&self.vehicle, "client", name)
     }
 
-    /// Starts the server and waits until it listens.
     pub fn start_server(&self) -> Daemon {
         let server = self.start(&self.server, "server", "server");
         server.wait_for("the server runs");
         server
     }
 
-    /// Starts the program in a role with the file `NAME.toml`.
     pub fn start(&self, namespace: &NetNs, role: &str, name: &str) -> Daemon {
         let mut words = self.wrapper.iter().map(String::as_str).chain([PROGRAM]);
         let mut command = namespace.command(words.next().unwrap());
@@ -247,7 +232,6 @@ impl Road {
         Daemon::start(command, self.path(&format!("{name}.log")))
     }
 
-    /// Starts both sides and waits until the client has joined.
     pub fn start_both(&self) -> (Daemon, Daemon) {
         let server = self.start_server();
         let client = self.start_client("client");
@@ -277,19 +261,16 @@ impl Road {
         }
     }
 
-    /// `roadweave reload` of an instance.
     pub fn reload(&self, instance: &str) {
         let output = roadweave(&["reload", "--socket", &socket(instance)]);
         assert!(output.status.success(), "{output:?}");
     }
 
-    /// `roadweave release` in the box.
     pub fn release(&self) {
         let output = roadweave_in(&self.vehicle, &["release", CLIENT]);
         assert!(output.status.success(), "{output:?}");
     }
 
-    /// The page of `roadweave show`.
     pub fn page(&self, instance: &str) -> String {
         String::from_utf8(roadweave(&["show", "--socket", &socket(instance)]).stdout).unwrap()
     }
@@ -303,14 +284,12 @@ impl Road {
         assert!(mount.status().unwrap().success());
     }
 
-    /// Checks `roadweave show --json` of these instances against its schema.
     pub fn check_shown(&self, instances: &[&str]) {
         let shown: Vec<Value> = instances.iter().map(|instance| self.show(instance)).collect();
         let Some(said) = schema::otherwise(&shown.iter().collect::<Vec<_>>()) else { return };
         assert!(said.is_empty(), "{said}");
     }
 
-    /// Waits until `condition` holds for the status of an instance.
     pub fn wait_for_status(
         &self,
         instance: &str,
@@ -328,7 +307,6 @@ impl Road {
         }
     }
 
-    /// Waits until exactly these uplinks have usable paths.
     pub fn wait_for_paths(&self, uplinks: &[&str]) {
         self.wait_for_status(CLIENT, &format!("paths over {uplinks:?}"), |status| {
             usable(status) == uplinks
@@ -347,7 +325,6 @@ impl Road {
         });
     }
 
-    /// A UDP socket in the box for [`Road::echo`] at `address`.
     pub fn socket_to(&self, address: &str) -> UdpSocket {
         let any = if address.contains(':') { "[::]:0" } else { "0.0.0.0:0" };
         let socket = self.vehicle.enter(|| UdpSocket::bind(any).unwrap()).unwrap();
@@ -372,20 +349,17 @@ impl Road {
     }
 }
 
-/// Writes a file with mode 0600.
 pub fn write_secret(path: &Path, text: &str) {
     fs::write(path, text).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-/// A key pair.
 pub struct Keys {
     pub private: String,
     pub public: String,
 }
 
 impl Keys {
-    /// A peer in a server's file.
     pub fn peer(&self, name: &str, addresses: &str) -> String {
         let key = &self.public;
         format!(
@@ -394,7 +368,6 @@ impl Keys {
     }
 }
 
-/// A key pair as `roadweave keygen` makes it.
 pub fn keygen() -> Keys {
     let output = roadweave(&["keygen", "--json"]);
     let keys: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -402,7 +375,6 @@ pub fn keygen() -> Keys {
     Keys { private: text("private_key"), public: text("public_key") }
 }
 
-/// A configuration file with another key in `field`.
 pub fn with_key(text: &str, field: &str, key: &str) -> String {
     let line = |line: &str| match line.starts_with(field) {
         true => format!("{field} = \"{key}\"\n"),
@@ -411,18 +383,15 @@ pub fn with_key(text: &str, field: &str, key: &str) -> String {
     text.lines().map(line).collect()
 }
 
-/// Writes a program: a script of the shell.
 pub fn write_program(path: &Path, script: &str) {
     fs::write(path, format!("#!/bin/sh\n{script}\n")).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// Runs `nft` with a script.
 pub fn nft(namespace: &NetNs, script: &str) {
     namespace.nft(script).unwrap();
 }
 
-/// The packets of a counter, by its family, table and name.
 pub fn counted(namespace: &NetNs, counter: &str) -> u64 {
     let text = namespace.run(&format!("nft list counter {counter}")).unwrap();
     let packets = text.split("packets ").nth(1).and_then(|rest| rest.split(' ').next());
@@ -441,7 +410,6 @@ pub fn usable(status: &Value) -> Vec<&str> {
     uplinks
 }
 
-/// The local socket of an instance.
 pub fn socket(instance: &str) -> String {
     format!("/run/roadweave/{instance}.sock")
 }
@@ -454,18 +422,26 @@ pub fn roadweave_in(namespace: &NetNs, arguments: &[&str]) -> Output {
     namespace.command(PROGRAM).args(arguments).output().unwrap()
 }
 
-/// Whether `roadweave-admin` is built; prints a line if it is not.
-pub fn is_admin_built() -> bool {
-    let is_built = Path::new(PROGRAM).with_file_name("roadweave-admin").exists();
+/// Whether what a test needs is there; prints a line if it is not.
+pub fn has(what: &str, is_there: bool) -> bool {
     let is_required = std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_some();
-    assert!(is_built || !is_required, "roadweave-admin is not built: cargo test builds it");
-    if !is_built {
-        eprintln!("skipped: roadweave-admin is not built (cargo test of all packages builds it)");
+    assert!(is_there || !is_required, "{what} is missing");
+    if !is_there {
+        eprintln!("skipped: {what} is missing");
     }
-    is_built
+    is_there
 }
 
-/// The whole HTTP answer at `port` of the loopback of `namespace`.
+pub fn is_installed(program: &str) -> bool {
+    has(program, Command::new(program).arg("--version").output().is_ok())
+}
+
+/// A program that `cargo test` of all packages builds beside this one.
+pub fn beside(name: &str) -> Option<PathBuf> {
+    let beside = Path::new(PROGRAM).with_file_name(name);
+    has(name, beside.exists()).then_some(beside)
+}
+
 pub fn http_get(namespace: &NetNs, port: u16, path: &str) -> String {
     let connect = || TcpStream::connect(("127.0.0.1", port)).unwrap();
     let mut stream = namespace.enter(connect).unwrap();
@@ -476,7 +452,6 @@ pub fn http_get(namespace: &NetNs, port: u16, path: &str) -> String {
     answer
 }
 
-/// Runs `ping` with further words.
 pub fn ping(namespace: &NetNs, address: &str, options: &str) -> Output {
     let mut command = namespace.command("ping");
     command.args(["-n", "-W", "5"]).args(options.split_whitespace()).arg(address);

@@ -5,44 +5,27 @@
 //! ```
 
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
 use crate::common::*;
 
-/// The controller's address.
 const CONTROLLER: &str = "198.51.100.1:4400";
-/// The server's address.
 pub const SERVES_AT: &str = "198.51.100.1:4433";
-/// The anchor's address.
 pub const ANCHOR_AT: &str = "203.0.113.2:4434";
 
 /// The inner addresses of a server or anchor. Tests listen there.
 const INNER: &str = "addresses = [\"10.77.0.1/16\"]\nallow_destinations = [\"10.77.0.1\"]\n";
 
-/// The anchor's TUN and instance.
 pub const ANCHOR: &str = "rwa";
-
-/// A program of the fleet that `cargo test` builds beside this one.
-fn beside(name: &str) -> Option<PathBuf> {
-    let beside = Path::new(PROGRAM).with_file_name(name);
-    if beside.exists() {
-        return Some(beside);
-    }
-    let required = std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_some();
-    assert!(!required, "{name} is not built: cargo test");
-    eprintln!("skipped: {name} is not built (cargo test builds it)");
-    None
-}
 
 /// A road with a controller at the server's end, and an owner who is logged in there.
 pub struct World {
     pub road: Road,
     programs: [PathBuf; 2],
     pub controller: Option<Daemon>,
-    /// Shards of the server.
     pub shards: u8,
 }
 
@@ -86,7 +69,6 @@ impl World {
         command
     }
 
-    /// The answer to an operator's command.
     pub fn json(&self, words: &[&str]) -> Value {
         let output = self.operator(words).arg("--json").output().unwrap();
         assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
@@ -98,7 +80,6 @@ impl World {
         made["join"].as_str().unwrap().to_owned()
     }
 
-    /// A proxy or an anchor joins in `namespace`, by a token of its own.
     pub fn admit(&self, namespace: &NetNs, role: &str, (name, address): (&str, &str)) {
         let token = self.token(role);
         let mut join = namespace.command(PROGRAM);
@@ -107,7 +88,6 @@ impl World {
         assert!(joined(&join).contains(&format!("This {role} has joined: {name} of home")));
     }
 
-    /// A server and a box join and start.
     pub fn start_both(&self) -> (Daemon, Daemon) {
         self.admit(&self.road.server, "proxy", ("fra-1", SERVES_AT));
         joined(&self.join(&self.token("box"), "bus-1").output().unwrap());
@@ -116,7 +96,6 @@ impl World {
         (server, self.road.start_client("client"))
     }
 
-    /// An anchor, a proxy and a box join.
     pub fn join_with_anchor(&self) {
         self.admit_anchor();
         self.admit(&self.road.server, "proxy", ("fra-1", SERVES_AT));
@@ -150,19 +129,16 @@ impl World {
         anchor
     }
 
-    /// A proxy by the file of this name.
     pub fn start_proxy(&self, name: &str) -> Daemon {
         let proxy = self.road.start(&self.road.server, "proxy", name);
         proxy.wait_for("the proxy runs");
         proxy
     }
 
-    /// The line with the state directory of `name`.
     pub fn state(&self, name: &str) -> String {
         format!("state_directory = {:?}\n", self.road.path(name))
     }
 
-    /// The lines of `name` that listens at an address.
     pub fn serves(&self, name: &str, listen: &str) -> String {
         format!("{}listen = {listen:?}\n", self.state(name))
     }
@@ -177,7 +153,6 @@ impl World {
         self.road.write("client.toml", self.state("bus-1") + uplinks + routes);
     }
 
-    /// `roadweave join` in the vehicle, with a state directory of this name.
     pub fn join(&self, token: &str, name: &str) -> Command {
         let mut command = self.road.vehicle.command(PROGRAM);
         command.args(["join", token, "--name", name, "--state-directory"]);
@@ -195,7 +170,6 @@ pub fn joined(output: &Output) -> String {
     text(&output.stdout)
 }
 
-/// Runs a test in a sandbox, if the programs are there.
 pub fn in_world(test: impl FnOnce(World)) {
     let programs = ["roadweave-controller", "roadweave-fleet"].map(beside);
     let [Some(controller), Some(operator)] = programs else { return };
