@@ -38,7 +38,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::fleet::Membership;
-use crate::{DeviceError, Excluded, FilterOptions, Forwarding, Routes, Tun};
+use crate::{DeviceError, FilterOptions, Forwarding, Routes, Tun};
 use ipnet::IpNet;
 use roadweave_identity::Identity;
 use roadweave_proto::Marks;
@@ -97,24 +97,8 @@ fn needed_files<'a>(files: &'a [PathBuf], state_directory: &'a Path) -> Vec<&'a 
     files.iter().map(PathBuf::as_path).chain([state_directory]).collect()
 }
 
-/// Filters around `tun` that forward packets and change none.
 fn filters_of(tun: &Tun, marks: Marks, forwarding: Forwarding) -> FilterOptions {
-    FilterOptions {
-        tun: tun.name().to_owned(),
-        mtu: tun.mtu(),
-        own_addresses: Vec::new(),
-        inner: Vec::new(),
-        masquerade: false,
-        masquerade_into_tun: None,
-        excluded: Excluded::default(),
-        forwards: Vec::new(),
-        client_sockets: false,
-        forwarding,
-        apart: None,
-        share: None,
-        marks,
-        forward: true,
-    }
+    FilterOptions { marks, ..FilterOptions::new(tun.name(), tun.mtu(), forwarding) }
 }
 
 fn lead_into(routes: &mut Routes, tun: u32, prefixes: &[IpNet]) {

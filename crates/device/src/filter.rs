@@ -1,12 +1,6 @@
 //! Packet filters of a tunnel end, as an nftables table: forwarding, access to inner addresses,
 //! source NAT, MSS clamping.
 //!
-//! ```text
-//! FilterKeeper (a thread) ─► Filters ─► ruleset ─► nft ─► table inet roadweave_NAME
-//!      ▲ notices of nf_tables                                    │
-//!      └───────────────── changed: restore it ◄──────────────────┘
-//! ```
-//!
 //! [`Forwarding`] bounds what is forwarded, so that an end of the tunnel is no open router for its
 //! neighbours. All rules are in one table, which is replaced and removed as a whole; other
 //! programs' rules are not touched. The table exists before forwarding is turned on, and stays
@@ -87,6 +81,28 @@ pub struct FilterOptions {
     pub forward: bool,
 }
 
+impl FilterOptions {
+    /// Filters of a TUN, without NAT.
+    pub fn new(tun: &str, mtu: u16, forwarding: Forwarding) -> Self {
+        Self {
+            tun: tun.to_owned(),
+            mtu,
+            own_addresses: Vec::new(),
+            inner: Vec::new(),
+            masquerade: false,
+            masquerade_into_tun: None,
+            excluded: Excluded::default(),
+            forwards: Vec::new(),
+            client_sockets: false,
+            forwarding,
+            apart: None,
+            share: None,
+            marks: Marks::default(),
+            forward: true,
+        }
+    }
+}
+
 /// What this machine forwards. Its own packets, answers, and what its own rules redirect (DNAT)
 /// always pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,7 +152,6 @@ struct Opened {
 pub struct Filters {
     instance: Instance,
     settings: Vec<String>,
-    /// The forwarding settings that were on after the last replacement.
     forwarded: Vec<&'static str>,
     table: Table,
     shares: Shares,
@@ -181,7 +196,6 @@ impl Filters {
         !self.forwarded.iter().all(|setting| is_on(setting))
     }
 
-    /// Turns forwarding off, where it was off before, until the next [`Filters::replace`].
     fn stop_forwarding(&mut self) {
         self.forwarded.clear();
         for key in self.instance.restore(|key| [FORWARD_V4, FORWARD_V6].contains(&key)) {
@@ -251,8 +265,6 @@ impl Filters {
         Ok(())
     }
 
-    /// Changes a setting. If the system refuses, as in a container with a read-only /proc/sys, logs
-    /// the consequence once.
     fn change_if_possible(&mut self, key: &str, value: &str, otherwise: &str) {
         let is_first = !self.settings.iter().any(|known| known == key);
         if let Err(error) = self.change_setting(key, value)

@@ -1,12 +1,8 @@
 //! UDP sockets of the tunnel: one per uplink, bound to its interface, or one for a server.
 //!
-//! ```text
-//! session --> run of datagrams of one length --> send (UDP GSO: one system call) --> uplink
-//! uplink --> recv (recvmmsg and UDP GRO: many datagrams a call) --> session, one by one
-//! ```
-//!
-//! Network errors do not close a socket: they are counted by kind, and the transport's timers
-//! detect the losses. `noq-udp` sends, and sets the socket up for receiving (`receive`).
+//! Runs of datagrams of one length are sent by one system call (GSO); many are received by one
+//! (`recvmmsg` and GRO). Network errors do not close a socket: they are counted by kind, and the
+//! transport's timers detect the losses.
 
 use std::fmt;
 use std::io;
@@ -40,8 +36,6 @@ pub struct UdpOptions {
     pub bind: SocketAddr,
     /// The interface of all packets, regardless of the routes (SO_BINDTODEVICE).
     pub interface: Option<String>,
-    /// Mark for policy routing (SO_MARK).
-    pub mark: Option<u32>,
     /// Bytes of each of the kernel's two buffers; the kernel may grant less.
     pub buffer_size: usize,
 }
@@ -56,7 +50,7 @@ impl UdpOptions {
 
     /// A server's socket.
     pub fn server(bind: SocketAddr) -> Self {
-        Self { bind, interface: None, mark: None, buffer_size: BUFFER_SIZE }
+        Self { bind, interface: None, buffer_size: BUFFER_SIZE }
     }
 }
 
@@ -96,7 +90,6 @@ pub struct Incoming<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GsoState {
-    /// Runs go in one system call (UDP_SEGMENT).
     Works,
     /// The kernel refused a run; the next single datagram shows whether its size was the reason.
     Doubted,
@@ -119,11 +112,9 @@ pub struct UplinkSocket {
 }
 
 impl UplinkSocket {
-    /// Opens the socket in the network namespace of the calling thread.
-    ///
-    /// # Errors
-    /// [`DeviceError::AddressInUse`], [`DeviceError::AddressNotHere`],
-    /// [`DeviceError::NoInterface`], [`DeviceError::NoPermission`].
+    /// Opens the socket in the network namespace of the calling thread. Fails with
+    /// [`DeviceError::AddressInUse`], [`DeviceError::AddressNotHere`], [`DeviceError::NoInterface`]
+    /// or [`DeviceError::NoPermission`].
     pub fn open(options: &UdpOptions) -> Result<Self, DeviceError> {
         let socket = prepare(options)?;
         bind(&socket, options.bind)?;
@@ -132,9 +123,6 @@ impl UplinkSocket {
     }
 
     /// Another handle of the same socket, with counters of its own.
-    ///
-    /// # Errors
-    /// When no file descriptors are left.
     pub fn try_clone(&self) -> Result<Self, DeviceError> {
         let failed = |error| DeviceError::system("share a UDP socket", error);
         let interface = self.interface.clone();
@@ -261,9 +249,7 @@ impl UplinkSocket {
     }
 
     /// Receives waiting datagrams, up to a bound, passes each to `sink`, and returns their number.
-    ///
-    /// # Errors
-    /// Only errors that make the socket useless; errors about earlier packets are ignored.
+    /// Fails only if the socket is useless; errors about earlier packets are ignored.
     pub fn recv(&mut self, mut sink: impl FnMut(Incoming<'_>)) -> io::Result<usize> {
         let mut count = 0;
         for _ in 0..RECEIVES_MAX {
@@ -344,11 +330,6 @@ fn prepare(options: &UdpOptions) -> Result<Socket, DeviceError> {
     }
     if let Some(interface) = &options.interface {
         bind_to_interface(&socket, interface)?;
-    }
-    if let Some(mark) = options.mark {
-        socket.set_mark(mark).map_err(|error| {
-            DeviceError::system(format!("mark the packets of {address}"), error)
-        })?;
     }
     set_buffers(&socket, options.buffer_size);
     Ok(socket)

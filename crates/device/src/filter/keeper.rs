@@ -1,10 +1,5 @@
 //! A thread that keeps packet filters in place, so that `nft`, which takes some 20 ms, does not
-//! block the data plane.
-//!
-//! ```text
-//! set(options) ──► newest wins ──► replace ──► is_in_place, and the waker of the event loop
-//!                  notices, or every 2 s ──► check ──► restore
-//! ```
+//! block the data plane. It checks them after notices of the kernel, and every 2 s.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -26,7 +21,6 @@ use crate::{DeviceError, Instance, Interest, Poller, Token, Waker};
 /// them, as [`Filters`] does.
 #[derive(Debug)]
 pub struct FilterKeeper {
-    /// The last known counters of each table.
     counted: Vec<(String, BTreeMap<String, u64>)>,
     requests: Option<Sender<Request>>,
     waker: Waker,
@@ -41,7 +35,6 @@ pub struct FilterKeeper {
 struct Progress {
     in_place: u64,
     failure: Option<String>,
-    /// The filters were changed and could not be restored.
     are_lost: bool,
 }
 
@@ -166,9 +159,7 @@ impl Drop for FilterKeeper {
     fn drop(&mut self) {
         self.requests = None;
         self.waker.wake();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.thread.take().map(JoinHandle::join);
     }
 }
 

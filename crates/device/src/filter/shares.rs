@@ -1,12 +1,5 @@
-//! Bounds for each source on shared tables of the kernel: connections, and fragments that wait for
-//! the rest of their packet.
-//!
-//! ```text
-//! from a client ─────────┐                   ┌─► fragments   per second, before reassembly
-//! from a host of the LAN ┴─► which source? ──┴─► connections per second, and at a time
-//! to a client, from outside ───────────────────► connections at a time
-//! all of these ────────────────────────────────► three quarters of the connection table
-//! ```
+//! Bounds for each source on shared tables of the kernel: connections per second and at a time, and
+//! fragments per second. All sources together have three quarters of the connection table.
 //!
 //! A source is an inner address, or a prefix behind a client, both verified by the tunnel; behind a
 //! box it is a hardware address. Sources beyond the size of the sets share one bound.
@@ -41,13 +34,8 @@ pub struct Share {
 
 impl Default for Share {
     fn default() -> Self {
-        Self { connections: Self::CONNECTIONS, prefixes: Vec::new() }
+        Self { connections: 8_192, prefixes: Vec::new() }
     }
-}
-
-impl Share {
-    /// The default number of connections.
-    pub const CONNECTIONS: u32 = 8_192;
 }
 
 pub(super) const COUNTED: [DropReason; 2] =
@@ -65,7 +53,6 @@ pub(super) struct Shares {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Limits {
     from: From,
-    /// The networks that are one source each, by family and length.
     prefixes: BTreeMap<(bool, u8), BTreeSet<IpNet>>,
     connections: u32,
     /// Fragments of a source per second, of IPv4 and IPv6.
@@ -202,7 +189,6 @@ pub(super) fn room(options: &FilterOptions) -> impl Iterator<Item = (&'static st
     })
 }
 
-/// The fragments per second that fill a quarter of the room if no packet gets complete.
 fn fragments_a_second(room: &str, wait: &str, mtu: u16) -> u32 {
     let room = read(room).unwrap_or(ROOM_OF_BOX);
     let wait = read(wait).unwrap_or(WAIT).max(1);
@@ -220,12 +206,10 @@ fn read(key: &str) -> Option<u64> {
 
 const CONNECTIONS_MAX: &str = "net.netfilter.nf_conntrack_max";
 const TABLE: u32 = 65_536;
-/// The settings of the rooms for IPv4 and IPv6 fragments, bytes, and of their timeouts, seconds.
 const ROOMS: [(&str, &str); 2] = [
     ("net.ipv4.ipfrag_high_thresh", "net.ipv4.ipfrag_time"),
     ("net.netfilter.nf_conntrack_frag6_high_thresh", "net.netfilter.nf_conntrack_frag6_timeout"),
 ];
-/// The minimum size of each room, bytes.
 const ROOM_OF_SERVER: u64 = 128 * 1024 * 1024;
 const ROOM_OF_BOX: u64 = 32 * 1024 * 1024;
 /// The maximum timeout, seconds. Fragments of a packet follow each other; repair by a tunnel takes

@@ -9,20 +9,11 @@ use crate::{Apart, Instance};
 
 fn options(forwarding: Forwarding) -> FilterOptions {
     FilterOptions {
-        tun: "rw0".to_owned(),
-        mtu: 1400,
         own_addresses: vec!["10.8.0.1".parse().unwrap(), "fd08::1".parse().unwrap()],
         inner: vec!["10.8.0.1/24".parse().unwrap(), "fd08::1/64".parse().unwrap()],
         masquerade: true,
         masquerade_into_tun: Some(vec!["192.168.50.0/24".parse().unwrap()]),
-        excluded: Excluded::default(),
-        forwards: Vec::new(),
-        client_sockets: false,
-        forwarding,
-        apart: None,
-        share: None,
-        marks: Marks::default(),
-        forward: true,
+        ..FilterOptions::new("rw0", 1400, forwarding)
     }
 }
 

@@ -1,13 +1,8 @@
 //! One stream to a controller: TLS 1.3 over TCP, on a non-blocking socket.
 //!
-//! ```text
-//! begin ─► connecting ─► handshake: both keys ─► its first answer ─► up ─► frames both ways
-//!    └──────────────── deadlines ─────────────┘              └─ silence: asked, then over
-//! ```
-//!
-//! Buffered messages and reads of a turn are bounded, so that a hostile peer affects this stream
-//! only. The kernel acknowledges for a hanging program, so only the program's own answers count as
-//! life.
+//! Each step has a deadline. Buffered messages and reads of a turn are bounded, so that a hostile
+//! peer affects this stream only. The kernel acknowledges for a hanging program, so only the
+//! program's own answers count as life.
 
 use std::collections::VecDeque;
 use std::io::{self, Write as _};
@@ -147,8 +142,7 @@ impl Stream {
         matches!(self.state, State::Greeting { .. })
     }
 
-    /// Does all that is possible without blocking. After an error, [`Stream::poll_frame`] may still
-    /// have earlier messages.
+    /// After an error, [`Stream::poll_frame`] may still have earlier messages.
     pub(super) fn turn(&mut self, now: Instant) -> Result<(), StreamError> {
         if let State::Connecting { until } = self.state {
             if let Some(error) = self.socket.take_error()? {
@@ -286,7 +280,6 @@ impl Stream {
         }
     }
 
-    /// The reason in terms of the two keys, if the failure is about them.
     fn explain(&self, error: TlsError) -> StreamError {
         if let Some((key, _)) = self.refusal.take() {
             return StreamError::OtherKey(key);
@@ -313,7 +306,7 @@ fn is_pending(error: &io::Error) -> bool {
 
 /// Keys have no dates, so the time of day is not used.
 #[derive(Debug)]
-struct NoTime;
+pub(super) struct NoTime;
 
 impl TimeProvider for NoTime {
     fn current_time(&self) -> Option<UnixTime> {

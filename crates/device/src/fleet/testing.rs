@@ -13,11 +13,9 @@ use roadweave_fleet::{
 };
 use roadweave_identity::tls::{self, HandshakeRefusal, Side};
 use roadweave_identity::{Identity, PeerPolicy, PublicKey, Refusal};
-use rustls::pki_types::UnixTime;
-use rustls::time_provider::TimeProvider;
 use rustls::{ServerConnection, StreamOwned};
 
-use super::stream::ALPN;
+use super::stream::{ALPN, NoTime};
 use crate::Clock;
 use crate::netns::{WAIT_MAX, wait_or_show};
 
@@ -34,14 +32,6 @@ pub(super) fn key(seed: u8) -> PublicKey {
 
 pub(super) fn name(text: &str) -> Name {
     text.parse().expect("a name")
-}
-
-#[derive(Debug)]
-pub(super) struct NoTime;
-impl TimeProvider for NoTime {
-    fn current_time(&self) -> Option<UnixTime> {
-        Some(UnixTime::since_unix_epoch(Duration::ZERO))
-    }
 }
 
 pub(super) struct Anybody;
@@ -68,11 +58,9 @@ pub(super) struct Store {
     pub(super) documents: Vec<(Kind, Version, Envelope)>,
     pub(super) table: Option<Arc<PublishedTable>>,
     pub(super) members: BTreeSet<PublicKey>,
-    /// The seed of its key.
     pub(super) key: u8,
     pub(super) admits: Option<u8>,
     pub(super) said: Vec<DeskEvent>,
-    /// Streams end, and new ones are refused.
     pub(super) is_down: bool,
 }
 

@@ -57,9 +57,7 @@ impl Drop for RouteKeeper {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
         self.waker.wake();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.thread.take().map(JoinHandle::join);
     }
 }
 
@@ -81,7 +79,6 @@ fn keep(mut watch: Watch, routes: &Mutex<Routes>, ended: &AtomicBool) {
     }
 }
 
-/// Whether a change may have removed something of ours.
 fn may_concern(message: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
     let NetlinkPayload::InnerMessage(inner) = &message.payload else { return false };
     let is_ours = |protocol: RouteProtocol| u8::from(protocol) == ROUTE_PROTOCOL;

@@ -1,12 +1,6 @@
-//! A thread that keeps the throw routes, by which excluded traffic bypasses the tunnel.
-//!
-//! ```text
-//! set(wanted) ─► newest wins ─┐
-//! one may be gone ────────────┴─► read them, add what is missing, remove what is left over
-//! ```
-//!
-//! Exclusions may be thousands of prefixes: the thread that carries packets neither reads nor sets
-//! their routes.
+//! A thread that keeps the throw routes, by which excluded traffic bypasses the tunnel. Exclusions
+//! may be thousands of prefixes: the thread that carries packets neither reads nor sets their
+//! routes.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -25,7 +19,6 @@ use crate::{DeviceError, Instance, Netlink, Route, Waker};
 
 type Outcome = Result<(), DeviceError>;
 
-/// Keeps the throw routes of one instance. They outlive it.
 #[derive(Debug)]
 pub(super) struct PassingKeeper {
     requests: Option<Sender<(BTreeSet<Route>, Sender<Outcome>)>>,
@@ -80,9 +73,7 @@ impl Drop for PassingKeeper {
     fn drop(&mut self) {
         self.requests = None;
         self.waker.wake();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.thread.take().map(JoinHandle::join);
     }
 }
 
@@ -92,7 +83,6 @@ struct Worker {
     netlink: Netlink,
     watch: Watch,
     wanted: BTreeSet<Route>,
-    /// All of them were there after the last look.
     is_complete: bool,
 }
 

@@ -50,29 +50,15 @@ pub struct ExitSettings {
     pub sockets_max: usize,
     /// New connections of one client in a second.
     pub connects_per_second: u32,
-    /// The maximum number of connections of one client that are being made.
-    pub connecting_max: usize,
-    /// The time limit of a look-up and all attempts to connect together.
-    pub connect_max: Duration,
     /// The destination ports at which plain HTTP is inspected.
     pub http_ports: Vec<u16>,
 }
 
 impl ExitSettings {
-    /// Limits for a browser's number of connections, and 20 s to connect: waiting for two more
-    /// retransmissions of a SYN takes longer than people wait.
+    /// Without inspection of HTTP.
     pub fn new(rules: ExitRules, sources: Sources, connects_per_second: u32) -> Self {
-        let (connecting_max, connect_max) = (64, Duration::from_secs(20));
-        let sockets_max = super::sockets_max();
-        Self {
-            rules,
-            sources,
-            sockets_max,
-            connects_per_second,
-            connecting_max,
-            connect_max,
-            http_ports: Vec::new(),
-        }
+        let (sockets_max, http_ports) = (super::sockets_max(), Vec::new());
+        Self { rules, sources, sockets_max, connects_per_second, http_ports }
     }
 }
 
@@ -149,9 +135,7 @@ struct Connection {
     account: Account,
     stream: StreamId,
     until: Instant,
-    /// The host's FIN came before the splice was made.
     closing: bool,
-    /// The stream finished before the splice was made.
     finished: bool,
     is_http: bool,
     /// `None` only during its turn.
@@ -190,9 +174,6 @@ impl Drop for Exit {
 
 impl Exit {
     /// An exit without streams, with tokens from `token` on. `waker` wakes the owner for a turn.
-    ///
-    /// # Errors
-    /// When no thread can be started.
     pub fn start(settings: ExitSettings, token: Token, waker: &Waker) -> Result<Self, DeviceError> {
         Ok(Self {
             settings,
@@ -325,7 +306,7 @@ impl Exit {
         if sockets + AT_ONCE > self.settings.sockets_max || !self.admit(now, account) {
             return self.refuse(now, owner, id, ResetCode::TooMany, clients);
         }
-        let until = now + self.settings.connect_max;
+        let until = now + CONNECT_MAX;
         let (closing, finished, state) = (false, false, Some(State::Asking));
         let is_http = self.settings.http_ports.contains(&destination.port());
         let connection =
@@ -354,8 +335,7 @@ impl Exit {
         }
         let client = self.clients.entry(account).or_default();
         let each = Duration::from_secs(1) / self.settings.connects_per_second.max(1);
-        client.connecting < self.settings.connecting_max
-            && client.connects.take(now, each, BURST.max(each))
+        client.connecting < CONNECTING_MAX && client.connects.take(now, each, BURST.max(each))
     }
 
     /// Slow names delay only their own client.
@@ -556,8 +536,11 @@ impl Exit {
 
 const ACCOUNTS_MIN: usize = 1024;
 const ASKING_MAX: usize = 2;
+/// As many as a browser makes.
+const CONNECTING_MAX: usize = 64;
+/// Waiting for two more retransmissions of a SYN takes longer than people wait.
+const CONNECT_MAX: Duration = Duration::from_secs(20);
 const ANSWERS_AT_ONCE: usize = 32;
-/// Seconds of the rate that may come at once.
 const BURST: Duration = Duration::from_secs(4);
 
 #[cfg(test)]

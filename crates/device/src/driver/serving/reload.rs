@@ -1,12 +1,6 @@
-//! Reloads clients and destinations in a thread while the tunnel runs.
-//!
-//! ```text
-//! SIGHUP, members ─► thread: file, checks, trie, differences, routes ─► outcome, waker
-//! loop:              … packets, timers, packets, …        ─► the table is swapped, filters follow
-//! ```
-//!
-//! With thousands of clients a reload takes a second. The thread borrows the machine's routes and
-//! returns them with its outcome. Changes during a reload cause one more reload afterwards.
+//! Reloads clients and destinations in a thread while the tunnel runs, since it takes a second with
+//! thousands of clients. The thread borrows the machine's routes and returns them with its outcome.
+//! Changes during a reload cause one more reload afterwards.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,25 +18,20 @@ use super::anchors::{AnchorPlace, TenantRoutes};
 use super::machine::{Leads, Machine};
 use crate::driver::reread::{Reload, Reread};
 use crate::fleet::{LeftOut, Members, Space, beside};
+use crate::threads::spawn;
 use crate::{DeviceError, Forward, Waker};
 
-/// The part of the configuration that may change while a server, a proxy or an anchor runs.
 #[derive(Clone, Debug, Default)]
 pub(in crate::driver) struct ServerReload {
-    /// The clients that may connect.
     pub(in crate::driver) peers: Vec<(PublicKey, Peer)>,
     pub(in crate::driver) destinations: Destinations,
-    /// The proxies of an anchor that may connect.
     pub(in crate::driver) proxies: Vec<(PublicKey, Peer)>,
     /// Networks beyond the own inner ones in which fleet members may have addresses.
     accepted: Vec<IpNet>,
-    /// The tenants of a proxy.
     tenants: Vec<ProxyTenant>,
-    /// The addresses of their anchors.
     anchors: Vec<AnchorPlace>,
 }
 
-/// Where clients may connect through a server, and which ports are forwarded to them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::driver) struct Destinations {
     /// Denied networks, in addition to the server's own addresses other than inner ones.
@@ -126,7 +115,6 @@ pub(super) struct Reloader {
 
 pub(super) struct Change {
     pub(super) rereads: bool,
-    /// Fleet members that may connect beside the file's peers.
     pub(super) members: Arc<Members>,
     pub(super) peers: Arc<Peers>,
 }
@@ -145,7 +133,7 @@ pub(super) struct Reloaded {
 }
 
 impl Reloader {
-    /// Starts the thread, in the caller's network namespace. `file` are the settings read before.
+    /// `file` are the settings read before.
     pub(super) fn start(
         mut reload: Reload<ServerReload>,
         mut file: ServerReload,
@@ -181,11 +169,7 @@ impl Reloader {
                 waker.wake();
             }
         };
-        let thread = std::thread::Builder::new()
-            .name("reload".into())
-            .spawn(work)
-            .map_err(|error| DeviceError::system("start a thread", error))?;
-        let (jobs, thread) = (Some(jobs), Some(thread));
+        let (jobs, thread) = (Some(jobs), Some(spawn("reload", work)?));
         Ok(Self { jobs, outcomes, thread, begun: 0, is_busy: false, again: None, machine })
     }
 
@@ -194,8 +178,7 @@ impl Reloader {
         self.machine.as_ref().map(|machine| &machine.leads)
     }
 
-    /// Starts a reload, or schedules one if the thread is busy. Returns the number of the reading
-    /// that covers this change; `None` if the thread is gone.
+    /// Returns the number of the reading that covers this change; `None` if the thread is gone.
     pub(super) fn begin(&mut self, change: Change) -> Option<u64> {
         let reading = self.begun + 1;
         if self.is_busy {
@@ -214,7 +197,6 @@ impl Reloader {
         Some(reading)
     }
 
-    /// Waits for a running reload; returns its result if it succeeded.
     pub(super) fn wait(&mut self) -> Option<Reloaded> {
         let outcome = self.is_busy.then(|| self.outcomes.recv().ok()).flatten()?;
         self.take(outcome).ok()
@@ -238,7 +220,6 @@ impl Reloader {
         reloaded.inspect_err(told)
     }
 
-    /// Returns and clears the change that came during the last reload, once the thread is idle.
     pub(super) fn take_due_again(&mut self) -> Option<bool> {
         self.again.take_if(|_| !self.is_busy)
     }
@@ -254,17 +235,13 @@ impl Reloader {
             self.machine = machine;
         }
         self.jobs = None;
-        if let Some(thread) = self.thread.take() {
-            // It ends once `jobs` is dropped.
-            let _ = thread.join();
-        }
+        // The thread ends once `jobs` is dropped.
+        self.thread.take().map(JoinHandle::join);
     }
 }
 
 const GONE: &str = "the thread for it is gone";
 
-/// Merges `file` with the fleet's members. `own` are the own inner addresses, `None` at a proxy.
-/// Also returns what of the members was rejected.
 fn merged(file: &ServerReload, change: &Change, own: Option<&[IpNet]>) -> (Reloaded, LeftOut) {
     let Members { boxes, proxies } = &*change.members;
     let space = match own {
@@ -284,7 +261,6 @@ fn merged(file: &ServerReload, change: &Change, own: Option<&[IpNet]>) -> (Reloa
     (reloaded, left_out)
 }
 
-/// Logs rejected parts of the members, if they changed since the last time.
 fn tell_left_out(told: &mut LeftOut, left_out: LeftOut) {
     if *told == left_out {
         return;
@@ -312,7 +288,6 @@ mod tests {
         prefixes.iter().map(|text| text.parse().expect("a prefix")).collect()
     }
 
-    /// The addresses of one box that count, at a server with `accepted` or at a proxy.
     fn counts(addresses: &[&str], accepted: &[&str], is_proxy: bool) -> (Vec<IpNet>, LeftOut) {
         let peer = Peer { tenant: "home".to_owned(), ..Peer::new("bus-1", nets(addresses)) };
         let key = Identity::from_seed([1; 32]).public_key();

@@ -26,15 +26,13 @@ use crate::driver::serving::Tables;
 use crate::driver::serving::node::Serves;
 use crate::driver::serving::reload::Destinations;
 use crate::status::{ServerStatus, ShardStatus};
-use crate::threads::lock;
+use crate::threads::{lock, spawn};
 
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 
-/// Time limit of all shards' goodbyes, and the interval of checking them.
 const GOODBYE_MAX: Duration = Duration::from_secs(5);
 const GOODBYE_LOOK: Duration = Duration::from_millis(2);
 
-/// The node of the loop that controls the shards. The shards handle the packets.
 pub(super) struct Front {
     pub(super) common: Arc<Common>,
     slots: Vec<Arc<ShardSlot>>,
@@ -54,11 +52,7 @@ impl Front {
     pub(super) fn begin(&mut self, orders: Vec<Receiver<Order>>) -> Result<(), DeviceError> {
         for (slot, orders) in self.slots.iter().zip(orders) {
             let (name, slot) = (format!("shard-{}", slot.number), slot.clone());
-            let thread = std::thread::Builder::new()
-                .name(name)
-                .spawn(move || slot.occupy(orders))
-                .map_err(|error| DeviceError::system("start a thread", error))?;
-            self.threads.push(thread);
+            self.threads.push(spawn(&name, move || slot.occupy(orders))?);
         }
         Ok(())
     }
@@ -155,7 +149,6 @@ impl Front {
     }
 }
 
-/// No packets: the shards have them.
 impl Node for Front {
     fn handle_inner(&mut self, _: Instant, _: &[u8]) {}
 
@@ -176,7 +169,6 @@ impl Node for Front {
     }
 }
 
-/// No streams: the shards have them.
 impl EndsStreams for Front {}
 
 impl Serves for Front {
@@ -197,7 +189,6 @@ impl Serves for Front {
         self.tell(move |server, _| server.on_changed(keys.iter().copied()));
     }
 
-    /// A shard that is down has no sessions.
     fn is_settled(&self) -> bool {
         let settled = self.ask(|driver| driver.node.is_settled());
         self.slots

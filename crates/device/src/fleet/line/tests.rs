@@ -8,8 +8,8 @@ use roadweave_identity::tls::{self, HandshakeRefusal, Pinned, Side};
 use rustls::{ServerConnection, StreamOwned};
 
 use super::*;
-use crate::fleet::stream::{ALPN, EARLY_MAX};
-use crate::fleet::testing::{Anybody, CONTROLLER, NoTime, identity, key};
+use crate::fleet::stream::{ALPN, EARLY_MAX, NoTime};
+use crate::fleet::testing::{Anybody, CONTROLLER, identity, key};
 use crate::fleet::worker::keep_alive;
 use crate::{Gateway, Uplink};
 
@@ -31,7 +31,6 @@ fn listen(then: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
     address
 }
 
-/// A controller with the key of `seed`, which admits by `policy` and then runs `then`.
 fn controller(
     seed: u8,
     policy: Arc<dyn PeerPolicy>,
@@ -56,7 +55,6 @@ fn friendly(then: impl Fn(Tls) + Send + Sync + 'static) -> SocketAddr {
     controller(CONTROLLER, Arc::new(Anybody), ALPN, then)
 }
 
-/// A controller that only answers keep-alives.
 fn quiet(seed: u8, policy: Arc<dyn PeerPolicy>, alpn: &'static [u8]) -> SocketAddr {
     controller(seed, policy, alpn, |tls| answer(tls, |_| None))
 }
@@ -69,7 +67,6 @@ fn closed() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port")
 }
 
-/// Answers keep-alives, or what `then` returns for a message.
 fn answer(mut tls: Tls, then: impl Fn(&Up) -> Option<Vec<u8>>) {
     let (mut decoder, mut bytes) = (FrameDecoder::default(), [0; 4096]);
     while let Ok(length @ 1..) = tls.read(&mut bytes) {
@@ -110,7 +107,6 @@ impl Rig {
         Self { line, now: Instant::ZERO, events: Vec::new() }
     }
 
-    /// Turns without moving the virtual time until `is_done`.
     fn until(&mut self, is_done: impl Fn(&Self) -> bool) {
         let started = std::time::Instant::now();
         while !is_done(self) {
