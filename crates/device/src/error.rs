@@ -154,14 +154,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lack_of_rights_has_its_remedy_and_other_failures_the_words_of_the_kernel() {
-        let text = |errno| DeviceError::system("set the MTU", errno).to_string();
-        let remedy = "no permission to set the MTU: run as root or grant CAP_NET_ADMIN";
-        assert_eq!(text(Errno::PERM), remedy);
-        assert!(text(Errno::INVAL).starts_with("cannot set the MTU: Invalid argument"));
-    }
-
-    #[test]
     fn that_ipv6_is_off_is_no_lack_of_rights() {
         let off = |ipv4, errno| {
             let error = DeviceError::of_family(ipv4, "add the address", errno);

@@ -86,7 +86,6 @@ impl ModemFacts {
         Ok(())
     }
 
-    /// Whether the signal is weak, as far as it is reported.
     pub(crate) fn is_weak(&self) -> bool {
         match (self.rsrp_dbm, self.rssi_dbm) {
             (Some(rsrp), _) => rsrp <= WEAK_RSRP_DBM,
@@ -143,7 +142,6 @@ impl Modems {
         self.told.values().map(|(at, _)| *at + FRESH).min()
     }
 
-    /// Removes stale reports; returns their interfaces.
     pub(crate) fn forget(&mut self, now: Instant) -> Vec<String> {
         let old = self.told.extract_if(.., |_, (at, _)| now.since(*at) >= FRESH);
         old.map(|(name, _)| name).collect()
@@ -229,13 +227,5 @@ mod tests {
         assert_eq!(modems.iccid("wwan0"), None, "another one may be plugged in there");
         (0..1_000).for_each(|number| modems.tell(at(40), format!("u{number}"), facts()));
         assert_eq!(modems.facts(at(41)).len(), MODEMS_MAX);
-    }
-
-    #[test]
-    fn a_line_has_what_is_known() {
-        let line = "Some Operator, 5g-nsa, RSRP -95 dBm, RSRQ -10 dB, SINR 12 dB, internet";
-        assert_eq!(facts().in_a_line(), line);
-        let wifi = ModemFacts { rssi_dbm: Some(-55.0), ..Default::default() };
-        assert_eq!(wifi.in_a_line(), "RSSI -55 dBm");
     }
 }

@@ -11,7 +11,6 @@ pub(super) fn parse<T: DeserializeOwned>(params: &Value) -> Result<T, RpcError> 
     T::deserialize(params).map_err(|error| RpcError::invalid_params(error.to_string()))
 }
 
-/// Checks that the uplink that `strategy` names may exist; it may be absent now.
 pub(super) fn check_uplink(strategy: &Strategy, uplinks: &UplinkSelector) -> Result<(), RpcError> {
     let Some(name) = strategy.uplink() else { return Ok(()) };
     uplinks.check_name(name).map_err(|error| RpcError::invalid_params(error.to_string()))
@@ -26,7 +25,6 @@ pub(super) fn answer(result: Result<(), SetError>) -> Result<Value, RpcError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::local::{SetQoe, SetStrategy, TellPlayer};
 
     #[test]
     fn a_lane_may_name_an_uplink_that_may_come_and_no_other() {
@@ -46,22 +44,5 @@ mod tests {
         for name in ["single:wwan 1", "single:a/b", "single:a:b", "single:wwan1234567890ab"] {
             assert!(check(name).is_err_and(|error| error.contains("can be called")), "{name}");
         }
-    }
-
-    #[test]
-    fn parameters_are_read_and_wrong_ones_refused_with_the_reason() {
-        let params = json!({ "lane": "default", "strategy": "ecf" });
-        let read: SetStrategy = parse(&params).expect("well-formed");
-        assert_eq!((read.lane.as_str(), read.strategy.as_str()), ("default", "ecf"));
-        let refused = |params| parse::<SetStrategy>(&params).expect_err("refused").message;
-        assert!(refused(json!({ "lane": "default", "strategy": "fastest" })).contains("known are"));
-        assert!(refused(json!({ "lane": "default" })).contains("strategy"));
-        assert!(refused(json!({ "lane": "a", "strategy": "ecf", "x": 1 })).contains("`x`"));
-        let qoe = json!({ "cached_bytes": 1, "cached_frames": 2, "bps": 3, "fps": 29.97 });
-        let read: SetQoe = parse(&json!({ "lane": "default", "qoe": qoe })).expect("well-formed");
-        assert_eq!(read.qoe.cached_frames, 2);
-        let player: TellPlayer = parse(&json!({ "qoe": qoe })).expect("well-formed");
-        assert_eq!((player.lane.as_str(), player.player), ("streams", 0));
-        assert!(parse::<TellPlayer>(&json!({ "qoe": {} })).is_err());
     }
 }

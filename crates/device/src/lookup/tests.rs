@@ -4,7 +4,6 @@ use domain::rdata::{A, Aaaa};
 
 use super::*;
 
-/// Names, each with a TTL and an address.
 type Zone<'a> = &'a [(&'a str, u32, &'a str)];
 
 fn serve(zone: Zone<'_>, question: &[u8]) -> Vec<u8> {
@@ -35,7 +34,6 @@ fn request(names: &[&str], ipv4: bool, ipv6: bool) -> Request {
     Request { names, ipv4, ipv6, ..Request::default() }
 }
 
-/// Runs a search in virtual time; returns its result and when it came.
 fn turn(request: Request, answers: impl Fn(&[u8]) -> Option<Vec<u8>>) -> (Found, Instant) {
     let servers = vec!["192.0.2.53:53".parse().unwrap()];
     let mut now = Instant::ZERO;

@@ -135,13 +135,6 @@ fn a_run_crosses_as_one_until_a_packet_does_not_continue_it() {
 }
 
 #[test]
-fn a_fin_does_not_overtake_the_data_before_it() {
-    let fin = Spec { flags: TCP_ACK | TCP_FIN, ..Spec::tcp(500, &[2; 10]) };
-    let packets = [Spec::tcp(0, &[1; 500]).build(), fin.build()];
-    assert_eq!(cut(&coalesce(&packets)), packets);
-}
-
-#[test]
 fn a_udp_checksum_that_sums_to_zero_is_sent_as_all_ones() {
     // RFC 8200 section 8.1: a receiver discards UDP over IPv6 with a zero checksum.
     let mut packet = Spec { ipv6: true, ..Spec::udp(&[0; 4]) }.build();

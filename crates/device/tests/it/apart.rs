@@ -1,11 +1,5 @@
-//! Two anchors' TUNs on one machine, with the same inner addresses: nothing of one reaches the
-//! other.
-//!
-//! ```text
-//! rwa 10.77.0.1/24 ┐
-//!                  ├ machine eth0 203.0.113.1 ── eth0 203.0.113.2 site (echoes)
-//! rwb 10.77.0.1/24 ┘
-//! ```
+//! Two anchors' TUNs on one machine, rwa and rwb, with the same inner addresses: nothing of one
+//! reaches the other.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
@@ -29,7 +23,6 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// A machine beside a site with echo services.
 struct World {
     machine: NetNs,
     site: NetNs,
@@ -49,7 +42,6 @@ impl World {
         world
     }
 
-    /// Starts a service that echoes datagrams.
     fn echo(&self, namespace: &NetNs, at: &str, port: u16) {
         let socket = self.socket(namespace, at, port);
         std::thread::spawn(move || {
@@ -67,7 +59,6 @@ impl World {
         socket
     }
 
-    /// Adds rules as another program would.
     fn nft(&self, commands: &str) {
         self.machine.nft(commands).unwrap();
     }
@@ -116,12 +107,11 @@ impl<'a> Anchor<'a> {
                 allowed,
             };
             let filters = FilterOptions {
-                mtu: 1360,
                 own_addresses: prefixes(networks).iter().map(IpNet::addr).collect(),
                 inner: prefixes(&[networks, behind].concat()),
                 masquerade: true,
                 apart: Some(apart),
-                ..filter_options(name, forwarding)
+                ..FilterOptions::new(name, 1360, forwarding)
             };
             let filters = Filters::install(&instance, &filters).unwrap();
             (tun, filters, RouteKeeper::start(routes).unwrap())
@@ -135,7 +125,6 @@ impl<'a> Anchor<'a> {
         self.tun.as_mut().unwrap()
     }
 
-    /// Sends a client's datagram.
     fn say(&mut self, from: (&str, u16), to: (&str, u16), text: &str) {
         self.write(udp((ip(from.0), from.1), (ip(to.0), to.1), text.as_bytes()));
     }
@@ -150,7 +139,6 @@ impl<'a> Anchor<'a> {
         tun.read_batch(|packet| heard.extend(text_of(packet))).unwrap();
     }
 
-    /// Waits until `text` came to a client.
     fn hear(&mut self, text: &str) {
         assert!(self.hears(text, WAIT_MAX), "{text:?} never came: {:?}", self.heard);
     }
@@ -188,7 +176,6 @@ impl<'a> Anchor<'a> {
         machine.enter(move || drop((filters, routes, tun))).unwrap();
     }
 
-    /// The process is gone, and the kernel keeps everything but the TUN.
     fn crash(mut self) {
         std::mem::forget((self.filters.take(), self.routes.take()));
         self.tun = None;
@@ -253,7 +240,6 @@ fn checksum(bytes: &[u8]) -> u16 {
 /// An ICMP error of this machine for an expired packet.
 const EXCEEDED: &str = "time exceeded";
 
-/// An IPv4 packet whose TTL expires here.
 fn dying(port: u16) -> Vec<u8> {
     let mut packet = udp((ip(CLIENT[0]), port), (ip(SITE[0]), 7), b"never there");
     packet[8] = 1;
@@ -261,7 +247,6 @@ fn dying(port: u16) -> Vec<u8> {
     packet
 }
 
-/// An IPv4 packet in two fragments with this identification.
 fn halves(packet: &[u8], number: u8) -> [Vec<u8>; 2] {
     let middle = 20 + 16;
     let half = |from: usize, to: usize, flags: u8| {

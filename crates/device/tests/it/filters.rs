@@ -70,7 +70,6 @@ impl Crossing {
         this
     }
 
-    /// Whether a packet from `from` reaches `to` at `address`, and its answer comes back.
     fn reaches(&self, from: &NetNs, to: &NetNs, address: &str) -> bool {
         Exchange::begin(from, to, address).is_some()
     }
@@ -84,7 +83,6 @@ impl Crossing {
     }
 }
 
-/// Two sockets with a working connection.
 struct Exchange {
     sender: UdpSocket,
     receiver: UdpSocket,
@@ -121,7 +119,7 @@ impl Exchange {
 }
 
 fn options(forwarding: Forwarding) -> FilterOptions {
-    filter_options("rw0", forwarding)
+    FilterOptions::new("rw0", 1400, forwarding)
 }
 
 fn a_box(between_uplinks: bool) -> FilterOptions {
@@ -208,7 +206,6 @@ fn a_box_is_no_router_for_its_uplinks() {
     });
 }
 
-/// Forwards UDP port 99 of the machine's address in the wifi to port 98 of the lan's host.
 fn forward_a_port(machine: &NetNs) {
     nft(
         machine,
@@ -407,7 +404,6 @@ fn inner_addresses_answer_in_the_tunnel_alone() {
     });
 }
 
-/// Whether a packet from `liar` with a foreign source arrives.
 fn passes_in_the_name_of(liar: &NetNs, source: &str, to: &NetNs, address: &str) -> bool {
     let receiver = to.enter(|| UdpSocket::bind((address, 0)).unwrap()).unwrap();
     receiver.set_read_timeout(Some(WAIT)).unwrap();
@@ -425,7 +421,6 @@ fn introduce(to: (&NetNs, &str), of: (&NetNs, &str, &str)) {
     to.0.ip(&words).unwrap();
 }
 
-/// Whether a service of `machine` receives a broadcast or multicast packet.
 fn hears(machine: &NetNs, from: &NetNs, all: &str) -> bool {
     let service = machine.enter(|| UdpSocket::bind("0.0.0.0:5353").unwrap()).unwrap();
     service.set_read_timeout(Some(WAIT)).unwrap();

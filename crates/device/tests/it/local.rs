@@ -11,7 +11,6 @@ use roadweave_device::local::{LocalServer, RequestError, RpcError, request};
 use roadweave_device::{DeviceError, Instance, Waker, wait_readable};
 use serde_json::{Value, json};
 
-/// An instance with its own files, and an event loop with two methods.
 struct World {
     instance: Instance,
     directory: tempfile::TempDir,
@@ -54,7 +53,6 @@ impl World {
         request(&self.instance.socket_path(), method, params)
     }
 
-    /// Sends raw bytes; returns the first line of the answer.
     fn send_raw(&self, bytes: &[u8]) -> String {
         let mut stream = UnixStream::connect(self.instance.socket_path()).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();

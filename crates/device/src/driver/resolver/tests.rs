@@ -9,7 +9,6 @@ fn resolver(names: &[&str]) -> Resolver {
     Resolver::new(names, Waker::new().unwrap())
 }
 
-/// An uplink that does not exist: lookups over it find only what the machine itself knows.
 fn uplink(id: u32, address: &str) -> Uplink {
     Uplink {
         id: UplinkId(id),

@@ -68,7 +68,6 @@ impl World {
         Self { front, slots, map, client }
     }
 
-    /// Whether a packet of a session unknown to `shard` is answered by a reset.
     fn resets(&self, shard: u16) -> bool {
         let id = (0_u64..).map(u64::to_be_bytes).find(|id| self.map.of_id(id) == shard);
         let packet = [&[0x40][..], &id.expect("one"), &[7; 91]].concat();

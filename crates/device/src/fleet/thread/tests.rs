@@ -35,7 +35,6 @@ fn until(fleet: &Fleet<String>, mut is_done: impl FnMut(&News<String>) -> bool) 
     wait_or_show(WAIT_MAX, state, || is_done(&fleet.news()));
 }
 
-/// Waits until the key of `seed` is revoked, and returns the last batch.
 fn revoked(fleet: &Fleet<String>, seed: u8) -> u64 {
     let mut batch = 0;
     until(fleet, |news| {
@@ -91,7 +90,6 @@ fn a_proxy_lets_in_by_the_table_ends_who_is_revoked_and_goes_on_alone() {
     assert!(away(fleet.status(Instant::from_millis(1_000))));
 }
 
-/// Waits until the controller has all earlier messages.
 fn hear(fleet: &Fleet<String>, controller: &Controller) {
     let is_heard = |event: &DeskEvent| matches!(event, DeskEvent::Samples(_));
     controller.store().said.retain(|event| !is_heard(event));
@@ -127,7 +125,6 @@ fn confirmed(event: &DeskEvent) -> bool {
     matches!(event, DeskEvent::Revoked(head) if head.serial == 1)
 }
 
-/// The files that the store writes before it replaces its own.
 fn beside(folder: &Path) -> [PathBuf; 2] {
     ["fleet.0", "fleet.1"].map(|name| crate::files::beside(&folder.join(name)))
 }

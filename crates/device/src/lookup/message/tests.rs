@@ -12,7 +12,6 @@ fn query() -> Query {
     Query::new(&name("edge.example.org"), Rtype::A, &[0x5a; ENTROPY])
 }
 
-/// An answer to `query` with aliases and addresses, (owner, TTL, value) each.
 fn answer(query: &Query, aliases: &[(&str, u32, &str)], found: &[(&str, u32, &str)]) -> Vec<u8> {
     let asked = Message::from_slice(&query.bytes).unwrap();
     let builder = MessageBuilder::new_vec();

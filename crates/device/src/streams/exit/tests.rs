@@ -22,7 +22,6 @@ fn exit(sockets_max: usize) -> Exit {
     Exit::start(settings, Token(1 << 40), &Waker::new().unwrap()).unwrap()
 }
 
-/// Opens a stream to a name that is not looked up yet.
 fn open(exit: &mut Exit, owner: u64, stream: u64) {
     let event = StreamEvent::Opened {
         id: StreamId(stream),
@@ -32,7 +31,6 @@ fn open(exit: &mut Exit, owner: u64, stream: u64) {
     exit.handle_event(NOW, StreamsOwner(owner), event, &mut Nobody);
 }
 
-/// Connections, and streams that were too many.
 fn counts(exit: &Exit) -> (usize, u64) {
     let too_many = exit.ends.0.get(&ExitEnd::TooMany).copied();
     (exit.connections.len(), too_many.unwrap_or_default())

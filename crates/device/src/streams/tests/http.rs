@@ -25,7 +25,6 @@ fn takes_priorities() -> StreamsOffer {
     StreamsOffer { epoch: StreamsEpoch(1), takes_priorities: true, takes_early: false }
 }
 
-/// Sends `text` in pieces of up to `piece` bytes through sniffers; returns the players' reports.
 fn say(text: Vec<u8>, answer: Vec<u8>, piece: usize) -> (World, Vec<PlayerTold>) {
     let (host, to, port) = host(text.len(), answer.clone());
     let mut world = World::new(|settings| settings.fields.http_ports = vec![port]);
@@ -124,7 +123,6 @@ fn a_request_says_by_which_priority_its_answer_comes() {
     drop((socket, listener));
 }
 
-/// An fMP4 segment with one picture of `length` bytes.
 fn segment(length: u32) -> Vec<u8> {
     let boxed = |kind: &[u8; 4], content: &[u8]| {
         [&(content.len() as u32 + 8).to_be_bytes()[..], kind, content].concat()

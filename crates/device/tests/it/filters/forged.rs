@@ -23,7 +23,6 @@ fn uplink(id: u32, name: &str) -> Uplink {
     }
 }
 
-/// A connection that was answered.
 struct Begun(Exchange);
 
 impl Begun {
@@ -32,7 +31,6 @@ impl Begun {
         Self(exchange)
     }
 
-    /// Whether an answer that `liar` forges in the name of the far end gets through.
     fn takes_from(&self, liar: &NetNs, near: &str) -> bool {
         let to = SocketAddr::new(near.parse().unwrap(), self.0.sender.local_addr().unwrap().port());
         let name = self.0.at;

@@ -9,7 +9,6 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::*;
 
-/// Sends one packet from each of these source ports.
 fn begin(from: &NetNs, source: &str, to: &str, ports: std::ops::Range<u16>) {
     let (source, to): (IpAddr, IpAddr) = (source.parse().unwrap(), to.parse().unwrap());
     from.enter(|| {
@@ -22,7 +21,6 @@ fn begin(from: &NetNs, source: &str, to: &str, ports: std::ops::Range<u16>) {
     .unwrap();
 }
 
-/// Whether a datagram from `source` arrives complete.
 fn arrives(from: &NetNs, source: &str, to: (&NetNs, &str), bytes: usize) -> bool {
     let ip = |text: &str| text.parse::<IpAddr>().unwrap();
     let receiver = to.0.enter(|| UdpSocket::bind((ip(to.1), 0)).unwrap()).unwrap();
@@ -32,7 +30,6 @@ fn arrives(from: &NetNs, source: &str, to: (&NetNs, &str), bytes: usize) -> bool
     receiver.recv(&mut [0; 9_000]).is_ok_and(|length| length == bytes)
 }
 
-/// The entries of the connection table whose source address begins with `source`.
 fn entries(machine: &NetNs, source: &str) -> Vec<String> {
     let read = || std::fs::read_to_string("/proc/thread-self/net/nf_conntrack").unwrap();
     let text = machine.enter(read).unwrap();
@@ -245,7 +242,6 @@ fn bounds_that_fail_leave_the_filters_and_are_tried_again() {
     });
 }
 
-/// Sends `count` first fragments without the rest.
 fn flood(from: &NetNs, source: &str, to: &str, count: u32) {
     let ip = |text: &str| text.parse::<IpAddr>().unwrap();
     let socket = |domain| Socket::new(domain, Type::RAW, Some(Protocol::from(255))).unwrap();
