@@ -161,8 +161,6 @@ fn ruleset(instance: &Instance, uplinks: &BTreeMap<String, Marked>, count: u64) 
     end(text, &chains)
 }
 
-/// The rules that check by which side an answer comes in, and those that record by which side a
-/// connection went out last.
 fn sides(instance: &Instance, uplinks: &BTreeMap<String, Marked>) -> (Vec<String>, Vec<String>) {
     let (marks, mask) = (instance.marks(), instance.marks().above_mask());
     let tun = (format!("ifname \"{}\"", instance.name()), Side::Tun);

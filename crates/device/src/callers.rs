@@ -17,7 +17,6 @@ pub(crate) struct Callers {
 }
 
 impl Callers {
-    /// At most `most` callers at a time; `name` is the service, for the log.
     pub(crate) fn new(name: &'static str, most: usize) -> Arc<Self> {
         Arc::new(Self { name, most, places: Arc::default(), stop: AtomicBool::new(false) })
     }

@@ -1,9 +1,7 @@
-//! The only source of time: a clock that continues while the machine sleeps, as
-//! [`roadweave_proto::Instant`].
+//! The only source of time, as [`roadweave_proto::Instant`].
 //!
-//! `CLOCK_BOOTTIME` counts suspended time, `CLOCK_MONOTONIC` does not. With the first, timers
-//! expire as they would without the sleep: a session that the peer has given up is given up here
-//! too. The same holds for a program or virtual machine that was stopped.
+//! It reads `CLOCK_BOOTTIME`, which counts suspended time: a session that the peer has given up
+//! during a sleep is given up here too. The same holds for a stopped program or virtual machine.
 
 use std::time::Duration;
 
@@ -44,7 +42,6 @@ impl Clock {
     }
 }
 
-/// The time since boot, suspended time included.
 pub(crate) fn since_boot() -> Duration {
     read(ClockId::Boottime)
 }

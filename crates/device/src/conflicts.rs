@@ -1,19 +1,14 @@
 //! Addresses that an uplink must not have, because the machine would deliver packets for other
 //! hosts to itself.
 //!
-//! ```text
-//! address of an uplink ─► local table: the address, its broadcast, its network's first address
-//!                             └─ asked before every rule: another uplink's server is "this machine"
-//! ```
-//!
 //! DHCP servers and routers determine the kernel's local table, which precedes the rules of
-//! [`crate::routes`] and is used by source validation. A single WiFi that leases the server's
-//! address, or names it as broadcast address, would stop the tunnel over all uplinks. So such an
-//! address is removed, and the uplink is not used until it has another.
+//! [`crate::routes`]. A single WiFi that leases the server's address, or names it as broadcast
+//! address, would stop the tunnel over all uplinks. So such an address is removed, and the uplink
+//! is not used until it has another.
 //!
-//! Answers of another network's name server count less than the configuration, since they could be
-//! forged to stop an honest uplink: they need a second network, unless the uplink has never reached
-//! a server with the address. A server's grant counts only against new addresses.
+//! Answers of another network's name server could be forged to stop an honest uplink. They need a
+//! second network, unless the uplink has never reached a server with the address. A server's grant
+//! counts only against new addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -30,7 +25,7 @@ pub(crate) struct Lease {
     pub(crate) index: u32,
     pub(crate) address: IpNet,
     pub(crate) broadcast: Option<IpAddr>,
-    /// Whether it does not expire; leased and advertised addresses do.
+    /// Leased and advertised addresses expire.
     pub(crate) is_permanent: bool,
     /// The kernel's message, to remove and restore the address.
     pub(crate) message: AddressMessage,
@@ -100,7 +95,6 @@ pub(crate) enum Standing {
 }
 
 impl Standing {
-    /// How many other networks must claim the address.
     fn needed(self) -> usize {
         match self {
             Self::New | Self::Seen => 1,
@@ -112,14 +106,12 @@ impl Standing {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Protected {
-    /// By configuration or server.
     pub(crate) certain: Vec<(IpNet, Owner)>,
     /// By the network of the uplink of this name.
     pub(crate) said: Vec<(String, IpAddr, Owner)>,
 }
 
 impl Protected {
-    /// The first protected address that the lease would take, with its owner.
     fn conflict(&self, uplink: &str, lease: &Lease, standing: Standing) -> Option<(IpAddr, Owner)> {
         let of_taken = |taken: IpAddr| {
             let certain = self.certain.iter().filter(|(network, owner)| {
@@ -151,7 +143,6 @@ impl Protected {
     }
 }
 
-/// Whether it is the first or last address of a network, which is not a host's.
 fn is_edge(network: &IpNet, address: IpAddr) -> bool {
     network.prefix_len() + 1 < network.max_prefix_len()
         && (address == network.network() || (address.is_ipv4() && address == network.broadcast()))
@@ -167,7 +158,6 @@ struct Taken {
     /// Routes with gateways that were removed with it.
     routes: Vec<Route>,
     why: String,
-    /// The owner does not depend on claims of other networks.
     is_certain: bool,
     /// The uplink has another address of the family since.
     is_replaced: bool,
@@ -181,8 +171,6 @@ pub(crate) struct Changes {
 }
 
 impl Conflicts {
-    /// Checks the addresses of `uplinks` (names by interface index); `standing` is that of an
-    /// uplink's address.
     pub(crate) fn look(
         &mut self,
         uplinks: &BTreeMap<u32, String>,
@@ -223,7 +211,6 @@ impl Conflicts {
         changes
     }
 
-    /// Records a removal; returns whether it is new.
     fn note(&mut self, uplink: &str, lease: &Lease, why: &str, is_certain: bool) -> bool {
         if let Some(known) = self.0.get_mut(&(lease.index, lease.address)) {
             known.lease.clone_from(lease);
@@ -285,7 +272,6 @@ impl Taken {
     }
 }
 
-/// Shortest prefix of a network behind the box that is protected as a whole.
 const LAN_LENGTH_MIN: u8 = 24;
 const TAKEN_MAX: usize = 64;
 const ROUTES_MAX: usize = 8;

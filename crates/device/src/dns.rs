@@ -1,15 +1,10 @@
-//! Sets the machine's resolvers during a session, and restores them afterwards.
+//! Sets the machine's resolvers during a session through systemd-resolved, resolvconf or
+//! `/etc/resolv.conf`, whichever the box has, and restores them afterwards.
 //!
-//! ```text
-//! joined ─► systemd-resolved (resolvectl) │ resolvconf │ /etc/resolv.conf     whichever the box has
-//! left, stop, next start after a kill, release ─► as it was
-//! ```
-//!
-//! A thread does it, since these programs may block.
-//!
-//! The file is replaced atomically, after its former contents are saved in the state directory.
-//! After a crash the next start, or `release`, restores them, unless another program has written
-//! since. `/run/roadweave/NAME.dns` holds the path of the state directory.
+//! A thread does it, since these programs may block. The file is replaced atomically after its
+//! contents are saved in the state directory. After a crash the next start, or `release`, restores
+//! them, unless another program has written since. `/run/roadweave/NAME.dns` holds the path of the
+//! state directory.
 
 mod file;
 
@@ -58,7 +53,6 @@ enum DnsBackend {
 }
 
 impl Dns {
-    /// Changes nothing yet. Without `servers` no thread is started.
     pub(crate) fn start(
         instance: &Instance,
         tun: &str,
@@ -86,12 +80,10 @@ impl Dns {
         &self.servers
     }
 
-    /// Sets the resolvers in the thread. Failures are logged and retried.
     pub(crate) fn set(&self) {
         self.ask(true);
     }
 
-    /// Restores the former resolvers in the thread.
     pub(crate) fn unset(&self) {
         self.ask(false);
     }
@@ -168,7 +160,6 @@ impl Worker {
         Ok(())
     }
 
-    /// Retries what failed, or sets the file again if another program changed it.
     fn mend(&mut self) -> Result<(), DeviceError> {
         match (self.is_due, self.backend) {
             (true, None) => return self.set(),

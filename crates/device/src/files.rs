@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-/// Replaces the file at `path`, whose folder exists, with `contents` and `mode`. On an error the
-/// old file stays, and no temporary file is left.
+/// On an error the old file stays, and no temporary file is left.
 pub(crate) fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     let new = beside(path);
     let result = write(&new, contents, mode).and_then(|()| fs::rename(&new, path));
@@ -26,12 +25,10 @@ pub(crate) fn beside(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Creates a folder for this user alone, unless it exists.
 pub(crate) fn make_private(directory: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory)
 }
 
-/// Options for a file with mode 0600 that is not a symbolic link.
 pub(crate) fn private(options: &mut OpenOptions) -> &mut OpenOptions {
     options.mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
 }

@@ -1,11 +1,8 @@
 //! A member of a fleet: the control plane of a box, a proxy or an anchor.
 //!
-//! ```text
-//! event loop ◄─ news, orders ─► thread: Agent ◄─► Line: one TLS stream to a controller
-//!                                         └─► Store: key, and what was signed, on the disk
-//! ```
-//!
-//! Without a controller, also after restarts, the data plane uses the state on the disk.
+//! A thread runs the agent, with one TLS stream to a controller and the signed state on the disk.
+//! The event loop exchanges news and orders with it. Without a controller, also after restarts, the
+//! data plane uses the state on the disk.
 
 mod backoff;
 mod controller_route;

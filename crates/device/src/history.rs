@@ -1,9 +1,5 @@
 //! The readings of an instance in the last minute, and its events, for display on a terminal or a
-//! page.
-//!
-//! ```text
-//! local socket ─ status, some times a second ─► History ─► rates, p99, stalls, events ─► screen
-//! ```
+//! page: rates, percentiles, stalls.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -14,11 +10,8 @@ use roadweave_tunnel::{PathStatusReport, SessionStatus};
 use crate::modem::ModemFacts;
 use crate::status::{ClientStatus, RoleStatus, Status};
 
-/// Readings that are kept of each uplink: a minute of two a second.
 const SAMPLES: usize = 120;
-/// Events that are kept.
 const EVENTS: usize = 100;
-/// How long readings of the delay are kept.
 const LATELY: Duration = Duration::from_secs(60);
 
 /// The recent history of an instance.
@@ -40,7 +33,6 @@ pub struct History {
     pub events: VecDeque<(Instant, String)>,
     /// The number of events so far.
     pub events_told: u64,
-    /// The round trip of the best usable path, ms, of each reading; `None`: no path was usable.
     delays: VecDeque<(Instant, Option<f64>)>,
     interval: Duration,
 }
@@ -264,7 +256,6 @@ impl History {
     }
 }
 
-/// The event that a client has no session any more, with the reason if it is known.
 fn gone(status: &Status, SessionStatus { peer, public_key, .. }: &SessionStatus) -> String {
     let absent = match &status.role {
         RoleStatus::Server(server) => &server.absent[..],
@@ -276,7 +267,6 @@ fn gone(status: &Status, SessionStatus { peer, public_key, .. }: &SessionStatus)
     }
 }
 
-/// Bytes sent to and received from each client, by its key.
 fn bytes_of(sessions: &[SessionStatus]) -> BTreeMap<String, [u64; 2]> {
     let of = |session: &SessionStatus| {
         let bytes = session.paths.iter().map(|path| path.counters.bytes());
@@ -289,7 +279,6 @@ fn sum(one: [u64; 2], other: [u64; 2]) -> [u64; 2] {
     [0, 1].map(|at| one[at].saturating_add(other[at]))
 }
 
-/// Bits a second; 0 for a counter that was reset.
 fn rates(before: [u64; 2], after: [u64; 2], seconds: f64) -> [f64; 2] {
     [0, 1].map(|at| after[at].saturating_sub(before[at]) as f64 * 8.0 / seconds)
 }

@@ -1,6 +1,5 @@
 //! Answers of HTTP/1.1, after which the connection is closed.
 
-/// An answer; `fields` are further fields of its head, each with its end.
 pub(crate) fn answer(status: u16, content_type: &str, fields: &str, content: &str) -> String {
     let (reason, length) = (reason(status), content.len());
     format!(

@@ -1,13 +1,8 @@
 //! The local socket: JSON-RPC 2.0, one request a line.
 //!
-//! ```text
-//! roadweave show --> /run/roadweave/NAME.sock --> thread per connection --> bounded queue + Waker
-//!                                                <-- answer, or "busy" on timeout <-- event loop
-//!             subscribe -->                      <-- updates                      <-- event loop
-//! ```
-//!
-//! Only root and the user who runs the instance may connect: the socket's mode is 0600 before it
-//! listens.
+//! A thread for each connection passes requests to the event loop through a bounded queue, and
+//! answers "busy" on timeout. Only root and the user who runs the instance may connect: the
+//! socket's mode is 0600 before it listens.
 
 mod client;
 mod requests;

@@ -1,11 +1,4 @@
-//! DNS look-ups over one uplink, outside the tunnel.
-//!
-//! ```text
-//! /etc/hosts ─┐
-//! literals ───┼─► Search: A, AAAA, NAT64 ─► tries ─► sockets bound to the uplink ─► its name servers
-//! names ──────┘      ▲                                                                  │
-//!                    └──────────────────────────── answers ◄────────────────────────────┘
-//! ```
+//! DNS look-ups over one uplink, outside the tunnel, by the uplink's own name servers.
 //!
 //! The system's resolver may use a tunnel that is dead because its server has moved. Results apply
 //! only to the uplink that they came over. [`Search`] does no I/O; [`run`] drives it in a thread.
@@ -57,7 +50,6 @@ impl Request {
         self.ipv6 && !self.ipv4
     }
 
-    /// The result if it needs no question; `None` otherwise.
     pub(crate) fn known(&self) -> Option<Found> {
         let asks_prefix = self.needs_nat64() && self.prefixes.is_empty();
         let is_known = |name: &ServerName| match name.is_ipv4() {
@@ -68,21 +60,18 @@ impl Request {
         (!asks).then(|| self.at_once())
     }
 
-    /// The part that needs no question: literal addresses of a family that the uplink carries, or
-    /// behind a known NAT64 prefix.
+    /// Literal addresses of a family that the uplink carries, or behind a known NAT64 prefix.
     pub(crate) fn at_once(&self) -> Found {
         Search::new(Instant::ZERO, self.clone(), Vec::new(), Path::new("")).found()
     }
 }
 
-/// The questions of one request. It does no I/O, except to read /etc/hosts at the beginning.
 #[derive(Debug)]
 pub(crate) struct Search {
     request: Request,
     hosts: Vec<Vec<IpAddr>>,
     questions: Vec<Exchange>,
     deadline: Instant,
-    /// An address was found; other answers are awaited until then.
     others_deadline: Option<Instant>,
 }
 
@@ -91,7 +80,6 @@ fn dns_name(host: &str) -> Name<Vec<u8>> {
 }
 
 impl Search {
-    /// `root`: the directory of `etc/hosts`, for tests.
     fn new(now: Instant, request: Request, servers: Vec<SocketAddr>, root: &Path) -> Self {
         let of_host = |name: &ServerName| match name.host() {
             ServerHost::Address(_) => Vec::new(),

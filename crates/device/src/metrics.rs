@@ -1,10 +1,5 @@
 //! Metrics over HTTP, to monitor many machines: `/metrics`, `/healthz`, `/readyz`.
 //!
-//! ```text
-//! Prometheus, an orchestrator ─► http: a thread for each, 16 at a time ─► event loop
-//!                                  ◄─ text: OpenMetrics ◄─ a summary, twice a second at most ◄─┘
-//! ```
-//!
 //! The answers show names of tenants and proxies, and how much traffic passes, but no names of
 //! clients and no secrets. One address has at most four of the sixteen permits, each for at most
 //! [`CALL_MAX`]. The event loop is asked at most twice a second, however many callers there are.
@@ -29,19 +24,13 @@ use crate::local::{RequestSender, RpcError};
 use crate::status::Status;
 use crate::threads::{lock, spawn};
 
-/// The longest time for which a caller is served.
 const CALL_MAX: Duration = Duration::from_secs(5);
-/// The most callers that are served at a time.
 const CALLERS_MAX: usize = 16;
-/// The most callers from one address that are served at a time.
 const CALLERS_OF_ONE_MAX: usize = 4;
-/// A younger summary is used again.
 const FRESH: Duration = Duration::from_millis(500);
 
-/// The pause between attempts to listen.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// The socket of the metrics, before it is served.
 #[derive(Debug)]
 pub(crate) struct MetricsListener {
     address: SocketAddr,
@@ -50,8 +39,7 @@ pub(crate) struct MetricsListener {
 }
 
 impl MetricsListener {
-    /// Listens at `address`. A failure is logged and ends nothing: any user of the machine can take
-    /// the port.
+    /// A failure is logged and ends nothing: any user of the machine can take the port.
     pub(crate) fn bind(address: SocketAddr) -> Self {
         let socket = TcpListener::bind(address).inspect_err(|error| {
             tracing::warn!("cannot listen for metrics at {address}: {error}; trying again");
@@ -59,7 +47,6 @@ impl MetricsListener {
         Self { address, socket: socket.ok() }
     }
 
-    /// The socket, as soon as the address can be had.
     fn wait(self) -> TcpListener {
         let Self { address, mut socket } = self;
         loop {
@@ -74,10 +61,6 @@ impl MetricsListener {
         }
     }
 
-    /// Answers from now on, as long as the program runs.
-    ///
-    /// # Errors
-    /// When the system has no thread.
     pub(crate) fn start(self, sender: RequestSender) -> Result<(), DeviceError> {
         let served = Arc::new(Served {
             sender,
@@ -95,7 +78,6 @@ impl MetricsListener {
     }
 }
 
-/// What all callers share.
 struct Served {
     sender: RequestSender,
     summary: Mutex<Option<Summary>>,
@@ -104,7 +86,6 @@ struct Served {
     addresses: Mutex<HashMap<IpAddr, Arc<()>>>,
 }
 
-/// The last answer of the event loop, and its time.
 struct Summary {
     at: Instant,
     told: Result<Status, RpcError>,
@@ -122,7 +103,6 @@ impl Served {
         answer.write(stream, deadline)
     }
 
-    /// A permit for a caller at `address`, if one is left.
     fn permit(&self, address: IpAddr) -> Option<Arc<()>> {
         let mut addresses = lock(&self.addresses);
         addresses.retain(|_, permit| Arc::strong_count(permit) > 1);
@@ -145,7 +125,6 @@ impl Served {
         }
     }
 
-    /// The event loop's answer, or a recent one. Concurrent callers wait for the same answer.
     fn summary(&self) -> Result<Status, RpcError> {
         let mut last = lock(&self.summary);
         let summary = match last.take().filter(|summary| summary.at.elapsed() < FRESH) {
@@ -175,7 +154,6 @@ mod tests {
     use crate::Waker;
     use crate::netns::wait_within;
 
-    /// A listener, and what the event loop was asked.
     fn world() -> (SocketAddr, std::sync::mpsc::Receiver<crate::local::LocalRequest>) {
         let (queue, asked) = sync_channel(16);
         let listener = MetricsListener::bind("127.0.0.1:0".parse().expect("one"));

@@ -1,9 +1,5 @@
 //! Watches uplinks appear, change and vanish.
 //!
-//! ```text
-//! kernel --> "something changed" --> read all tables again --> compare --> UplinkEvent
-//! ```
-//!
 //! A notice only triggers a look: the state is read from the kernel's tables, so bursts and lost
 //! notices do no harm. The tables do not show that an interface went down and up again in between,
 //! by which the kernel removed its routes. Such a notice is reported as a change.
@@ -122,10 +118,8 @@ pub struct Monitor {
     /// Addresses that uplinks had without a conflict, by name, at most [`SEEN_MAX`] each; and
     /// whether a server answered over them.
     seen: BTreeMap<String, BTreeMap<IpNet, bool>>,
-    /// Whether conflicting addresses are removed.
     enforces: bool,
     stale: bool,
-    /// Interfaces that were down since the last look.
     went_down: BTreeSet<u32>,
 }
 
@@ -175,8 +169,7 @@ impl Monitor {
         self.enforces = true;
     }
 
-    /// A server answered over an uplink in a family, so a single other network cannot claim its
-    /// addresses.
+    /// A server answered over the uplink: a single other network cannot claim its addresses.
     pub(crate) fn settle(&mut self, uplink: &str, ipv4: bool) {
         let Some(known) = self.known.get(uplink) else { return };
         let addresses = known.addresses.iter().filter(|it| it.addr().is_ipv4() == ipv4);
@@ -298,7 +291,6 @@ impl Monitor {
         Ok(uplinks)
     }
 
-    /// Removes conflicting addresses from uplinks; returns them with their interfaces.
     fn take_away(
         &mut self,
         links: &[NetworkInterface],

@@ -158,8 +158,7 @@ impl Netlink {
         self.routes_of(&all)
     }
 
-    /// The routes of [`Netlink::routes`] of these kinds. Routes of other kinds, possibly thousands,
-    /// cost little.
+    /// Routes of other kinds, possibly thousands, cost little.
     pub(crate) fn routes_of(&mut self, kinds: &[RouteType]) -> Result<Vec<Route>, DeviceError> {
         let mut routes = Vec::new();
         let asked = if self.filters { kinds } else { &[RouteType::Unspec] };
@@ -198,10 +197,7 @@ impl Netlink {
         Ok(rules)
     }
 
-    /// The interface of this name.
-    ///
-    /// # Errors
-    /// [`DeviceError::NoInterface`] when no interface has this name.
+    /// The interface of this name, or [`DeviceError::NoInterface`].
     pub fn link(&mut self, name: &str) -> Result<NetworkInterface, DeviceError> {
         self.links()?
             .into_iter()
@@ -225,8 +221,7 @@ impl Netlink {
             .map_err(|error| DeviceError::system("set an interface's group", error))
     }
 
-    /// Renames an interface and leaves it up. Kernels before 6.2 rename only interfaces that are
-    /// down.
+    /// Kernels before 6.2 rename only interfaces that are down.
     pub(crate) fn rename_link(&mut self, index: u32, name: &str) -> Result<(), DeviceError> {
         let failed = |error| DeviceError::system(format!("call an interface {name}"), error);
         match self.set_name(index, name) {
@@ -280,8 +275,7 @@ impl Netlink {
         })
     }
 
-    /// Removes an address, or restores it with its lifetimes as the kernel described it. An address
-    /// that is missing, or already back, is no error.
+    /// An address that is missing, or already back, is no error.
     pub(crate) fn move_address(
         &mut self,
         message: AddressMessage,
@@ -367,7 +361,6 @@ impl Netlink {
         self.dump_some(message, |_| true)
     }
 
-    /// Reads the messages of a dump that are `wanted`.
     fn dump_some(
         &mut self,
         message: RouteNetlinkMessage,
@@ -385,7 +378,6 @@ impl AsFd for Netlink {
     }
 }
 
-/// Opens a route netlink socket that is a member of `groups` (one bit per multicast group).
 pub(crate) fn open_socket(groups: u32) -> Result<OwnedFd, Errno> {
     // NETLINK_ROUTE is protocol zero.
     open_socket_of(None, groups)
@@ -400,7 +392,7 @@ pub(crate) fn open_socket_of(protocol: Option<Protocol>, groups: u32) -> Result<
     Ok(socket)
 }
 
-/// Hands over each datagram that `socket` has received; `None` stands for those that were lost.
+/// `None` stands for lost datagrams.
 pub(crate) fn drain(socket: &OwnedFd, mut each: impl FnMut(Option<&[u8]>)) {
     let mut buffer = [0; 8192];
     loop {

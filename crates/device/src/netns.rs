@@ -1,11 +1,5 @@
-//! Network namespaces for the demo, the tests and the benches, which leave nothing behind.
-//!
-//! ```text
-//! Sandbox::enter: this program --> again, inside fresh namespaces (mount, net, pid, user)
-//! NetNs::create("box"), NetNs::connect(..) --> box.enter(|| Tun::open(..)), box.command("ping")
-//! ```
-//!
-//! Named namespaces are mounts below `/run/netns`, a private file system inside a [`Sandbox`].
+//! Network namespaces for the demo, the tests and the benches, which leave nothing behind. Named
+//! ones are mounts below `/run/netns`, a private file system inside a [`Sandbox`].
 
 mod sandbox;
 mod testing;

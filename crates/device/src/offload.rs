@@ -1,10 +1,5 @@
 //! Segmentation offload for a TUN: large packets cross the kernel's border in place of many small.
-//! No I/O.
-//!
-//! ```text
-//! kernel --> header, super packet of 64 KB --> split() --> inner packets of at most the MTU
-//! inner packets --> Coalescer --> header, super packet --> kernel, which splits it again
-//! ```
+//! [`split`] cuts those of the kernel, and a [`Coalescer`] joins ours. No I/O.
 //!
 //! With `IFF_VNET_HDR` each read and write of a TUN starts with a `virtio_net_hdr`, which says how
 //! to segment the packet and which checksum is incomplete (virtio 1.2 section 5.1.6; Linux
@@ -173,7 +168,6 @@ impl Shape {
     }
 }
 
-/// Sets the lengths in the headers; returns the sum of the pseudo header.
 fn set_lengths(packet: &mut [u8], ipv6: bool, udp: bool, transport: usize) -> u64 {
     let (total, length) = (packet.len(), (packet.len() - transport) as u16);
     if ipv6 {

@@ -1,9 +1,8 @@
 //! Detects that the machine slept, or that this program stood still.
 //!
-//! Every turn of a loop reads two clocks. One of them stops in sleep: if only the other advanced,
-//! the machine slept; if both advanced by more than a turn takes, the program stood still. Timeouts
-//! stop in sleep as well, so a loop that waits for at most [`TURN_MAX`] turns within that time
-//! after the machine wakes.
+//! Each turn of a loop reads two clocks, one of which stops in sleep: if only the other advanced,
+//! the machine slept; if both advanced by more than a turn takes, the program stood still. A loop
+//! that waits for at most [`TURN_MAX`] turns within that time after the machine wakes.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,12 +1,6 @@
 //! Detects captive portals: whether the network under an uplink is open, or answers with a login
 //! page.
 //!
-//! ```text
-//! name, looked up over the uplink ─► GET over it ─► 204 without content ─► open
-//!                                               ├─► a page, or a redirect to one ─► a portal
-//!                                               └─► anything else, or nothing ─► no finding
-//! ```
-//!
 //! The network controls everything read here: it is bounded in bytes and in time, and only a URL of
 //! legal characters is kept.
 
@@ -33,8 +27,7 @@ pub(crate) enum Finding {
     Nothing(String),
 }
 
-/// Probes in the network namespace of the calling thread, for at most half a minute. Stops early
-/// when `interest` is dropped.
+/// Takes at most half a minute. Stops early when `interest` is dropped.
 pub(crate) fn run(url: &ProbeUrl, request: Request, interest: &Weak<()>) -> Finding {
     let network = request.network.clone();
     let found = lookup::run(request, interest);

@@ -1,9 +1,5 @@
-//! Reduces the privileges of a running daemon to the minimum.
-//!
-//! ```text
-//! start: files, ports, TUN ─► restrict ─► threads: settings, filters, the network
-//!                            capabilities, no_new_privs, seccomp, no core dumps
-//! ```
+//! Reduces the privileges of a running daemon to the minimum: the network capabilities,
+//! no_new_privs, seccomp, no core dumps.
 //!
 //! An attacker who takes the process over by a packet gets the machine's network, which the tunnel
 //! needs, and little else: only files of the user it runs as, no modules, mounts, namespaces or
@@ -35,19 +31,15 @@ mod calls {
     }
 }
 
-/// What a daemon needs in addition to the network's capabilities.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Needs<'a> {
-    /// Whether it only uses sockets that it has, without an interface, route or filter of its own.
     pub(crate) only_sockets: bool,
-    /// Whether it opens sockets at ports below 1024 again.
     pub(crate) low_ports: bool,
-    /// Files and folders that it reads or writes again.
     pub(crate) files: Vec<&'a Path>,
 }
 
-/// Drops unneeded privileges. Call it once, in the thread that starts the others: threads inherit
-/// capabilities. System calls that the kernel does not know are logged and skipped.
+/// Call it once, in the thread that starts the others: threads inherit capabilities. System calls
+/// that the kernel does not know are logged and skipped.
 pub(crate) fn restrict(needs: &Needs<'_>) -> Result<(), DeviceError> {
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     let _ = setrlimit(Resource::Core, none);
@@ -88,7 +80,6 @@ pub fn become_owner_of(directory: &Path) -> Result<(), DeviceError> {
     })
 }
 
-/// Keeps only the capabilities `keep`, for programs started from here too.
 fn hold(keep: CapabilitySet) -> Result<(), Errno> {
     let sets = CapabilitySets { effective: keep, permitted: keep, inheritable: keep };
     set_capabilities(None, sets)?;
@@ -120,7 +111,6 @@ impl Needs<'_> {
     }
 }
 
-/// Whether the file, or the folder in which it would be created, belongs to another user.
 fn is_foreign(path: &Path, me: u32) -> bool {
     let there = path.ancestors().find_map(|path| match path {
         path if path.as_os_str().is_empty() => fs::metadata(".").ok(),
@@ -129,7 +119,6 @@ fn is_foreign(path: &Path, me: u32) -> bool {
     there.is_some_and(|there| there.uid() != me)
 }
 
-/// Limits programs started from here to `keep`.
 fn cut_bounding_set(keep: CapabilitySet) {
     for number in 0..CAPABILITIES_MAX {
         let capability = CapabilitySet::from_bits_retain(1 << number);
@@ -150,7 +139,6 @@ fn cut_bounding_set(keep: CapabilitySet) {
 }
 
 const NETWORK: CapabilitySet = CapabilitySet::NET_ADMIN.union(CapabilitySet::NET_RAW);
-/// More than any kernel has.
 const CAPABILITIES_MAX: u32 = 64;
 
 #[cfg(test)]
@@ -237,7 +225,6 @@ mod tests {
         });
     }
 
-    /// Runs the body of the test `name` in its own process, which it may spoil.
     fn in_a_child(name: &str, body: impl FnOnce()) {
         if std::env::var_os(CHILD).is_some() {
             return body();

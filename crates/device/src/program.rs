@@ -10,16 +10,13 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The program could not be started.
     NotStarted(io::Error),
     /// The program failed with this first line of errors, or was killed.
     Said(String),
 }
 
-/// Runs `command` with `input` to its end; kills it after `limit`.
-///
-/// Input and errors use files in memory: no pipe fills up, and background children cannot block the
-/// caller.
+/// Kills it after `limit`. Input and errors use files in memory: no pipe fills up, and background
+/// children cannot block the caller.
 pub(crate) fn run(command: &mut Command, input: &str, limit: Duration) -> Result<(), Failure> {
     let (status, mut errors) = run_to_end(command, input, limit).map_err(Failure::NotStarted)?;
     match status {

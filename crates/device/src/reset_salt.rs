@@ -1,13 +1,8 @@
-//! A salt that distinguishes this machine's resets from those of others with the same key, kept
-//! over restarts.
+//! A salt in `DIRECTORY/INSTANCE.reset.json`, kept over restarts, that distinguishes this machine's
+//! resets from those of others with the same key.
 //!
-//! ```text
-//! DIRECTORY/INSTANCE.reset.json
-//! {"salt":[..32 numbers..]}
-//! ```
-//!
-//! Servers may share a key. With equal resets, a network that leads a session's packets to another
-//! server would get a reset that ends the session (RFC 9000 section 21.11).
+//! With equal resets, a network that leads a session's packets to another server would get a reset
+//! that ends the session (RFC 9000 section 21.11).
 
 use std::io;
 use std::path::Path;
@@ -36,8 +31,7 @@ impl Kept for ResetSalt {
     }
 }
 
-/// The kept salt of the instance `name`, or a new one, kept in `directory`. If it cannot be kept,
-/// that is logged; clients then notice the next restart only by silence.
+/// If it cannot be kept, that is logged; clients then notice the next restart only by silence.
 pub(crate) fn reset_salt(directory: &Path, name: &str) -> Result<[u8; 32], DeviceError> {
     let mut file = StateFile::<ResetSalt>::new(directory, name);
     if let Some(salt) = file.read().salt {

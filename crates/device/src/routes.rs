@@ -95,7 +95,6 @@ pub struct RouteSettings {
 }
 
 impl RouteSettings {
-    /// The settings of a client's file.
     pub(crate) fn of(file: &ClientFile) -> Self {
         Self {
             into_tunnel: file.routes.into_tunnel.clone(),
@@ -129,12 +128,9 @@ pub struct Routes {
     netlink: Netlink,
     settings: BTreeSet<String>,
     wanted: BTreeSet<(u32, IpNet)>,
-    /// The index and MTU of the TUN that is kept up.
     tun: Option<(u32, u32)>,
     addresses: BTreeSet<(u32, IpNet)>,
-    /// Separates an anchor from neighbours with the same prefixes.
     own_table: Option<apart::OwnTable>,
-    /// Receives packets for sockets with clients' addresses.
     socket_table: Option<sockets::SocketTable>,
 }
 
@@ -275,7 +271,6 @@ impl Routes {
         Ok(())
     }
 
-    /// Sets the reverse path filter of `interface` to loose until the instance ends.
     pub(crate) fn loosen_reverse_path_filter(
         &mut self,
         interface: &str,
@@ -294,7 +289,6 @@ impl Drop for Routes {
     }
 }
 
-/// Sets the TUN with this index up again, and restores its MTU if that is known.
 fn mend_link(
     netlink: &mut Netlink,
     links: &[NetworkInterface],
@@ -352,7 +346,6 @@ fn missing_local_rules(rules: &[Rule]) -> Vec<Rule> {
     [true, false].map(local).into_iter().filter(is_missing).collect()
 }
 
-/// Sets the reverse path filter of `interface` to loose; returns the changed setting.
 fn loosen_reverse_path_filter(
     instance: &Instance,
     interface: &str,
@@ -374,8 +367,6 @@ pub(crate) fn has_reverse_path_filter(interface: &str) -> bool {
     keys.iter().any(|key| sysctl::read(key).is_ok_and(|value| value != "0"))
 }
 
-/// Keeps `interface` from answering ARP for addresses of other interfaces; returns the changed
-/// setting.
 fn hide_other_addresses(
     instance: &Instance,
     interface: &str,
@@ -391,7 +382,6 @@ fn hide_other_addresses(
     Ok(Some(key))
 }
 
-/// A route into the TUN: a default in `table`, anything else in the main table.
 fn tun_route(tun: u32, prefix: IpNet, table: u32) -> Route {
     let table = if prefix.prefix_len() == 0 { table } else { MAIN_TABLE };
     Route { interface: Some(tun), ..refusal(prefix, table, tun) }
@@ -404,7 +394,6 @@ fn families(networks: &[IpNet]) -> impl Iterator<Item = bool> {
     [true, false].into_iter().filter(move |ipv4| *ipv4 || has_ipv6)
 }
 
-/// The rules that lead what has no specific route into the tunnel's table.
 fn default_rules(ipv4: bool, table: u32) -> [Rule; 2] {
     let rule = Rule { ipv4, protocol: ROUTE_PROTOCOL, ..Rule::default() };
     [
@@ -432,5 +421,4 @@ const PRIORITY_NEIGHBOURS: u32 = 526;
 const PRIORITY_MAIN: u32 = 530;
 const PRIORITY_TUNNEL: u32 = 531;
 const PRIORITY_REST: u32 = 532;
-/// The kernel's own rule for the main table.
 const PRIORITY_MAIN_TABLE: u32 = 32766;

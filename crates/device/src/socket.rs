@@ -7,7 +7,6 @@ use std::os::fd::{AsFd, AsRawFd as _};
 use rustix::io::Errno;
 use socket2::Socket;
 
-/// Begins to connect a socket that does not block.
 pub(crate) fn begin_connect(socket: &Socket, to: SocketAddr) -> io::Result<()> {
     match socket.connect(&to.into()) {
         Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => Ok(()),
@@ -25,7 +24,7 @@ pub(crate) fn with_scope(address: SocketAddr, index: u32) -> SocketAddr {
     }
 }
 
-/// Sets an option that neither std, socket2 nor rustix has, and that the kernel reads as a `T`.
+/// The kernel reads the option as a `T`.
 #[allow(unsafe_code, reason = "these options have no safe wrapper")]
 pub(crate) fn set_option<T>(
     socket: impl AsFd,

@@ -35,10 +35,8 @@ pub trait Kept: Clone + Default + PartialEq + Send + Sync + 'static {
     /// The file's name after that of the instance.
     const NAME: &'static str;
 
-    /// Encodes the state as text.
     fn encode(&self) -> io::Result<String>;
 
-    /// Decodes the state from text.
     fn decode(text: &str) -> io::Result<Self>;
 }
 
@@ -123,7 +121,6 @@ impl<T: Kept> StateFile<T> {
         }
     }
 
-    /// Waits a limited time for the running write; returns whether it has ended.
     fn finish_soon(&mut self) -> bool {
         let is_over = |writer: &JoinHandle<bool>| {
             (0..LAST_MAX.as_millis()).any(|_| {
@@ -293,7 +290,7 @@ fn unknown_version(version: u32, known: u32) -> io::Error {
     invalid(format!("its version is {version}, this program knows {known}"))
 }
 
-/// Opens a file to read it, unless other users may write in its folder.
+/// Fails if other users may write in its folder.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     check_owner(path.parent().unwrap_or(Path::new(".")))?;
     private(OpenOptions::new().read(true)).open(path)
@@ -316,7 +313,6 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// Logs the first failure in a row, and the next success.
 fn tell(path: &Path, result: &io::Result<()>, is_failing: &AtomicBool) {
     let was_failing = is_failing.swap(result.is_err(), Ordering::Relaxed);
     match result {
@@ -329,7 +325,6 @@ fn tell(path: &Path, result: &io::Result<()>, is_failing: &AtomicBool) {
     }
 }
 
-/// Checks that other users cannot write in the folder; they may read it.
 pub(crate) fn check_owner(directory: &Path) -> io::Result<()> {
     let there = fs::metadata(directory)?;
     let me = rustix::process::geteuid().as_raw();
@@ -345,7 +340,6 @@ pub(crate) fn check_owner(directory: &Path) -> io::Result<()> {
 }
 
 const VERSION: u32 = 1;
-/// The first version with days.
 const USAGE_VERSION: u32 = 2;
 const LAST_MAX: Duration = Duration::from_secs(1);
 /// Enough for a thousand peers with RAVEN's state of three networks each.

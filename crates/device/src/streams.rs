@@ -1,17 +1,13 @@
 //! TCP connections of applications, carried as streams of a session.
 //!
-//! ```text
-//! application ─ SOCKS5, HTTP CONNECT ─► Entrance ─► Splice ─► Streams ─► the tunnel
-//! ```
-//!
 //! An [`Entrance`] belongs to a box. Its owner lends it the [`Streams`](roadweave_stream::Streams)
 //! of the session and calls `on_ready` for events of its tokens, `handle_events` after the packets
 //! of a turn, `turn` once in each turn of the loop, and `poll_timeout` for the latest time to wake
 //! up.
 //!
 //! Sockets are polled edge-triggered, because backpressure may last for minutes: level-triggered
-//! polling would need a system call for each change of interest, or would spin. Readiness is
-//! remembered here, and connections with more to do than a turn allows wait in a FIFO queue.
+//! polling would need a system call for each change of interest, or would spin. Connections with
+//! more to do than a turn allows wait in a FIFO queue.
 
 mod entrance;
 mod exit;

@@ -1,10 +1,5 @@
-//! The technology by which an uplink reaches the Internet, from the configuration or the kernel.
-//!
-//! ```text
-//! /sys/class/net/NAME/wireless, phy80211      WiFi
-//! /sys/class/net/NAME/uevent: DEVTYPE=wlan    WiFi
-//!                             DEVTYPE=wwan    a modem: LTE, unless configured as more
-//! ```
+//! The technology by which an uplink reaches the Internet, from the configuration, or from the
+//! kernel's `/sys/class/net/NAME`.
 //!
 //! Only the modem's own programs know its generation, and may report it (`roadweave modems`); a
 //! router on a cable hides its uplink.
@@ -21,7 +16,6 @@ pub fn detected_technology(uplink: &str) -> Option<Technology> {
     detected(uplink, Path::new(INTERFACES))
 }
 
-/// The technology of an uplink, by configuration, then the kernel.
 pub(crate) fn technology_of(uplinks: &UplinkFields, uplink: &UplinkTraits) -> Option<Technology> {
     technology_in(uplinks, uplink, Path::new(INTERFACES))
 }

@@ -1,15 +1,10 @@
 //! The time of day that keys expire by, which never goes back far.
 //!
-//! ```text
-//! system clock ─┬─ synchronised: the highest so far is kept ─► DIRECTORY/INSTANCE.time.json
-//!               └─► the later of both ─► keys expire
-//! ```
-//!
 //! A machine without a battery for its clock starts in 1970, and an attacker who can set its clock
 //! could revive expired keys. So the latest known time counts if the clock is behind it. It is kept
-//! only while the kernel reports the clock as synchronised (adjtimex(2)): a clock that is in 2099
-//! by mistake expires all keys only until it is corrected. If a time server lied, the file can be
-//! removed while the instance is stopped.
+//! (`DIRECTORY/INSTANCE.time.json`) only while the kernel reports the clock as synchronised
+//! (adjtimex(2)): a clock that is in 2099 by mistake expires all keys only until it is corrected.
+//! If a time server lied, the file can be removed while the instance is stopped.
 
 use std::io;
 use std::path::Path;
@@ -178,7 +173,6 @@ mod tests {
         assert_eq!(TimeOfDay::new(folder.path(), "rws").highest.unix_seconds, YEAR_2026);
     }
 
-    /// The kernel's clock by another call than the one under test.
     #[allow(unsafe_code, reason = "no crate at hand wraps this call")]
     fn kernel_clock() -> libc::timex {
         // SAFETY: as above.

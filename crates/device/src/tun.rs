@@ -371,7 +371,6 @@ fn set_offload(fd: &OwnedFd) -> Result<Offload, DeviceError> {
     Ok(Offload::Tcp)
 }
 
-/// `struct ifreq`.
 #[repr(C)]
 struct InterfaceRequest {
     name: [u8; INTERFACE_NAME],
@@ -387,7 +386,6 @@ impl InterfaceRequest {
 }
 
 const DEVICE: &str = "/dev/net/tun";
-/// `IFNAMSIZ`, including the closing zero.
 const INTERFACE_NAME: usize = 16;
 /// Bounds the time of a batch: at most 32 x 64 KiB.
 const READS_MAX: usize = 32;

@@ -1,9 +1,5 @@
-//! `/etc/resolv.conf`, if no other program manages it.
-//!
-//! ```text
-//! set:      keep what is there (DIRECTORY/NAME.resolv.json) ─► put ours in its place
-//! restore:  still ours? ─► put back what was kept ─► forget it
-//! ```
+//! `/etc/resolv.conf`, if no other program manages it. Its former contents are kept in
+//! `DIRECTORY/NAME.resolv.json`.
 
 use std::fs;
 use std::io;
@@ -46,7 +42,6 @@ impl ResolvConf {
         Self { path: path.to_owned(), kept, name: name.to_owned() }
     }
 
-    /// Replaces the file by `servers`, and saves its contents.
     pub(super) fn set(&self, servers: &[IpAddr]) -> Result<(), DeviceError> {
         let (name, kept) = (&self.name, self.kept.display());
         let remark = format!("{OF_OURS}{name}), {WHILE}{kept}{HAS_BEFORE}\n");

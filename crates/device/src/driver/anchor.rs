@@ -61,7 +61,6 @@ fn start(options: MemberOptions<AnchorFile>) -> Result<Served<Bindings>, DriverE
     Ok(served)
 }
 
-/// The egress of an anchor: the newest binding of each client, and their file.
 struct Bindings {
     file: StateFile<KeptBindings>,
     next: NextWrite,
@@ -71,7 +70,6 @@ struct Bindings {
 struct NextWrite(Instant);
 
 impl NextWrite {
-    /// Schedules a write soon; later changes until then share it.
     fn on_change(&mut self, now: Instant) {
         self.0 = self.0.min(now + BINDINGS_SOON);
     }

@@ -1,15 +1,10 @@
 //! ACK coalescing: delays reading of feedback until the turn for the stream's next packet.
 //!
-//! ```text
-//! device ──────► packet ─► turn                packet ─► turn
-//! sockets ─────────────────────── feedback ─► wakes the loop for a turn of its own
-//! with patience: ──────────────── feedback ........... ─► the turn of the next packet
-//! ```
-//!
-//! A stream that flows only upwards receives nothing but feedback. If its next packet is due within
-//! a millisecond or two, network packets are read in that turn, which saves both ends a wake-up.
-//! Timers are not delayed, and all received packets are read before a timer counts. The delay ends
-//! when packets for hosts behind the device arrive, or when sending waits for acknowledgements.
+//! A stream that flows only upwards receives nothing but feedback, and each feedback packet would
+//! wake the loop for a turn of its own. If the next packet of the stream is due within a
+//! millisecond or two, network packets are read in that turn. Timers are not delayed, and all
+//! received packets are read before a timer counts. The delay ends when packets for hosts behind
+//! the device arrive, or when sending waits for acknowledgements.
 
 use std::time::Duration;
 
@@ -28,7 +23,6 @@ const ALONE_AFTER: Duration = Duration::from_millis(250);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cadence {
     last: Instant,
-    /// Moving average of the time between turns with packets; at most [`PAUSE`].
     gap: Duration,
 }
 

@@ -98,7 +98,6 @@ struct ClientRole {
     encoders: Encoders,
     overrides: Overrides,
     modems: Modems,
-    /// The uplinks changed since they were last passed to the fleet.
     has_other_uplinks: bool,
     passage: DataPlaneCheck,
     waiting: Waiting,
@@ -218,7 +217,6 @@ fn begin(
     Ok(Running { driver, role, instance, lock })
 }
 
-/// A client without server addresses; the resolver adds them.
 fn new_client(
     clock: Clock,
     file: &ClientFile,
@@ -245,7 +243,6 @@ fn candidates(servers: &[CandidateOptions], identity: &Identity) -> Vec<Candidat
     candidates
 }
 
-/// Says goodbye and restores the machine's state, except for traffic that is to stay blocked.
 fn stop(running: Running<Client, ClientRole>) -> Result<(), DriverError> {
     let Running { mut driver, mut role, instance, lock } = running;
     // Say goodbye to the server before the disk writes, which may block.

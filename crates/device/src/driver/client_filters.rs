@@ -1,16 +1,12 @@
 //! Packet filters of a client.
 //!
-//! ```text
-//! start ─► nothing from what may be an uplink       welcome ─► forwarding, source NAT into the TUN
-//!                │ in place                                         │ in place
-//!                └─► uplinks are used                               └─► inner addresses are used
-//! ```
+//! From the start they block all interfaces except those known not to be uplinks, including
+//! interfaces that are plugged in later or after a crash. A welcome adds forwarding and source NAT
+//! into the TUN.
 //!
-//! The filters list the interfaces that are not uplinks and block all others, including those that
-//! are plugged in later or after a crash.
-//!
-//! `nft` runs in the keeper's thread, which retries forever. Its users wait for the filters: see
-//! [`ClientFilters::hold`] and [`ClientFilters::are_in_place`].
+//! `nft` runs in the keeper's thread, which retries forever. Uplinks and inner addresses are used
+//! only once the filters are in place: see [`ClientFilters::hold`] and
+//! [`ClientFilters::are_in_place`].
 
 use std::net::IpAddr;
 
@@ -24,12 +20,10 @@ use crate::{
     Tun, Waker,
 };
 
-/// Dropping it removes the filters.
 #[derive(Debug)]
 pub(super) struct ClientFilters {
     keeper: FilterKeeper,
     options: FilterOptions,
-    /// Number of the last request that something waits for.
     awaited: u64,
 }
 
@@ -58,7 +52,7 @@ impl ClientFilters {
         Ok(Self { keeper, options, awaited: 0 })
     }
 
-    /// Whether packets from uplinks are filtered; no uplink is used before.
+    /// No uplink is used before.
     pub(super) fn hold(&self) -> bool {
         self.keeper.hold()
     }
@@ -87,7 +81,6 @@ impl ClientFilters {
         self.keeper.set(self.options.clone());
     }
 
-    /// Adds source addresses for newly excluded traffic, and keeps those of other excluded traffic.
     pub(super) fn add_excluded(&mut self, excluded: &Excluded) {
         self.set_excluded(excluded.and(&self.options.excluded));
     }
@@ -97,7 +90,6 @@ impl ClientFilters {
         self.awaited = self.keeper.set(self.options.clone());
     }
 
-    /// Accepts router advertisements on a new uplink although the box forwards.
     pub(super) fn on_new_uplink(&mut self) {
         if self.options.forward {
             self.keeper.refresh();

@@ -6,7 +6,6 @@ use roadweave_proto::Instant;
 
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Grants the first request at once, and merges requests that follow closely.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Debounce {
     due: Option<Instant>,

@@ -56,7 +56,6 @@ impl Edge {
         }
     }
 
-    /// Passes packets that are readable from the TUN to `handle`.
     pub(super) fn read_tun(&mut self, handle: impl FnMut(&[u8])) -> Result<(), DriverError> {
         let Some(tun) = &mut self.tun else { return Ok(()) };
         let taken = tun.read_batch(handle).map(drop);
@@ -77,8 +76,6 @@ impl Edge {
         Ok(packets)
     }
 
-    /// Passes datagrams that are readable from a socket to `node`; nothing if there is no such
-    /// socket.
     pub(super) fn read_socket(
         &mut self,
         now: Instant,

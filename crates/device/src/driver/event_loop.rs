@@ -33,7 +33,6 @@ use crate::{
     UplinkSocket, Waker,
 };
 
-/// What a daemon does beyond turning its node.
 pub(super) trait Role<N: Node> {
     /// Whether each socket's inner packets go to the TUN before the next socket is read.
     const DELIVERS_BY_SOCKET: bool = false;
@@ -50,16 +49,12 @@ pub(super) trait Role<N: Node> {
     /// The machine slept or the program stalled; `discarded` inner packets were queued by then.
     fn on_pause(&mut self, driver: &mut Driver<N>, now: Instant, pause: &Pause, discarded: u64);
 
-    /// Called before a turn reads anything.
     fn before_packets(&mut self, _driver: &mut Driver<N>, _now: Instant) {}
 
-    /// Reads the configuration again (SIGHUP).
     fn on_hangup(&mut self, driver: &mut Driver<N>, now: Instant);
 
-    /// A thread of the role woke the loop, or a request came by the local socket.
     fn on_wake(&mut self, _driver: &mut Driver<N>, _now: Instant) {}
 
-    /// A source that the role registered is ready.
     fn on_ready(&mut self, _driver: &mut Driver<N>, _now: Instant, _event: &Event) {}
 
     fn on_socket_failed(
@@ -72,15 +67,12 @@ pub(super) trait Role<N: Node> {
 
     fn on_interface_gone(&mut self, _driver: &mut Driver<N>, _now: Instant, _uplink: UplinkId) {}
 
-    /// Called once everything is read, before the node is turned.
     fn handle_timeout(&mut self, driver: &mut Driver<N>, now: Instant);
 
-    /// Whether the loop should end.
     fn is_over(&self) -> bool {
         false
     }
 
-    /// Called after the node was turned.
     fn handle_events(&mut self, driver: &mut Driver<N>, now: Instant);
 
     /// Whether all other required threads have turned since this last returned `true`. The service
@@ -89,14 +81,12 @@ pub(super) trait Role<N: Node> {
         true
     }
 
-    /// A status line for the service manager.
     fn in_a_line(&self, _node: &N) -> String {
         String::new()
     }
 
     fn status(&mut self, driver: &mut Driver<N>) -> Status;
 
-    /// The status without the list of sessions, for frequent readers.
     fn summary(&mut self, driver: &mut Driver<N>) -> Status {
         self.status(driver)
     }
@@ -107,7 +97,6 @@ pub(super) trait Role<N: Node> {
         request.answer(Err(none));
     }
 
-    /// Answers any other request of the local socket, with an error for unknown methods.
     fn handle_request(
         &mut self,
         _driver: &mut Driver<N>,
@@ -123,7 +112,6 @@ pub(super) struct Driver<N> {
     pub(super) node: N,
     pub(super) edge: Edge,
     pub(super) poller: Poller,
-    /// The daemon is about to be restarted.
     pub(super) restarts: bool,
     pauses: Pauses,
     courtesy: Courtesy,
@@ -133,7 +121,6 @@ pub(super) struct Driver<N> {
     outside: Option<Outside>,
 }
 
-/// The connections of the main loop to the world outside the program.
 struct Outside {
     signals: Signals,
     local: LocalServer,
@@ -155,8 +142,7 @@ impl<N: Node, R: Role<N>> Running<N, R> {
     }
 }
 
-/// Catches signals and locks the instance of the TUN `name`. This comes before any change to the
-/// machine, so that no signal leaves changes behind. Fails if the instance runs already.
+/// Comes before any change to the machine, so that no signal leaves changes behind.
 pub(super) fn take_instance(
     name: &str,
     marks: Marks,
@@ -169,9 +155,7 @@ pub(super) fn take_instance(
 }
 
 impl<N: Node> Driver<N> {
-    /// Connects `node` with `edge`. `waker` wakes the loop. `outside`: the instance whose local
-    /// socket is opened, its signals and metrics; `None` for a loop that another loop of the
-    /// program controls.
+    /// Without `outside`, another loop of the program controls this one.
     pub(super) fn new(
         outside: Option<(&Instance, Signals, Option<MetricsListener>)>,
         waker: Waker,
@@ -200,7 +184,6 @@ impl<N: Node> Driver<N> {
         Ok(Self { node, edge, poller, restarts, pauses, courtesy, cadence, waker, outside })
     }
 
-    /// Subscribers of the local socket; `None` in an inner loop.
     pub(super) fn subscribers(&self) -> Option<&Subscribers> {
         self.outside.as_ref().map(|outside| outside.local.subscribers())
     }
@@ -213,7 +196,6 @@ impl<N: Node> Driver<N> {
         self.poller.add(source, token, Interest::Read)
     }
 
-    /// Adds the socket of an uplink; `None` for a server's only socket.
     pub(super) fn add_socket(
         &mut self,
         uplink: Option<UplinkId>,
@@ -382,8 +364,6 @@ impl<N: Node> Driver<N> {
         }
     }
 
-    /// The node's status with the fields common to all roles. `drops` are those counted by the
-    /// role.
     pub(super) fn status(&self, name: String, mut drops: DropCounters, role: RoleStatus) -> Status {
         drops.merge(&self.edge.drops);
         Status {
@@ -410,7 +390,6 @@ pub(super) const MONITOR: Token = Token(3);
 pub(super) const ROUTERS: Token = Token(4);
 pub(super) const STREAMS: Token = Token(1 << 57);
 const ONLY_SOCKET: Token = Token(5);
-/// First of the tokens of uplinks' sockets.
 const SOCKETS: u64 = 16;
 
 fn token_of(uplink: Option<UplinkId>) -> Token {

@@ -1,10 +1,5 @@
 //! Applies what a server grants to its client: addresses and routes, after the filters.
 //!
-//! ```text
-//! welcome ─► within bounds? ─► filters ─► in place ─► TUN addresses ─► routes of the families
-//!            begin                        take_due    set              that have one
-//! ```
-//!
 //! A later welcome may grant other addresses; addresses no longer granted are removed first. System
 //! errors here are logged and do not end the client.
 

@@ -24,7 +24,6 @@ impl RepeatLimiter {
         true
     }
 
-    /// Forgets the failures of `subject` after a success, so that the next is logged at once.
     pub(crate) fn settle(&mut self, subject: u32) {
         self.said.retain(|(of, _), _| *of != subject);
     }

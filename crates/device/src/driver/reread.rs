@@ -34,7 +34,6 @@ pub(super) fn answer(reloaded: Result<ReloadAnswer, String>) -> Result<Value, Rp
     reloaded.map(|answer| json!(answer)).map_err(RpcError::refused)
 }
 
-/// Requests that wait for a reading of the configuration.
 #[derive(Debug, Default)]
 pub(super) struct Askers {
     /// Each with the number of the reading that answers it.

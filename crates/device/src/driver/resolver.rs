@@ -1,16 +1,10 @@
 //! Looks up the servers' names, separately over each uplink.
 //!
-//! ```text
-//! uplink is up ─► thread: lookup::run ─► answer, waker ─► poll ─► Client::set_servers_of(uplink)
-//!    ▲               failed: again after 2 s, doubling to 30 s │
-//!    └── when its time to live is over: 10 to 60 s ────────────┤ while no server answers
-//!                                       60 s to 1 h ───────────┘ while a session is well
-//! ```
-//!
-//! Lookups may fail until the modems have started. If the session falls silent, the server may have
-//! moved, so names are looked up again soon. Another address of an uplink means another network,
-//! with its own name servers. Each uplink has one thread at most, so that a network that keeps
-//! changing its announcements delays its own lookups only.
+//! A failed lookup is repeated after 2 s, doubling to 30 s, since modems may not have started yet.
+//! An answer is renewed when its time to live is over: within 10 to 60 s while no server answers
+//! (it may have moved), within 60 s to 1 h while a session is up. Another address of an uplink
+//! means another network, with its own name servers. Each uplink has one thread at most, so that a
+//! network that keeps changing its announcements delays its own lookups only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -33,7 +27,6 @@ const AGAIN: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(60)];
 /// Bounds of the time to live while a session is up.
 const SELDOM: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(3600)];
 const REMINDER: Duration = Duration::from_secs(60);
-/// Limit of concurrent threads of all uplinks; a lookup ends within 15 s.
 const THREADS_MAX: usize = 32;
 const ADVERTISED_MAX: usize = 8;
 
@@ -76,7 +69,6 @@ enum State {
 }
 
 impl Resolver {
-    /// Looks up `names` over each uplink of [`Resolver::set_uplink`]. `waker` is woken by answers.
     pub(super) fn new(names: Vec<ServerName>, waker: Waker) -> Self {
         let (sender, answers) = channel();
         Self {
@@ -91,7 +83,6 @@ impl Resolver {
         }
     }
 
-    /// Sets the names. If they changed, earlier results are discarded.
     pub(super) fn set_names(&mut self, now: Instant, names: &[ServerName]) {
         if self.names == names {
             return;
@@ -103,7 +94,6 @@ impl Resolver {
         }
     }
 
-    /// The addresses last found over an uplink, in the order of the names.
     pub(super) fn found(&self, uplink: UplinkId) -> &[SocketAddr] {
         self.uplinks.get(&uplink).map_or(&[], |of| &of.found)
     }
@@ -157,7 +147,6 @@ impl Resolver {
         self.uplinks.insert(uplink.id, OfUplink { network, ..of });
     }
 
-    /// Looks up the names by the machine's own routes, as [`SYSTEM`].
     pub(super) fn set_system(&mut self, now: Instant) {
         self.uplinks.insert(SYSTEM, OfUplink::new(now));
     }
@@ -166,7 +155,6 @@ impl Resolver {
         !self.threads.is_empty()
     }
 
-    /// A request for other names over an uplink; `None` if the uplink does not exist.
     pub(super) fn request(
         &mut self,
         now: Instant,
@@ -204,7 +192,6 @@ impl Resolver {
         new.into_iter().filter(|id| self.use_news(now, *id)).collect()
     }
 
-    /// Retries with the new information. Returns whether the addresses changed without a query.
     fn use_news(&mut self, now: Instant, id: UplinkId) -> bool {
         let names = self.names.clone();
         let Some(of) = self.uplinks.get_mut(&id) else { return false };
@@ -245,8 +232,7 @@ impl Resolver {
         }
     }
 
-    /// Starts lookups that are due. Returns uplinks whose addresses changed without a query,
-    /// because the names are literal addresses.
+    /// Returns uplinks whose addresses changed without a query, because the names are literals.
     pub(super) fn handle_timeout(&mut self, now: Instant) -> Vec<UplinkId> {
         let is_due = |(id, of): (&UplinkId, &OfUplink)| {
             self.due(of).is_some_and(|due| due <= now).then_some(*id)
@@ -330,7 +316,6 @@ impl Resolver {
         is_new
     }
 
-    /// Logs that no server is known once all uplinks have failed, at most once a minute.
     fn complain(&mut self, now: Instant) {
         let is_first = |of: &OfUplink| {
             matches!(of.state, State::Due(_, 0) | State::Searching { failures: 0, .. })
@@ -357,7 +342,6 @@ impl Resolver {
 }
 
 impl OfUplink {
-    /// For the machine's own routes.
     fn new(now: Instant) -> Self {
         Self {
             network: Network::default(),
@@ -387,7 +371,6 @@ impl OfUplink {
     }
 }
 
-/// Stores `item` until it expires; returns whether it is new. If full, the oldest is removed.
 fn keep<T: PartialEq>(
     items: &mut Vec<(T, Instant)>,
     item: T,

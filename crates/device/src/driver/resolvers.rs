@@ -17,8 +17,6 @@ pub(super) type Changed = Vec<(PublicKey, UplinkId)>;
 pub(super) struct Resolvers(Vec<(CandidateOptions, Resolver)>);
 
 impl Resolvers {
-    /// Replaces the servers. Results for unchanged names are kept. `waker` returns wakers for the
-    /// answers.
     pub(super) fn set_servers(
         &mut self,
         now: Instant,
@@ -62,7 +60,6 @@ impl Resolvers {
         self.0.iter().flat_map(|(_, resolver)| resolver.addresses())
     }
 
-    /// A request for other names over an uplink; `None` if the uplink does not exist.
     pub(super) fn request(
         &mut self,
         now: Instant,

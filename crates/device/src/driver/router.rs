@@ -90,7 +90,6 @@ fn start(file: RouterFile) -> Result<Running<Router, RouterRole>, DriverError> {
 }
 
 impl Role<Router> for RouterRole {
-    /// The next socket most likely has a copy of the same packets.
     const DELIVERS_BY_SOCKET: bool = true;
 
     fn poll_timeout(&self) -> Option<Instant> {
@@ -152,7 +151,6 @@ impl Role<Router> for RouterRole {
     }
 }
 
-/// Sockets are identified by their index in the options.
 impl RouterRole {
     /// Opens all sockets. Missing interfaces and addresses are waited for; other failures are
     /// errors.

@@ -43,7 +43,6 @@ impl ServerOptions {
         Ok(Self { config, serving, host: HostOptions::from(&file), shards: file.shards() })
     }
 
-    /// Sets this machine up. Returns the table of clients as well.
     pub(super) fn open(
         &mut self,
         map: Option<&ShardMap>,
@@ -74,7 +73,6 @@ fn start(mut options: ServerOptions) -> Result<Served<Clients>, DriverError> {
     Clients::start("server", ground, server, clients, serving)
 }
 
-/// The egress of a server or a proxy.
 pub(super) struct Clients {
     learned: LearnedFile,
 }

@@ -13,7 +13,6 @@ use roadweave_proto::Instant;
 #[derive(Debug, Default)]
 pub(super) struct ServiceManager {
     socket: Option<UnixDatagram>,
-    /// READY=1 could not be sent yet.
     owes_ready: bool,
     watchdog: Option<Duration>,
     next_watchdog: Instant,
@@ -22,7 +21,6 @@ pub(super) struct ServiceManager {
 }
 
 impl ServiceManager {
-    /// From environment variables; `variable` returns an empty string for a missing one.
     pub(super) fn of(variable: impl Fn(&str) -> String) -> Self {
         let socket = variable("NOTIFY_SOCKET");
         let process = variable("WATCHDOG_PID");
@@ -57,8 +55,7 @@ impl ServiceManager {
         self.tell("STOPPING=1");
     }
 
-    /// Called after each turn. Notifies the watchdog if due and `others_turned` returns `true`, and
-    /// sends the status if due.
+    /// Notifies the watchdog only if `others_turned` returns `true`.
     pub(super) fn handle_timeout(
         &mut self,
         now: Instant,

@@ -1,10 +1,5 @@
-//! The common part of server, proxy and anchor, which accept peers by tables of keys.
-//!
-//! ```text
-//! file, fleet ─► reload: a thread ─► table of clients ─► node: sessions end, or change
-//! clock ───────► time of day ──────► the same table: keys expire
-//! node ────────► events ───────────► the log, rate-limited
-//! ```
+//! The common part of server, proxy and anchor, which accept peers by tables of keys from the file
+//! and the fleet. A thread merges them; keys expire by the time of day.
 
 mod absent;
 mod anchors;
@@ -45,14 +40,12 @@ use crate::{ClockReading, DeviceError, TimeOfDay, UdpOptions};
 
 const TIME_OF_DAY: Duration = Duration::from_secs(1);
 
-/// Options common to a server, a proxy and an anchor.
 pub(super) struct ServingOptions {
     pub(super) identity: Arc<Identity>,
     pub(super) listen: SocketAddr,
     pub(super) metrics: Option<SocketAddr>,
     pub(super) state_directory: PathBuf,
     pub(super) files: Vec<PathBuf>,
-    /// The part of the configuration that `reload` reads again.
     pub(super) of_file: ServerReload,
     pub(super) reload: Reload<ServerReload>,
     pub(super) fleet: Option<FleetOptions<()>>,
@@ -114,8 +107,7 @@ impl Serving {
         self.host.as_ref().map(|host| host.destinations.clone()).unwrap_or_default()
     }
 
-    /// Starts threads beside `driver`. Fleet members and revocations are applied before the first
-    /// packet is read.
+    /// Fleet members and revocations are applied before the first packet is read.
     fn start<N: Serves>(
         driver: &mut Driver<N>,
         options: ServingOptions,
@@ -150,7 +142,6 @@ impl Serving {
         Ok(serving)
     }
 
-    /// Applies the fleet's state that was kept, and what arrived since.
     fn begin_in_fleet<N: Serves>(&mut self, driver: &mut Driver<N>) {
         let Some(fleet) = &self.fleet else { return };
         fleet.wait_in_step();
@@ -189,7 +180,6 @@ impl Serving {
         true
     }
 
-    /// Removes firewall connections of clients that left some time ago.
     pub(super) fn forget_long_gone(&mut self, now: Instant, node: &impl Serves) {
         let Some(host) = &self.host else { return };
         let mut gone = self.absent.take_long_gone(now);
@@ -211,7 +201,6 @@ impl Serving {
         }
     }
 
-    /// The fleet has news, or a reload has finished.
     pub(super) fn on_wake(&mut self, node: &mut impl Serves, now: Instant) {
         self.take_news(node, now);
         if let Some((reading, reloaded)) = self.reloader.poll() {
@@ -234,8 +223,6 @@ impl Serving {
         }
     }
 
-    /// Starts an update of the tables from the file, which is read again if `rereads`, and from the
-    /// fleet. Returns the number of that reading.
     fn begin_reload(&mut self, rereads: bool) -> Option<u64> {
         let members = self.fleet.as_ref().map(|fleet| fleet.members.clone()).unwrap_or_default();
         let peers = self.tables.clients.peers();
@@ -291,8 +278,7 @@ impl Serving {
     }
 }
 
-/// Logs a socket error, at most once a minute. It does not end the daemon, since the next call may
-/// succeed.
+/// It does not end the daemon, since the next call may succeed.
 pub(super) fn tell_failed(limiter: &mut RepeatLimiter, now: Instant, error: &std::io::Error) {
     if limiter.admit(now, 0, "") {
         tracing::error!(%error, "cannot receive from the network; trying again");

@@ -53,7 +53,6 @@ use crate::{Tun, UplinkSocket};
 /// Capacity of the event queue to the log: 4,000 clients may leave and join at once.
 const EVENTS_MAX: usize = 16_384;
 
-/// Runs a server with several shards until SIGINT or SIGTERM, or until the system fails a shard.
 pub(super) fn run(options: ServerOptions) -> Result<(), DriverError> {
     let mut served = start(options)?;
     let outcome = served.run();
@@ -61,7 +60,6 @@ pub(super) fn run(options: ServerOptions) -> Result<(), DriverError> {
     outcome.and(served.role.egress.error.take().map_or(Ok(()), Err))
 }
 
-/// The egress of the loop that controls all shards.
 struct Supervisor {
     shards: u16,
     learned: LearnedFile,

@@ -1,10 +1,5 @@
 //! A client's routes, rules and DNS, kept in place while it runs.
 //!
-//! ```text
-//! start ─► close ─► uplinks come, a session is granted ─► notices ─► look, mend ─► ...
-//!                                                   stop ─► open, unless there is a kill switch
-//! ```
-//!
 //! After a crash everything stays in place: traffic for the tunnel is blocked until the next start,
 //! or until `roadweave release`.
 
@@ -40,8 +35,7 @@ pub(super) struct Steering {
 }
 
 impl Steering {
-    /// Blocks traffic for the tunnel, if the settings say so. On an error, what an earlier run
-    /// blocked stays blocked.
+    /// On an error, what an earlier run blocked stays blocked.
     pub(super) fn start(
         instance: &Instance,
         settings: RouteSettings,
@@ -116,14 +110,11 @@ impl Steering {
         }
     }
 
-    /// Sets which interfaces are uplinks; call it before their events.
     pub(super) fn set_selector(&mut self, now: Instant, selector: UplinkSelector) {
         self.routes.set_selector(selector);
         self.repairs.on_notice(now);
     }
 
-    /// Changes the excluded traffic. Returns whether all routes are in place; otherwise it is
-    /// retried.
     pub(super) fn set_excluded(&mut self, now: Instant, excluded: Excluded) -> bool {
         self.routes.set_excluded(excluded);
         self.sync(now);
@@ -134,8 +125,6 @@ impl Steering {
         !self.failed
     }
 
-    /// Adds an uplink's own routing table, and marks its incoming packets so that answers leave by
-    /// it.
     pub(super) fn set_uplink(&mut self, uplink: &Uplink) -> Result<(), DeviceError> {
         self.routes.set_uplink(uplink)?;
         self.tell_neighbours();
@@ -160,8 +149,7 @@ impl Steering {
         self.tell_resolvers();
     }
 
-    /// Logs resolvers in the networks of uplinks: they may be asked outside the tunnel, or be
-    /// unreachable through it.
+    /// They may be asked outside the tunnel, or be unreachable through it.
     fn tell_resolvers(&mut self) {
         let resolvers = match self.dns.servers() {
             [] => nameservers(Path::new("/etc/resolv.conf")),
@@ -186,7 +174,6 @@ impl Steering {
         }
     }
 
-    /// The uplink whose own network holds an address, unless it is in a network behind this box.
     fn uplink_of(&self, address: IpAddr) -> Option<String> {
         let is_behind =
             self.routes.local_networks().iter().any(|network| network.contains(&address));
@@ -215,7 +202,6 @@ impl Steering {
         }
     }
 
-    /// Logs that packets from uplinks cannot be marked, and whether that blocks sessions.
     fn tell_unmarked(&mut self, error: &DeviceError) {
         let names = self.routes.uplinks().map(|uplink| uplink.name.as_str());
         let filtered: Vec<&str> = names.filter(|name| has_reverse_path_filter(name)).collect();

@@ -19,7 +19,6 @@ pub(super) struct TunName {
 }
 
 impl TunName {
-    /// Restores the name if due. Others restore the addresses and routes that the kernel removed.
     pub(super) fn handle_timeout(&mut self, now: Instant, tun: &Tun) {
         if now < self.next_look {
             return;

@@ -3,7 +3,6 @@
 use ipnet::IpNet;
 use roadweave_proto::DropReason;
 
-/// A chain; without a hook, other chains go to it.
 pub(crate) struct Chain {
     pub(super) name: &'static str,
     pub(super) hook: Option<&'static str>,
@@ -20,8 +19,7 @@ impl Chain {
     }
 }
 
-/// The beginning of the text of a table that replaces one of its name. "add" is first, so that
-/// "delete" finds a table; a file is one transaction.
+/// "add" is first, so that "delete" finds a table; a file is one transaction.
 pub(crate) fn begin(table: &str) -> String {
     format!("add table inet {table}\ndelete table inet {table}\ntable inet {table} {{\n")
 }
@@ -30,7 +28,6 @@ pub(crate) fn counter_from(name: &str, count: u64) -> String {
     format!("  counter {name} {{ packets {count} bytes 0 }}\n")
 }
 
-/// Ends the text of a table with its chains; returns their number of rules as well.
 pub(crate) fn end(mut text: String, chains: &[Chain]) -> (String, usize) {
     for Chain { name, hook, rules } in chains {
         text += &format!("  chain {name} {{\n");
@@ -43,7 +40,6 @@ pub(crate) fn end(mut text: String, chains: &[Chain]) -> (String, usize) {
     (text + "}\n", chains.iter().map(|chain| chain.rules.len()).sum())
 }
 
-/// The families of `prefixes`, each with the name of its set.
 pub(super) fn sets_of(prefixes: &[IpNet], name: &str) -> Vec<(&'static str, String)> {
     let families = [(true, 4), (false, 6)].into_iter();
     let families = families.filter(|(ipv4, _)| has_family(prefixes, *ipv4));

@@ -1,9 +1,4 @@
 //! A thread that removes connections of departed clients from the kernel's table.
-//!
-//! ```text
-//! a client left ─► its key ─► thread: dump of the table ─► each connection that began at, or is
-//!                                                          answered from, its address: deleted
-//! ```
 
 use std::io;
 use std::net::IpAddr;
@@ -23,7 +18,6 @@ pub(crate) struct FlowRemover(Sender<Left>);
 
 #[derive(Debug)]
 pub(crate) struct Left {
-    /// All clients, including those that left.
     pub(crate) peers: Arc<Peers>,
     pub(crate) keys: Vec<PublicKey>,
 }
@@ -40,8 +34,7 @@ impl Left {
 }
 
 impl FlowRemover {
-    /// Starts in the network namespace of the calling thread, for connections in the zone of
-    /// `apart`, or in the default zone.
+    /// For connections in the zone of `apart`, or in the default zone.
     pub(crate) fn start(apart: Option<Apart>) -> Result<Self, DeviceError> {
         let (sender, requests) = channel();
         let zone = apart.map_or(0, Apart::zone);
@@ -95,7 +88,6 @@ fn remove(left: &[Left], zone: u16) -> io::Result<usize> {
     Ok(removed)
 }
 
-/// The attributes that identify a connection, if it is in `zone` and of a departed client.
 fn key_of(message: &Message, left: &[Left], zone: u16) -> Option<Vec<u8>> {
     let original = message.attribute(TUPLE_ORIGINAL)?;
     let sources = [Some(original), message.attribute(TUPLE_REPLY)].into_iter().flatten();

@@ -1,12 +1,5 @@
 //! Ports of a server's machine that are forwarded to devices behind its clients.
 //!
-//! ```text
-//! outside ───────────────────────► forwards (DNAT, mark) ─► forwarded ─► TUN
-//! client ─► destinations: excepted ─► forwards ───────────► forwarded ─► TUN, and source NAT if
-//!                                                                        both are one client's
-//! answer, and what a removed one had let in ──────────────► forwarded: by today's list, or dropped
-//! ```
-//!
 //! They apply to all addresses of the machine except the inner ones, which are for clients only.
 //! Their connections have a mark that outlives the program: even after a crash, connections of a
 //! removed forward are distinguished from those that other rules let in.
@@ -101,7 +94,6 @@ pub(super) fn judged(tun: &str, marks: Marks) -> [String; 2] {
     ["iifname", "oifname"].map(|side| format!("{side} \"{tun}\" {marked} goto forwarded"))
 }
 
-/// Accepts connections of the present forwards, in both directions, and errors about them.
 pub(super) fn forwarded(options: &FilterOptions) -> Vec<String> {
     let mut rules = Vec::new();
     for forward in &options.forwards {
@@ -120,7 +112,6 @@ pub(super) fn forwarded(options: &FilterOptions) -> Vec<String> {
     rules
 }
 
-/// Connections within one client get this machine's address, so that answers come back here.
 pub(super) fn masquerade(options: &FilterOptions) -> Vec<String> {
     let marked = marked(options.marks);
     let rule = |forward: &Forward| {

@@ -17,8 +17,7 @@ impl Netfilter {
         Requests::open(Some(rustix::net::netlink::NETFILTER)).map(Self)
     }
 
-    /// Sends a request and passes each answer to `each`. Fails with `Interrupted` if something
-    /// changed during a dump.
+    /// Fails with `Interrupted` if something changed during a dump.
     pub(super) fn ask(
         &mut self,
         request: Message,

@@ -38,7 +38,6 @@ impl Nftables {
         bytes.map(u32::from_be_bytes).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// The contents of `table` of the family `inet`; empty if it does not exist.
     pub(super) fn contents(&mut self, table: &str) -> io::Result<Contents> {
         let mut digest = DefaultHasher::new();
         let mut rules = 0;
@@ -76,7 +75,6 @@ impl Nftables {
         Ok(found.iter().filter_map(packets).collect())
     }
 
-    /// All objects of a kind in `table`. Retries if something changes meanwhile.
     fn dump(
         &mut self,
         kind: u8,
@@ -139,7 +137,6 @@ const GET_SETS: u8 = 10;
 const GET_ELEMENTS: u8 = 13;
 const GET_GENERATION: u8 = 16;
 const GET_OBJECTS: u8 = 19;
-/// The attribute with the table's name, for all kinds.
 const TABLE: u16 = 1;
 const GENERATION_ID: u16 = 1;
 const SET_NAME: u16 = 2;

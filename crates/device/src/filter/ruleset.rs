@@ -26,7 +26,6 @@ use crate::Excluded;
 pub(super) const COUNTED: [DropReason; 3] =
     [DropReason::ForwardRefused, DropReason::InnerFromOutside, DropReason::DeniedDestination];
 
-/// The text of the table, and its number of rules.
 pub(super) fn ruleset(
     table: &str,
     options: &FilterOptions,
@@ -105,11 +104,9 @@ pub(super) fn excluded_sets(Excluded { destinations, .. }: &Excluded) -> String 
     set("excluded4", "ipv4_addr", true) + &set("excluded6", "ipv6_addr", false)
 }
 
-/// Drops packets to the machine's inner addresses that come from outside the tunnel
-/// (CVE-2019-14899), except locally generated ones by the loopback interface. The source proves
-/// nothing: an IPv6 packet from outside may have the machine's own.
-///
-/// Before conntrack, so that no guess is answered by its state.
+/// Drops packets to inner addresses that come from outside the tunnel (CVE-2019-14899). The source
+/// proves nothing: an IPv6 packet from outside may have the machine's own. Before conntrack, so
+/// that no guess is answered by its state.
 fn own_addresses(options: &FilterOptions) -> Vec<String> {
     let FilterOptions { tun, own_addresses, forwarding, .. } = options;
     if let Some(own) = options.apart {
@@ -132,7 +129,6 @@ fn own_addresses(options: &FilterOptions) -> Vec<String> {
     rules
 }
 
-/// Destinations that clients may not reach through a server, judged before NAT.
 fn destinations(options: &FilterOptions) -> Vec<String> {
     let FilterOptions { tun, own_addresses, forwarding, .. } = options;
     let Forwarding::Server { denied, allowed, .. } = forwarding else { return Vec::new() };
@@ -208,7 +204,6 @@ fn forward(options: &FilterOptions) -> Vec<String> {
     rules
 }
 
-/// Accepts answers and what the machine's own rules redirect (DNAT).
 fn answers(FilterOptions { tun, forwarding, .. }: &FilterOptions) -> Vec<String> {
     let mut rules = ANSWERS.map(str::to_owned).to_vec();
     if let Forwarding::Box { inside, between_uplinks: true, .. } = forwarding {
@@ -292,7 +287,6 @@ fn excluded(options: &FilterOptions) -> Vec<String> {
     matches_excluded(excluded).map(|which| format!("{leaves} {which}")).collect()
 }
 
-/// Matches excluded packets; the destinations are in [`excluded_sets`].
 pub(super) fn matches_excluded(excluded: &Excluded) -> impl Iterator<Item = String> {
     let sets = sets_of(&excluded.destinations, "excluded").into_iter();
     let sets = sets.map(|(family, set)| format!("{family} daddr @{set}"));
@@ -338,7 +332,7 @@ fn opened(
     rules
 }
 
-/// Matches the interfaces that are no uplinks (with `not`, all others), by `side`, `iif` or `oif`.
+/// With `not`, matches all others. `side`: `iif` or `oif`.
 pub(super) fn matches_inside(
     inside: &[Interface],
     side: &'static str,

@@ -1,9 +1,5 @@
-//! The chain that marks packets for sockets of this machine which have clients' addresses.
-//!
-//! ```text
-//! answer from a host ─► source NAT undone ─► of such a socket? ─ yes ─► mark ─► rule 522: this machine
-//!                                                └─ no ─► the TUN, as ever
-//! ```
+//! The chain that marks packets for sockets of this machine which have clients' addresses. Rule 522
+//! delivers marked packets here; without a socket, an answer goes into the TUN.
 //!
 //! SYNs are not looked up: no such socket listens, while another program's may, at any address.
 //! ICMP errors are, by the packet that they quote, so that the socket learns the path's MTU and

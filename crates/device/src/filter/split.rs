@@ -44,7 +44,6 @@ use crate::{DeviceError, Excluded, Instance};
 pub(crate) struct Options {
     pub(crate) tun: String,
     pub(crate) rules: Vec<TcpRule>,
-    /// How connections go that match no rule.
     pub(crate) others: TcpWay,
     /// Listeners to hand connections over to, at most one of each family.
     pub(crate) listeners: Vec<(IpAddr, u16)>,
@@ -64,8 +63,7 @@ pub(crate) fn remove_left(instance: &Instance) -> Result<(), DeviceError> {
     remove_tables(&[instance.split_table()])
 }
 
-/// The text of the table, which the kernel keeps until `cleanup` removes it, and its number of
-/// rules. Replacing the table loses the recorded destinations.
+/// Replacing the table loses the recorded destinations.
 pub(crate) fn text(table: &str, options: &Options) -> (String, usize) {
     let mut text = chain::begin(table);
     for (set, minutes) in [("answered", ANSWERED_MINUTES), ("failed", FAILED_MINUTES)] {
@@ -195,7 +193,6 @@ fn begin(listener: (IpAddr, u16), marks: Marks) -> Vec<String> {
     ]
 }
 
-/// Packets of connections that were handed over, and errors about them.
 fn taken(Options { listeners, marks, .. }: &Options) -> Vec<String> {
     let set_mark = set_mark("meta mark", marks.kind(Kind::Taken));
     let listeners = of_families(listeners).into_iter().flatten();

@@ -1,10 +1,5 @@
-//! A table of our own: replaced as a whole, and compared with what was installed.
-//!
-//! ```text
-//! stale, or changed by others ─► thread: nft ─► waker of the event loop ─► Turn::Replaced, Failed
-//!            ▲ every 4 s                                │ failed
-//!            └───────────────────────────────────────────┘
-//! ```
+//! A table of our own: replaced as a whole by `nft` in a thread, and compared every 4 s with what
+//! was installed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,8 +14,7 @@ use super::run_nft;
 use crate::threads::spawn;
 use crate::{DeviceError, Waker};
 
-/// A table of the family `inet`, in the network namespace where it was opened. The kernel's table
-/// outlives it.
+/// The kernel's table outlives it.
 #[derive(Debug)]
 pub(crate) struct Table {
     pub(super) name: String,
@@ -30,11 +24,9 @@ pub(crate) struct Table {
 
 #[derive(Clone, Copy, Debug)]
 enum Installed {
-    /// The table could not be read.
     Unknown,
     /// The table is ours: its contents, and the generation when it was read.
     Ours(Contents, u32),
-    /// Another program changed it at the same time.
     Changed,
 }
 
@@ -43,8 +35,7 @@ impl Table {
         Ok(Self { name, nftables: Nftables::open()?, installed: Installed::Unknown })
     }
 
-    /// Replaces the table by `text`, which has `rules` rules, in one step; on an error the old one
-    /// stays.
+    /// On an error the old one stays.
     pub(crate) fn replace(&mut self, text: &str, rules: usize) -> Result<(), DeviceError> {
         // A change by another program between writing and reading would be taken for ours.
         for _ in 0..TRIES {
@@ -66,7 +57,6 @@ impl Table {
         Ok(())
     }
 
-    /// Whether the table is as it was installed. Cheap while no table changes.
     pub(crate) fn is_in_place(&mut self) -> bool {
         let (installed, generation) = match self.installed {
             Installed::Ours(contents, generation) => (contents, generation),
@@ -122,7 +112,6 @@ pub enum Turn {
 }
 
 impl KeptTable {
-    /// Installs nothing before the first [`KeptTable::turn`] after [`KeptTable::set_stale`].
     pub(crate) fn new(name: String, waker: Option<Waker>) -> Self {
         let next_look = Instant::ZERO;
         let (table, work, is_stale, is_changed) = (None, None, false, false);
@@ -147,9 +136,7 @@ impl KeptTable {
         self.work.is_none().then_some(self.next_look)
     }
 
-    /// Collects the thread's result, or checks the table from time to time and begins to replace
-    /// it. `text` returns the table's text, given the packets of its counters, and its number of
-    /// rules.
+    /// `text` returns the table's text, given the packets of its counters, and its number of rules.
     pub(crate) fn turn(
         &mut self,
         now: Instant,
@@ -202,7 +189,6 @@ impl KeptTable {
         }
     }
 
-    /// The packets of each named counter; empty during a replacement.
     pub(super) fn counters(&mut self) -> io::Result<BTreeMap<String, u64>> {
         self.table.as_mut().map_or_else(|| Ok(BTreeMap::new()), Table::counters)
     }

@@ -1,10 +1,7 @@
 //! The routes to a controller, and the look-up of its addresses over each.
 //!
-//! ```text
-//! a box without a session ─► each uplink: its own name servers, a socket bound to it
-//! a box with a session    ─► the machine's routes, and so the tunnel; else the uplinks
-//! a server                ─► the machine's routes and its resolver
-//! ```
+//! A box with a session uses the machine's routes, and so the tunnel; without one it uses each
+//! uplink with its own name servers. Servers use the machine's routes and its resolver.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::Weak;
@@ -46,7 +43,7 @@ impl ControllerRoute {
         }
     }
 
-    /// Looks up `names`. Blocks for some seconds, and stops soon after `interest` is dropped.
+    /// Blocks for some seconds.
     pub(super) fn look_up(&self, names: &[ServerName], interest: &Weak<()>) -> Found {
         match self {
             Self::System => names.iter().fold(Found::default(), by_system),

@@ -20,8 +20,8 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// Samples of `sessions` and of the whole program, in portions for one message each;
-    /// `processor`: the time so far. The first call only sets the base.
+    /// In portions for one message each; `processor`: the time so far. The first call only sets the
+    /// base.
     pub(super) fn samples(
         &mut self,
         now: Instant,
@@ -147,7 +147,6 @@ mod tests {
         }
     }
 
-    /// The size of the largest message about the difference, bytes.
     fn fits(before: &[SessionFigures], after: &[SessionFigures]) -> usize {
         let mut figures = Figures::default();
         figures.samples(Instant::ZERO, (0, before), Duration::ZERO);

@@ -22,7 +22,6 @@ use crate::{DeviceError, Waker};
 /// Returns it with the fields that the file overrides.
 pub type Merge<C> = Box<dyn FnMut(Option<&str>) -> Result<(C, Vec<String>), String> + Send>;
 
-/// How a program takes part in a fleet.
 pub(crate) struct FleetOptions<C> {
     pub(crate) membership: Membership,
     pub(crate) merge: Merge<C>,
@@ -37,7 +36,6 @@ impl<C> FleetOptions<C> {
 }
 
 impl FleetOptions<()> {
-    /// Options of a program whose file a fleet does not change.
     pub(crate) fn without_merge(membership: Membership, offline_max: Option<Duration>) -> Self {
         let merge = |remote: Option<&str>| match remote {
             None => Ok(((), Vec::new())),
@@ -47,7 +45,7 @@ impl FleetOptions<()> {
     }
 }
 
-/// The fleet's thread. Dropping it writes the state, if the disk takes it in time.
+/// Dropping it writes the state, if the disk takes it in time.
 #[derive(Debug)]
 pub(crate) struct Fleet<C> {
     latest: Arc<Latest<C>>,
@@ -57,8 +55,7 @@ pub(crate) struct Fleet<C> {
 }
 
 impl<C: Send + 'static> Fleet<C> {
-    /// Starts the thread in the network namespace of the caller; `loop_waker` announces news. The
-    /// kept state is among the news at once.
+    /// `loop_waker` announces news. The kept state is among the news at once.
     pub(crate) fn start(options: FleetOptions<C>, loop_waker: Waker) -> Result<Self, DeviceError> {
         let FleetOptions { membership, merge, offline_max } = options;
         let Membership { clock, agent, store, identity, events, role, name } = membership;

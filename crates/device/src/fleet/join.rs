@@ -1,11 +1,5 @@
-//! Joining a fleet: make a key, show a token, keep the admission.
-//!
-//! ```text
-//! token ─► state directory: key (made once) ─► controller ─► welcome: a chain to the token's root
-//!                                                         ─► first documents ─► on the disk
-//! ```
-//!
-//! A repeated join shows the same key, which costs no use of the token.
+//! Joining a fleet: make a key, show a token, keep the admission and the first documents. A
+//! repeated join shows the same key, which costs no use of the token.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -123,10 +117,8 @@ pub enum JoinError {
     NoAnswer,
 }
 
-/// Joins a fleet; blocks until it is done or has failed.
-///
-/// # Errors
-/// Why it failed. The key is kept, so that the same command can be run again.
+/// Joins a fleet; blocks until it is done or has failed. After a failure the key is kept, so that
+/// the same command can be run again.
 pub fn join(options: JoinOptions) -> Result<Joined, JoinError> {
     let mut store = Store::open(&options.state_directory)?;
     if let Some(kept) = store.read::<Kept>()
@@ -318,7 +310,6 @@ fn take_documents(worker: &mut Worker) {
     serve(worker, now, Duration::from_millis(500), |_| false);
 }
 
-/// Serves the stream for `most`, or until it `is_over`; returns the time.
 fn serve(
     worker: &mut Worker,
     mut now: Instant,

@@ -16,7 +16,6 @@ use crate::status::FleetStatus;
 #[derive(Debug)]
 pub(crate) struct News<C> {
     pub(crate) configuration: Option<(Option<Version>, C)>,
-    /// The proxies to choose from, the best first.
     pub(crate) candidates: Option<Vec<VerifiedServer>>,
     pub(crate) members: Option<Members>,
     pub(crate) anchors: Option<Vec<(ProxyTenant, Vec<ServerName>)>>,
@@ -24,7 +23,6 @@ pub(crate) struct News<C> {
     pub(crate) batch: u64,
     /// Whether members are refused because no controller was connected for too long.
     pub(crate) is_closed: Option<bool>,
-    /// Whether to end all sessions and take no new ones.
     pub(crate) drained: Option<bool>,
     pub(crate) watched_until: Option<Instant>,
 }
@@ -52,7 +50,6 @@ pub(crate) struct Orders {
     /// The proxy of the session; inner `None`: no session.
     pub(crate) session: Option<Option<PublicKey>>,
     pub(crate) is_mute: Option<bool>,
-    /// The batch of revoked keys whose sessions have ended.
     pub(crate) ended: Option<u64>,
     pub(crate) refuse: Option<(Version, String)>,
     pub(crate) figures: Option<ServerFigures>,
@@ -62,7 +59,6 @@ pub(crate) struct Orders {
 pub(crate) struct ServerFigures {
     pub(crate) count: u32,
     pub(crate) sessions: Vec<SessionFigures>,
-    /// Round trips to anchors, by tenant.
     pub(crate) anchors: Vec<(String, Duration)>,
 }
 

@@ -1,13 +1,6 @@
-//! The connection to the controllers: one stream at a time, tried again without end.
-//!
-//! ```text
-//! resting ─► look-ups, one thread for each way ─► addresses, one after the other, some at a time
-//!    ▲  wait, ever longer                              │ the first that proves its key
-//!    └──────────────── all failed ◄────────────────────┼► up ─► over ─► resting
-//! ```
-//!
-//! Addresses, and ways (routes to the controller), are tried in parallel, so a bad one does not
-//! block the others.
+//! The connection to the controllers: one stream at a time, with ever longer rests between rounds
+//! of attempts. Addresses, and ways (routes to the controller), are tried in parallel, so a bad one
+//! does not block the others.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -27,7 +20,6 @@ use crate::lookup::Found;
 use crate::poll::wait_any;
 use crate::{DeviceError, Waker};
 
-/// The head start of an address before the next one is tried beside it.
 const STAGGER: Duration = Duration::from_millis(300);
 const ATTEMPTS_MAX: usize = 4;
 const ADDRESSES_MAX: usize = 32;
@@ -83,13 +75,9 @@ pub(super) struct Line {
 }
 
 enum State {
-    /// Waits until then.
     Resting(Instant),
     Dialling(Dialling),
-    Up {
-        stream: Box<Stream>,
-        since: Instant,
-    },
+    Up { stream: Box<Stream>, since: Instant },
 }
 
 struct Dialling {
@@ -200,7 +188,6 @@ impl Line {
         }
     }
 
-    /// Sends a message, if a stream is up. An error is about this message; the stream goes on.
     pub(super) fn send(&mut self, now: Instant, message: &Up) -> Result<(), FrameError> {
         let State::Up { stream, .. } = &mut self.state else { return Ok(()) };
         match stream.send(message) {
@@ -217,7 +204,7 @@ impl Line {
         }
     }
 
-    /// Asks the controller for an answer, which comes after all that it has sent before.
+    /// The answer comes after all that the controller has sent before.
     pub(super) fn ask(&mut self, now: Instant) {
         let State::Up { stream, .. } = &mut self.state else { return };
         if let Err(error) = stream.ask(now) {
@@ -326,7 +313,6 @@ impl Dialling {
         self.legs.push(Leg { way: way.clone(), look_up, waiting: VecDeque::new(), tried: 0 });
     }
 
-    /// Takes the results of look-ups; `failures` rotates the order of addresses.
     fn take_answers(&mut self, failures: u32) {
         while let Ok((way, found)) = self.answers.try_recv() {
             let share = ADDRESSES_MAX / self.legs.len().max(1);
@@ -343,7 +329,6 @@ impl Dialling {
         }
     }
 
-    /// The index of the leg with the fewest attempts, if any may start.
     fn next_leg(&self) -> Option<usize> {
         let of_leg =
             |leg: &Leg| self.attempts.iter().filter(|stream| stream.way.is_same(&leg.way)).count();

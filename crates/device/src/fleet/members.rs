@@ -10,7 +10,7 @@ use roadweave_identity::PublicKey;
 use roadweave_proto::Rate;
 use roadweave_tunnel::Peer;
 
-/// Admitted boxes and proxies, sorted by key.
+/// Sorted by key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Members {
     pub(crate) boxes: Vec<(PublicKey, Peer)>,

@@ -95,7 +95,6 @@ impl Store {
         Ok(Self { directory, _lock: lock, generation: 0, is_failing: false, writing: None })
     }
 
-    /// The key, which the first call makes.
     pub(super) fn key(&self) -> Result<Identity, StoreError> {
         let path = self.key_path();
         match self.read_key(&path) {
@@ -144,16 +143,14 @@ impl Store {
         Some(kept)
     }
 
-    /// Writes `kept` in place of the older generation; returns whether it succeeded. The first
-    /// failure is logged.
+    /// Returns whether it succeeded. The first failure is logged.
     pub(super) fn write(&mut self, kept: &impl Serialize) -> bool {
         self.finish();
         self.begin(kept, || ());
         self.finish().unwrap_or(false)
     }
 
-    /// Writes in a thread, since a disk may hang; no write may be in progress. The thread calls
-    /// `done` when [`Store::poll`] has a result.
+    /// In a thread, since a disk may hang. `done` is called when [`Store::poll`] has a result.
     pub(super) fn begin(&mut self, kept: &impl Serialize, done: impl FnOnce() + Send + 'static) {
         let (path, directory) = (self.next_path(), self.directory.clone());
         let bytes = encode(self.generation + 1, kept);

@@ -1,11 +1,5 @@
-//! The thread beside the event loop in which a member of a fleet talks to its controller.
-//!
-//! ```text
-//! event loop ─ uplinks, session, figures, what was refused ─► thread: agent, line, disk
-//!            ◄─ configuration, candidates, members, revocations ─ and its waker
-//! ```
-//!
-//! Slow work (signatures, large tables, files, the network) happens here only.
+//! The thread beside the event loop in which a member of a fleet talks to its controller. Slow work
+//! (signatures, large tables, files, the network) happens here only.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,7 +109,6 @@ impl<C> Thread<C> {
         }
     }
 
-    /// Confirms batches that are on the disk and whose sessions have ended.
     fn confirm(&mut self) -> bool {
         let done = self.ended.min(self.written);
         let new = self.confirmed..done;

@@ -1,10 +1,5 @@
 //! The agent, its line and its disk, driven by a thread beside the event loop or by `roadweave
 //! join`.
-//!
-//! ```text
-//! Line ── messages ──► Agent ── events ──► owner (configuration, members, revocations, …)
-//!      ◄── messages ──       ── keep ───► Store
-//! ```
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -24,7 +19,6 @@ use crate::{Clock, DeviceError, random_bytes};
 /// 9 MB a month.
 const KEEP_ALIVE_BOX: Duration = Duration::from_secs(50);
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// The minimum rest between two writes, and its ratio to the duration of the last one.
 const WRITE_INTERVAL: Duration = Duration::from_millis(200);
 const WRITE_SHARE: u32 = 20;
 const WRITE_AGAIN: Duration = Duration::from_secs(30);
@@ -42,7 +36,6 @@ pub(super) struct Worker {
     unsent: u64,
     is_dirty: bool,
     is_urgent: bool,
-    /// The write in progress: its start, whether it is urgent, and its mark.
     writing: (Instant, bool, u64),
     mark: u64,
     next_write: Instant,
@@ -53,7 +46,6 @@ pub(super) struct Worker {
     pub(super) failure: Option<String>,
     pub(super) rounds_failed: u32,
     pub(super) warning: Option<String>,
-    /// Whether an answer was requested after this member reported its state.
     has_asked: bool,
     pub(super) is_in_step: bool,
 }
@@ -118,8 +110,7 @@ impl Worker {
         }
     }
 
-    /// Writes in the background when it is due. Returns the `mark` of the last call whose state is
-    /// entirely on the disk.
+    /// Returns the `mark` of the last call whose state is entirely on the disk.
     pub(super) fn write_due(&mut self, now: Instant, mark: u64) -> u64 {
         if let Some(is_written) = self.store.poll() {
             let (began, was_urgent, mark) = self.writing;

@@ -51,19 +51,14 @@ pub enum RequestError {
 
 /// Sends a request to a running instance and returns the result. Times out after 5 s, or 25 s for
 /// `reload`.
-///
-/// # Errors
-/// [`RequestError::NotRunning`] if no instance listens, [`RequestError::Refused`] with its error.
 pub fn request(path: &Path, method: &str, params: &Value) -> Result<Value, RequestError> {
     let line = exchange(path, method, params).map_err(|error| failed(path, error))?;
     answer(path, &line)
 }
 
 /// Subscribes to updates of a running instance. Passes the parameters of each to the callback,
-/// until that returns `false` or the instance ends.
-///
-/// # Errors
-/// As [`request`]; [`RequestError::Refused`] if the topic is not available.
+/// until that returns `false` or the instance ends. Fails with [`RequestError::Refused`] if the
+/// topic is not available.
 pub fn subscribe(
     path: &Path,
     params: &Subscribe,
@@ -133,7 +128,6 @@ fn exchange(path: &Path, method: &str, params: &Value) -> io::Result<String> {
     Ok(answer)
 }
 
-/// Sends the request; the caller reads the answer.
 fn send(path: &Path, method: &str, params: &Value) -> io::Result<UnixStream> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(if method == "reload" { RELOAD_TIMEOUT } else { TIMEOUT }))?;

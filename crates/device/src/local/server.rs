@@ -89,7 +89,6 @@ impl RpcError {
         Self { code: -32600, message }
     }
 
-    /// A refused request; a retry would be refused again.
     pub(crate) fn refused(message: String) -> Self {
         Self { code: Self::REFUSED, message }
     }
@@ -107,7 +106,6 @@ impl RpcError {
     }
 }
 
-/// Sends requests to the event loop from another thread.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestSender {
     queue: SyncSender<LocalRequest>,
@@ -119,7 +117,6 @@ impl RequestSender {
         Self { queue, waker }
     }
 
-    /// Sends a request to the event loop and waits for its answer; [`RpcError::BUSY`] on timeout.
     pub(crate) fn ask(&self, method: &str, params: Value) -> Result<Value, RpcError> {
         let (answer, answers) = sync_channel(1);
         let request = LocalRequest { method: method.to_owned(), params, answer };
@@ -138,9 +135,7 @@ impl RequestSender {
 }
 
 impl LocalServer {
-    /// Opens the local socket of an instance; `waker` is woken for each request.
-    ///
-    /// # Errors
+    /// Opens the local socket of an instance; `waker` is woken for each request. Fails with
     /// [`DeviceError::AlreadyRunning`] if a process answers there; a stale socket is replaced.
     pub fn start(instance: &Instance, waker: Waker) -> Result<Self, DeviceError> {
         let path = instance.socket_path();
@@ -217,7 +212,6 @@ fn listen(path: &Path) -> std::io::Result<UnixListener> {
     Ok(socket.into())
 }
 
-/// Serves one caller, line by line, until it disconnects or is idle for a minute.
 fn serve(
     stream: &UnixStream,
     sender: &RequestSender,
@@ -266,8 +260,6 @@ fn serve(
     }
 }
 
-/// Handles one request; `None` for a notification, which has no answer. `take_place` reserves a
-/// subscriber's place if one is free.
 fn handle_line(
     line: &[u8],
     sender: &RequestSender,

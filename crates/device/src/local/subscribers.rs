@@ -1,12 +1,5 @@
-//! Subscribers of the local socket and of HTTP, and how updates reach them.
-//!
-//! ```text
-//! event loop ─ publish ─► newest word ─► thread of each subscriber ─► local socket, HTTP
-//!            ◄─ does anybody listen? ─┘     as fast as it reads, and no faster than it asked for
-//! ```
-//!
-//! Only the newest update is kept, so a slow subscriber skips updates, and never blocks the event
-//! loop.
+//! Subscribers of the local socket and of HTTP, and how updates reach them. Only the newest update
+//! is kept, so a slow subscriber skips updates, and never blocks the event loop.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,7 +8,6 @@ use std::time::Duration;
 use crate::Waker;
 use crate::threads::lock;
 
-/// The subscribers of one topic; clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Subscribers {
     shared: Arc<Shared>,
@@ -33,13 +25,11 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Word {
-    /// Number of updates; zero: none yet.
     number: u64,
     text: Arc<str>,
     is_over: bool,
 }
 
-/// A subscription. Dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct Subscription {
     shared: Arc<Shared>,
@@ -48,7 +38,6 @@ pub(crate) struct Subscription {
 }
 
 impl Subscribers {
-    /// `waker` wakes the publisher for a new subscriber.
     pub(crate) fn new(waker: Waker) -> Self {
         let shared = Shared {
             newest: Mutex::default(),
@@ -59,8 +48,7 @@ impl Subscribers {
         Self { shared: Arc::new(shared), waker }
     }
 
-    /// Adds a subscriber, which receives the next update. `None` if the limit is reached, which
-    /// leaves connections to other callers.
+    /// `None` if the limit is reached, which leaves connections to other callers.
     pub(crate) fn subscribe(&self) -> Option<Subscription> {
         let shared = Arc::clone(&self.shared);
         let word = shared.lock();
@@ -96,7 +84,7 @@ impl Subscribers {
 }
 
 impl Subscription {
-    /// Waits for the next update. `None` if the publisher ended or is silent for too long.
+    /// `None` if the publisher ended or is silent for too long.
     pub(crate) fn next(&mut self) -> Option<Arc<str>> {
         let (shared, heard) = (&self.shared, self.heard);
         let is_heard = |word: &mut Word| word.number == heard && !word.is_over;
@@ -109,8 +97,7 @@ impl Subscription {
         (!word.is_over).then(|| Arc::clone(&word.text))
     }
 
-    /// Passes each update to the callback, at least `interval` apart, until there are no more or
-    /// the callback fails.
+    /// Updates are at least `interval` apart. Ends if the callback fails.
     pub(crate) fn tell_all<E>(
         mut self,
         interval: Duration,

@@ -1,9 +1,5 @@
-//! One question, sent to several servers until one answers. No I/O.
-//!
-//! ```text
-//! a try a second, round the servers ─► UDP ─► answer
-//!                                         └─► too long ─► TCP to the same server
-//! ```
+//! One question, sent to several servers in turn until one answers; too long an answer is fetched
+//! over TCP. No I/O.
 //!
 //! Earlier tries stay open when the next begins, since a satellite's round trip may be longer than
 //! the interval. After a refusal or a server failure the next server is asked at once.
@@ -110,7 +106,7 @@ impl Exchange {
         entropy
     }
 
-    /// Takes a message for a try. Returns whether the try is over.
+    /// Returns whether the try is over.
     pub(super) fn handle_message(&mut self, now: Instant, id: usize, message: &[u8]) -> bool {
         let Some(sent) = self.tries.get_mut(id).filter(|sent| !sent.is_over) else { return true };
         let reading = sent.query.read(message);

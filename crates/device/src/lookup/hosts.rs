@@ -6,7 +6,6 @@ use std::path::Path;
 use super::ADDRESSES_MAX;
 use super::servers::read;
 
-/// The addresses of `name`. `root`: the directory of `etc/hosts`, for tests.
 pub(super) fn addresses(root: &Path, name: &str) -> Vec<IpAddr> {
     read(&root.join("etc/hosts")).map(|text| parse(&text, name)).unwrap_or_default()
 }

@@ -75,7 +75,6 @@ impl Query {
     }
 }
 
-/// The addresses at the end of the chain of aliases; `None` if the answer is malformed.
 fn addresses(message: &Message<[u8]>) -> Option<AddressRecords> {
     let name = message.canonical_name()?;
     let mut answer = AddressRecords::default();

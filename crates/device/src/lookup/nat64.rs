@@ -1,9 +1,6 @@
-//! NAT64: how a network without IPv4 reaches servers that have only IPv4.
-//!
-//! ```text
-//! router advertisement (RFC 8781) ─┐
-//! AAAA of ipv4only.arpa (RFC 7050) ┴─► prefix ─► 192.0.2.33 becomes 64:ff9b::192.0.2.33 (RFC 6052)
-//! ```
+//! NAT64: how a network without IPv4 reaches servers that have only IPv4. Router advertisements
+//! (RFC 8781) and the AAAA records of `ipv4only.arpa` (RFC 7050) show the prefix; RFC 6052 defines
+//! the addresses.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -25,7 +22,6 @@ impl Nat64Prefix {
         (bits.to_be_bytes()[RESERVED_OCTET] == 0).then_some(Self { bits, length })
     }
 
-    /// The IPv6 address of `address` in this network (RFC 6052 section 2.2).
     pub(crate) fn embed(self, address: Ipv4Addr) -> Ipv6Addr {
         let mut octets = self.bits.to_be_bytes();
         let mut place = usize::from(self.length / 8);

@@ -1,9 +1,5 @@
-//! The name servers of an uplink, as other programs on this machine have learned them.
-//!
-//! ```text
-//! of the uplink: router advertisements, systemd-networkd, NetworkManager, resolvconf, dhcpcd, dhclient, OpenWrt
-//!       └─ none ─► of the system: /etc/resolv.conf, or what its stub asks ─► and the uplink's gateway
-//! ```
+//! The name servers of an uplink, as other programs on this machine have learned them; else those
+//! of the system, and the uplink's gateway.
 //!
 //! Daemons and local stubs are not asked: their queries may go into the tunnel.
 
@@ -19,7 +15,6 @@ mod parse;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Network {
-    /// The interface's name; empty for the machine's own routes.
     pub(crate) interface: String,
     pub(crate) index: u32,
     pub(crate) gateways: Vec<IpAddr>,
@@ -118,7 +113,6 @@ fn of_system(root: &Path) -> Vec<(IpAddr, u16)> {
         .unwrap_or_default()
 }
 
-/// The files of resolvconf programs for an interface: `eth1`, or `eth1.` and their source.
 fn texts_of(directory: &Path, interface: &str) -> Vec<String> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let mut paths: Vec<_> = entries

@@ -6,12 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::http;
 
-/// The longest head of a request, bytes.
 const HEAD_MAX: usize = 8 * 1024;
-/// The most fields in it.
 const FIELDS_MAX: usize = 64;
 
-/// An answer; the connection ends with it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     status: u16,
@@ -29,7 +26,6 @@ impl Answer {
         Self { status: 200, content_type, content }
     }
 
-    /// Sends it; fails when the caller has not taken all of it by `deadline`.
     pub(super) fn write(&self, mut stream: &TcpStream, deadline: Instant) -> io::Result<()> {
         let Self { status, content_type, content } = self;
         let allow = if *status == 405 { "Allow: GET\r\n" } else { "" };
@@ -44,14 +40,12 @@ impl Answer {
     }
 }
 
-/// How long it is until `deadline`.
 fn left_until(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-/// Reads the head of a request, until `deadline`; returns the path of a GET, without its query, or
-/// what to answer to anything else.
+/// Returns the path of a GET without its query, or the answer to anything else.
 pub(super) fn read_request(
     mut stream: &TcpStream,
     deadline: Instant,
@@ -74,7 +68,6 @@ pub(super) fn read_request(
     }
 }
 
-/// `None` while the head has not come as a whole.
 fn parse(head: &[u8]) -> Option<Result<String, Answer>> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut request = httparse::Request::new(&mut fields);
@@ -121,7 +114,6 @@ mod tests {
         check(&format!("GET / HTTP/1.1\r\n{many}\r\n"), Some(Err(431)));
     }
 
-    /// The result for a caller that sends `bytes` and then nothing.
     fn call(bytes: &[u8], limit: Duration) -> io::Result<Result<String, Answer>> {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let mut caller = TcpStream::connect(listener.local_addr().expect("bound")).expect("there");

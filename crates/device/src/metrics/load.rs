@@ -6,28 +6,23 @@ use rustix::time::ClockId;
 
 use crate::clock;
 
-/// The shortest time over which the share is measured.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// The last measurement.
 #[derive(Debug, Default)]
 pub(super) struct Load {
     since: Option<(Instant, Duration)>,
     share: f64,
 }
 
-/// The program's use of the processor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Used {
-    /// Processor time so far.
     pub(super) processor: Duration,
     /// The share of a core over the last seconds, 0..1, or more with several threads.
     pub(super) share: f64,
 }
 
 impl Load {
-    /// The present use. The share covers the time since an earlier call, [`PERIOD`] ago or more;
-    /// frequent calls do not shorten it.
+    /// The share covers the time since an earlier call, [`PERIOD`] ago or more.
     pub(super) fn tell(&mut self) -> Used {
         self.update(Instant::now(), clock::read(ClockId::ProcessCPUTime))
     }

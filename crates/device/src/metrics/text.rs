@@ -88,7 +88,6 @@ const SHARD: &[Metric<ShardStatus>] = metrics![
 const OF_LINKS: &str = "path_tx path_rx path_tx_packets path_rx_packets path_lost_packets \
     path_usable path_smoothed_round_trip path_sampled_round_trip";
 
-/// The metrics of `status`, which may leave out the sessions.
 pub(super) fn encode(status: Status, used: Used) -> String {
     let mut registry = Registry::with_prefix("roadweave");
     registry.register_collector(Box::new(Figures { status, used }));
@@ -162,7 +161,6 @@ impl Collector for Figures {
     }
 }
 
-/// The labels that distinguish the members of a metric.
 type Labels<'a, const N: usize> = [(&'static str, &'a str); N];
 
 struct Out<'a>(DescriptorEncoder<'a>);
@@ -206,7 +204,6 @@ impl Out<'_> {
         self.each(("tenant_drops", "", "Inner packets discarded, by tenant and reason"), drops)
     }
 
-    /// The metrics of paths whose names are chosen.
     fn session(
         &mut self,
         is_up: bool,
@@ -248,7 +245,6 @@ impl Out<'_> {
         self.all(LANE, lanes.map(|lane| ([("lane", lane.name.as_str())], lane)))
     }
 
-    /// Several metrics of things with their labels.
     fn all<'a, T: 'static, const N: usize>(
         &mut self,
         metrics: impl IntoIterator<Item = &'static Metric<T>>,
@@ -262,7 +258,6 @@ impl Out<'_> {
         Ok(())
     }
 
-    /// A metric: its name, its unit, its help. Without members it is left out.
     fn each<'a, const N: usize>(
         &mut self,
         (name, unit, help): (&str, &str, &str),
@@ -359,7 +354,6 @@ mod tests {
         }
     }
 
-    /// The words of `text` that are names of figures.
     fn names(text: &str) -> impl Iterator<Item = &str> {
         let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
         words.filter(|word| word.starts_with("roadweave_"))

@@ -78,7 +78,6 @@ fn own_address(message: &AddressMessage) -> Option<IpNet> {
     IpNet::new(address, message.header.prefix_len).ok()
 }
 
-/// One route for each next hop.
 pub(crate) fn parse_routes(message: &RouteMessage) -> Vec<Route> {
     match message.header.kind {
         RouteType::Unicast | RouteType::Unreachable => {}
@@ -283,8 +282,6 @@ mod tests {
         RouteAttribute::Gateway(text.parse::<IpAddr>().unwrap().into())
     }
 
-    /// Interface, next hop and metric of each route that a default route with these attributes
-    /// gives.
     fn read(ipv4: bool, attributes: Vec<RouteAttribute>) -> Vec<(u32, String, u32)> {
         let mut message = RouteMessage::default();
         message.header.address_family = family(ipv4);

@@ -28,8 +28,7 @@ impl Requests {
         Ok(Self { socket, sequence: 0, buffer: vec![0; RECEIVE_BUFFER] })
     }
 
-    /// Sends a request and passes each answer whose bytes are `wanted` to `each`. Returns whether
-    /// something changed during a dump.
+    /// Returns whether something changed during a dump.
     pub(crate) fn ask<M>(
         &mut self,
         request: M,

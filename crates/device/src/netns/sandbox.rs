@@ -97,7 +97,6 @@ pub(super) fn is_inside() -> bool {
     Path::new(READY).exists()
 }
 
-/// Makes `/run` private and sets the loopback up, once per sandbox.
 fn set_up_inside() -> Result<(), DeviceError> {
     if is_inside() {
         return Ok(());
@@ -176,7 +175,6 @@ fn namespace_of_mounts() -> Result<String, DeviceError> {
     Ok(link.to_string_lossy().into_owned())
 }
 
-/// The variable with the outer mount namespace, for the inner program.
 const MARK: &str = "ROADWEAVE_SANDBOX";
 const READY: &str = "/run/roadweave/.sandbox";
 const GRACE: Duration = Duration::from_secs(3);

@@ -62,7 +62,6 @@ fn withheld() -> Duration {
     Duration::from_nanos(NANOSECONDS.load(Ordering::Relaxed))
 }
 
-/// The largest increase of a thread's wait over `known`, nanoseconds, and all waits now.
 fn waits(known: &BTreeMap<PathBuf, u64>) -> (u64, BTreeMap<PathBuf, u64>) {
     let entries = |path: PathBuf| fs::read_dir(path).into_iter().flatten().flatten();
     let processes = entries("/proc".into()).map(|entry| entry.path());
@@ -80,7 +79,6 @@ fn waits(known: &BTreeMap<PathBuf, u64>) -> (u64, BTreeMap<PathBuf, u64>) {
     (more.unwrap_or_default(), now)
 }
 
-/// The maximum on an idle machine.
 const GRACE_PERIOD: Duration = Duration::from_millis(100);
 /// A program that ends sooner has not waited for long.
 const SAMPLE: Duration = Duration::from_millis(20);

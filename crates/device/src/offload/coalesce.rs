@@ -1,10 +1,5 @@
 //! Joins runs of TCP or UDP packets of one flow into super packets.
 //!
-//! ```text
-//! push(packet) --> joined to its flow's super packet, or that one written and a new one begun
-//! flush()      --> all that is open is written
-//! ```
-//!
 //! A packet joins only if the kernel's segmentation restores it exactly: equal headers but for
 //! lengths, IDs, sequence numbers and checksums, the next sequence number, and a valid checksum
 //! (otherwise the kernel would compute a good one for damaged bytes). The order within a flow is
@@ -25,11 +20,9 @@ pub(crate) struct Coalescer {
 
 #[derive(Debug)]
 struct Super {
-    /// Space for the `virtio_net_hdr`, then the packet.
     buffer: Vec<u8>,
     shape: Candidate,
     packets: usize,
-    /// A short segment or a PSH was the last.
     closed: bool,
 }
 
@@ -263,5 +256,4 @@ const FLOWS_MAX: usize = 16;
 /// The kernel's limit for UDP (`UDP_MAX_SEGMENTS` before Linux 6.9).
 const SEGMENTS_MAX: usize = 64;
 const IPV4_DONT_FRAGMENT: u8 = 0x40;
-/// "More fragments" and the fragment's offset.
 const IPV4_FRAGMENT: u16 = 0x3fff;

@@ -1,11 +1,5 @@
-//! Sysctls that an instance changes, and their former values.
-//!
-//! ```text
-//! change: note "key, old, new" in NAME.undo ─► write the sysctl
-//! end:    the notes, the last first         ─► write the old value ─► strike the note
-//! ```
-//!
-//! If the disk is full, notes are kept in memory, and are lost only by a crash.
+//! Sysctls that an instance changes, and their former values. The note in `NAME.undo` is written
+//! before the sysctl. If the disk is full, notes are kept in memory, and are lost only by a crash.
 //!
 //! Several instances may change the same sysctl: a later one copies the earlier one's note, and the
 //! last to end restores the original value. Notes name the network namespace, since namespaces may
@@ -34,7 +28,6 @@ struct Undo {
     namespace: u64,
 }
 
-/// Notes that could not be written, by path of the undo file.
 type Unwritten = BTreeMap<PathBuf, Vec<Undo>>;
 
 static TURN: Mutex<Unwritten> = Mutex::new(BTreeMap::new());
@@ -88,7 +81,6 @@ impl Instance {
         }
     }
 
-    /// The value of a sysctl before any instance changed it, including crashed ones.
     pub(crate) fn original_setting(&self, key: &str) -> Result<String, DeviceError> {
         let turn = take_turn();
         let current = sysctl::read(key)?;
@@ -98,9 +90,8 @@ impl Instance {
         Ok(original.unwrap_or(current))
     }
 
-    /// Restores the sysctls that are `mine`, last first, except those that another program changed
-    /// since, whose interface is gone, or that another instance needs. Returns keys that the kernel
-    /// refused; they stay noted, as do those of others.
+    /// Last first, except those that another program changed since, whose interface is gone, or
+    /// that another instance needs. Returns keys that the kernel refused; they stay noted.
     pub(crate) fn restore(&self, mine: impl Fn(&str) -> bool) -> Vec<String> {
         let mut turn = take_turn();
         let here = namespace();
@@ -141,7 +132,6 @@ impl Instance {
         }
     }
 
-    /// Our own notes without duplicates, in order.
     fn undos(&self, turn: &Unwritten) -> Vec<Undo> {
         let path = self.file("undo");
         let mut undos = read(&path);
@@ -174,7 +164,6 @@ impl Undo {
     }
 }
 
-/// Appends a line completely or not at all.
 fn append(path: &Path, line: &str) -> io::Result<()> {
     let mut file = private(OpenOptions::new().append(true).create(true)).open(path)?;
     let before = file.metadata()?.len();

@@ -44,11 +44,8 @@ pub(super) struct OwnTable {
 
 impl Routes {
     /// Separates routes into the TUN from neighbours with the same prefixes. Call it once, before
-    /// [`Routes::route_into_tun`].
-    ///
-    /// # Errors
-    /// [`DeviceError::Unavailable`] if another program uses the mark, or a network is known outside
-    /// and a neighbour has it too; nothing is changed then.
+    /// [`Routes::route_into_tun`]. Fails with [`DeviceError::Unavailable`] if another program uses
+    /// the mark, or a network is known outside and a neighbour has it too; nothing is changed then.
     pub fn keep_apart(&mut self, apart: Apart, surroundings: AnchorTun) -> Result<(), DeviceError> {
         let number = self.tunnel_table() + 1;
         self.check_mark(apart, &surroundings.tun)?;
@@ -72,8 +69,7 @@ impl Routes {
         self.mend_settings().map(drop)
     }
 
-    /// The `prefixes` that cannot be led into the TUN because they are known outside and a
-    /// neighbour has them too, each with the reason.
+    /// The `prefixes` that are known outside and that a neighbour has too, each with the reason.
     pub(crate) fn find_clashes(
         &mut self,
         prefixes: &[IpNet],
@@ -114,7 +110,6 @@ impl Routes {
         Ok(addresses.filter_map(of_those).collect())
     }
 
-    /// The names of other anchors' devices, by index.
     fn neighbours(&mut self, own: &OwnTable) -> Result<BTreeMap<u32, String>, DeviceError> {
         let links = self.netlink.links()?.into_iter();
         let neighbours =
@@ -206,8 +201,6 @@ impl Routes {
         }
     }
 
-    /// All routes that lead `prefix` into the TUN with the index `tun`, or to sockets of this
-    /// machine.
     pub(super) fn ways(&self, tun: u32, prefix: &IpNet) -> Vec<Route> {
         let main = tun_route(tun, *prefix, self.tunnel_table());
         let mut ways = match &self.own_table {
@@ -261,7 +254,6 @@ impl Routes {
 }
 
 impl OwnTable {
-    /// A route into the TUN, and an unreachable one for when the TUN is gone.
     fn routes(&self, prefix: &IpNet) -> Vec<Route> {
         if is_default(prefix) {
             return Vec::new();

@@ -1,9 +1,5 @@
 //! Keeps the rules and routes of a client as planned.
 //!
-//! ```text
-//! any change -> read the tables -> plan -> add what is missing -> remove what is left over
-//! ```
-//!
 //! Rules and routes of an earlier run are adopted, not removed and added again: nothing opens
 //! between a crash and the first plan of the next start.
 
@@ -41,7 +37,6 @@ pub struct ClientRoutes {
     split: BTreeSet<String>,
     grant: Option<Grant>,
     passing: Option<PassingKeeper>,
-    /// Whether settings or grant changed the throw routes.
     has_other_passing: bool,
     installed: Plan,
     local_networks: Vec<IpNet>,
@@ -121,9 +116,8 @@ impl ClientRoutes {
         }
     }
 
-    /// Receives packets that come in by these interfaces and are marked as parts of connections
-    /// that end at this box. Fails with [`DeviceError::Unavailable`] when another program uses the
-    /// mark; then none are received.
+    /// Fails with [`DeviceError::Unavailable`] when another program uses the mark; then none are
+    /// received.
     pub(crate) fn take_split(&mut self, interfaces: BTreeSet<String>) -> Result<(), DeviceError> {
         check_mark(&self.netlink.rules()?, self.instance.marks().kind(Kind::Taken))?;
         if self.split == interfaces {
@@ -167,7 +161,6 @@ impl ClientRoutes {
         Err(self.failures.swap_remove(at).error)
     }
 
-    /// Sets the uplinks' reverse path filters to loose again; returns those that were strict.
     pub(crate) fn mend_reverse_path_filters(&mut self) -> Result<Vec<Change>, DeviceError> {
         let mut changes = Vec::new();
         for uplink in self.uplinks.values() {
@@ -221,8 +214,6 @@ impl ClientRoutes {
         Ok(changes)
     }
 
-    /// Hands the throw routes to a thread; started only if there are some, possibly from an earlier
-    /// run.
     fn set_passing(&mut self, wanted: BTreeSet<Route>) -> Result<(), DeviceError> {
         let is_any = !wanted.is_empty() || !self.netlink.routes_of(&[RouteType::Throw])?.is_empty();
         if self.passing.is_none() && is_any {
@@ -282,7 +273,6 @@ impl ClientRoutes {
         self.uplinks.values()
     }
 
-    /// Whether all traffic without another route is refused until a session is granted.
     pub(crate) fn refuses_all(&self) -> bool {
         let RouteSettings { into_tunnel, closed_before_join, .. } = &self.settings;
         *closed_before_join

@@ -1,12 +1,5 @@
-//! Traffic that would belong into the tunnel and is configured to leave outside it.
-//!
-//! ```text
-//! priority  rule                               table
-//! 523       has the mark of the excluded    -> inner: addresses of the server, into the TUN
-//! 524       the same                        -> continue at 32766
-//! 525       anything                        -> near:          excluded: throw ─┐
-//! 532       anything                        -> of the tunnel: excluded: throw ─┴─► main
-//! ```
+//! Traffic that would belong into the tunnel and is configured to leave outside it, by destination
+//! or by mark (rules 523 and 524 of [`super`]).
 //!
 //! A thread of its own keeps the throw routes ([`super::passing`]): they may be thousands. A throw
 //! route has the prefix of the excluded destination, so the longest prefix decides between it and
@@ -39,7 +32,6 @@ pub struct Excluded {
 }
 
 impl Excluded {
-    /// What a client's file excludes.
     pub(crate) fn of(routes: &RouteFields) -> Self {
         let marks = routes.exclude_mark.map(PacketMark::bits).into_iter().collect();
         Self { destinations: routes.exclude.clone(), marks }

@@ -1,12 +1,5 @@
-//! Which rules and routes a client needs in the present state of the system.
-//!
-//! ```text
-//! settings, uplinks, grant ─────┐
-//! interfaces, addresses, routes ┴─► Plan: the wanted rules and routes
-//! ```
-//!
-//! A pure function: the same view gives the same plan, so planning again mends any change (see
-//! [`super::client`]).
+//! Which rules and routes a client needs in the present state of the system. A pure function: the
+//! same view gives the same plan, so planning again mends any change (see [`super::client`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -283,7 +276,6 @@ impl Planner<'_> {
         }
     }
 
-    /// The part of the network of an uplink's address that is believed to be there.
     fn near_gateway(&self, uplink: &Uplink, own: &IpNet) -> Option<IpNet> {
         let network = own.trunc();
         let gateway = uplink.gateway(own.addr().is_ipv4()).and_then(Gateway::address);
@@ -357,7 +349,6 @@ impl Planner<'_> {
     }
 }
 
-/// The interfaces with a default route that another program made.
 pub(super) fn leading_out<'a>(
     settings: &'a RouteSettings,
     seen: &'a Seen,
@@ -375,7 +366,6 @@ pub(super) fn leading_out<'a>(
     found.map(|link| link.name.clone())
 }
 
-/// A route without a next hop: it refuses, or is the base of another.
 pub(super) fn refusal(destination: IpNet, table: u32, metric: u32) -> Route {
     Route {
         destination,
@@ -420,12 +410,10 @@ pub(super) fn neighbours_table(tables: &RangeInclusive<u32>) -> u32 {
     tables.end() - 1
 }
 
-/// For connections that end at this box.
 pub(super) fn split_table(tables: &RangeInclusive<u32>) -> u32 {
     tables.end() - 3
 }
 
-/// The server's inner addresses, for packets marked as excluded.
 pub(super) fn inner_table(tables: &RangeInclusive<u32>) -> u32 {
     tables.end() - 4
 }

@@ -59,10 +59,8 @@ impl Change {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Repairs {
     due: Option<Instant>,
-    /// The beginning of the period in which repairs are counted.
     window: Option<Instant>,
     repairs: u32,
-    /// When each kind was logged last, and the repairs since then.
     logged: HashMap<Discriminant<Change>, (Instant, u32)>,
 }
 

@@ -13,7 +13,6 @@ use crate::netlink::{Messages, drain, open_socket};
 use crate::threads::spawn;
 use crate::{Clock, DeviceError, Interest, Poller, Token, Waker};
 
-/// Waits for a waker, for notices of the kernel, and for repairs.
 pub(super) struct Watch {
     waker: Waker,
     notices: OwnedFd,
@@ -24,8 +23,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Starts a thread that keeps `what` with notices of `groups` from now on, in the network
-    /// namespace of the calling thread.
+    /// In the network namespace of the calling thread.
     pub(super) fn start(
         name: &str,
         what: &'static str,
@@ -58,7 +56,6 @@ impl Watch {
         Ok(())
     }
 
-    /// Takes the notices; returns whether a look at the routes is due.
     pub(super) fn is_due(
         &mut self,
         concerns: impl Fn(&NetlinkMessage<RouteNetlinkMessage>) -> bool,

@@ -10,7 +10,6 @@ use crate::golden::assert_golden;
 
 const EXAMPLES: &str = include_str!("../../tests/golden/show.json");
 
-/// One of each role.
 pub(crate) fn statuses() -> Vec<Status> {
     let all = Deserializer::from_str(EXAMPLES).into_iter::<Status>();
     all.map(|status| status.expect("a status")).collect()

@@ -215,9 +215,6 @@ impl Entrance {
     }
 
     /// Registers its listeners.
-    ///
-    /// # Errors
-    /// When the system refuses.
     pub fn register(&self, poller: &Poller) -> Result<(), DeviceError> {
         for (number, listener) in (0..).zip(&self.listeners) {
             poller.add(&listener.socket, Token(self.token.0 + number), Interest::Edges)?;

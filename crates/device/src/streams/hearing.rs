@@ -1,12 +1,5 @@
-//! A sniffer for plain HTTP: reports of players (CMCD) and priorities.
-//!
-//! ```text
-//! box      application ─ request ──► stream     CMCD ─► the owner; Priority ─► the stream, and its peer
-//! server   stream ─ request ──► host            what the answer will be to
-//!          host ─ answer ──► stream             Priority ─► the stream; first picture ─► its head
-//! ```
-//!
-//! It reads bytes after they were moved: nothing is delayed or changed.
+//! A sniffer for plain HTTP: reports of players (CMCD), priorities, and the first picture of an
+//! answer. It reads bytes after they were moved: nothing is delayed or changed.
 
 use std::collections::BTreeMap;
 

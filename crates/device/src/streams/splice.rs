@@ -31,7 +31,6 @@ pub(super) struct Splice {
     down: Down,
     readable: bool,
     writable: bool,
-    /// The peer has sent a FIN, or the socket an error.
     closing: bool,
     /// `closing` may be an error; the kernel was not asked yet.
     unasked: bool,
@@ -62,7 +61,6 @@ enum Down {
 pub(super) enum Turn {
     Idle,
     More,
-    /// The stream is settled, and the caller closes the socket.
     Over(Over),
 }
 
@@ -74,8 +72,7 @@ pub(super) enum Over {
 }
 
 impl Splice {
-    /// Joins a non-blocking, edge-triggered socket with a stream. `closing`: whether the poller has
-    /// reported that already.
+    /// `closing`: whether the poller has reported that already.
     pub(super) fn new(socket: TcpStream, stream: StreamId, closing: bool) -> Self {
         Self {
             socket,
@@ -93,8 +90,7 @@ impl Splice {
         }
     }
 
-    /// Writes `head` into the stream, behind which only `content` bytes of the socket follow.
-    /// Returns `false` if there was no room.
+    /// Only `content` bytes of the socket follow. Returns `false` if there was no room.
     pub(super) fn begin_with(
         &mut self,
         now: Instant,
@@ -147,7 +143,6 @@ impl Splice {
         }
     }
 
-    /// Moves bytes, at most [`SHARE`] each way.
     pub(super) fn turn(
         &mut self,
         now: Instant,

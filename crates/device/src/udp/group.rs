@@ -1,10 +1,5 @@
 //! The sockets of a server's shards: a group at one address, with a BPF program that finds a
-//! packet's socket.
-//!
-//! ```text
-//! packet ─► kernel: the group of the address ─► program: hash of the connection ID ─► socket n
-//!                                                        none: any socket, whose reader hands it over
-//! ```
+//! packet's socket by the hash of its connection ID.
 //!
 //! The kernel numbers a group's sockets in the order of their binding, and gives a closed one's
 //! number to the last: so all stay open as long as the server runs. A load beyond the packet's end
@@ -23,11 +18,8 @@ use crate::socket::set_option;
 
 impl UplinkSocket {
     /// Opens the sockets of all shards of `map` at one address, each at its shard's index. The
-    /// address must be free; later, only programs of the same user could join the group.
-    ///
-    /// # Errors
-    /// As [`UplinkSocket::open`]. If the kernel refuses the program, packets reach any of the
-    /// sockets.
+    /// address must be free; later, only programs of the same user could join the group. If the
+    /// kernel refuses the program, packets reach any of the sockets.
     pub fn open_group(options: &UdpOptions, map: &ShardMap) -> Result<Vec<Self>, DeviceError> {
         let failed = |error| opening(options.bind, error);
         let first = prepare(options)?;
@@ -128,7 +120,6 @@ mod tests {
         (map, UplinkSocket::open_group(&options, &map).expect("loopback"))
     }
 
-    /// The packets of the only one of `sockets` that has any.
     fn received(sockets: &mut [UplinkSocket]) -> (u16, Vec<Vec<u8>>) {
         let mut all = Vec::new();
         for (number, socket) in (0..).zip(sockets) {
@@ -142,7 +133,6 @@ mod tests {
         all.remove(0)
     }
 
-    /// Packets derived from `seed`: short and long headers, also truncated.
     fn packet(seed: u64) -> Vec<u8> {
         let noise = |n: u64| (seed ^ n << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
         let mut bytes: Vec<u8> = (0..6).flat_map(noise).collect();

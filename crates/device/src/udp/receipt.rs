@@ -1,13 +1,6 @@
-//! The time of a packet's receipt, by the tunnel's clock.
-//!
-//! ```text
-//! emptied          arrives          asked, answered
-//!    ├────────────────┼──────────────────┤
-//!    └ no packet read now has an older stamp, even if the time of day was set meanwhile
-//! ```
-//!
-//! The kernel stamps packets with the time of day, which may be set while they wait. So a stamp is
-//! limited to the time since the socket was last empty.
+//! The time of a packet's receipt, by the tunnel's clock. The kernel stamps packets with the time
+//! of day, which may be set while they wait. So a stamp is limited to the time since the socket was
+//! last empty.
 
 use std::time::Duration;
 
@@ -15,7 +8,7 @@ use rustix::time::ClockId;
 
 use crate::clock::{self, since_boot};
 
-/// The end of a receive. Times count from the machine's start, unless stated otherwise.
+/// Times count from the machine's start, unless stated otherwise.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answered {
     emptied: Duration,
@@ -24,7 +17,6 @@ pub(super) struct Answered {
 }
 
 impl Answered {
-    /// The receive has ended; the socket was empty last at `emptied`.
     pub(super) fn now(emptied: Duration) -> Self {
         Self { emptied, now: since_boot(), time_of_day: clock::read(ClockId::Realtime) }
     }

@@ -1,12 +1,6 @@
-//! Receives many datagrams with one call, including all control messages.
-//!
-//! ```text
-//! recvmmsg ─► payload, or a run that GRO has joined
-//!          ─► control messages: when, from runs how long each, to which address, by which interface,
-//!                               ECN
-//! ```
-//!
-//! `noq-udp` has 96 bytes for control messages, too few for time stamps and ECN of a joined run.
+//! Receives many datagrams with one call, including all control messages: time, GRO run, addresses,
+//! ECN. `noq-udp` has 96 bytes for control messages, too few for time stamps and ECN of a joined
+//! run.
 
 #![allow(unsafe_code, reason = "no crate at hand receives batches with control messages")]
 

@@ -16,12 +16,10 @@ pub(super) struct Encoders {
     told: Option<(Instant, BTreeMap<String, EncoderTarget>)>,
     looked: Option<Instant>,
     is_skipped: bool,
-    /// A new subscriber has received nothing yet.
     is_awaited: bool,
 }
 
 impl Encoders {
-    /// Publishes the targets to subscribers if they changed, at most once per [`INTERVAL_MIN`].
     pub(super) fn handle_events(&mut self, driver: &mut Driver<Client>, now: Instant) {
         let Some(subscribers) = driver.subscribers() else { return };
         if subscribers.is_empty() {

@@ -45,7 +45,6 @@ impl ClientRole {
         self.use_servers_of_fleet(driver, now, left);
     }
 
-    /// Chooses among the fleet's proxies, unless the local file names servers.
     fn use_candidates(
         &mut self,
         driver: &mut Driver<Client>,
@@ -87,7 +86,6 @@ impl ClientRole {
         self.next_uplink_retry = Some(now);
     }
 
-    /// Passes the uplinks over which a controller may be reached to the fleet.
     pub(super) fn tell_uplinks(&mut self) {
         if let Some(fleet) = &self.fleet
             && std::mem::take(&mut self.has_other_uplinks)
@@ -129,13 +127,11 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct DataPlaneCheck {
     next_look: Instant,
-    /// The counters when a packet last left.
     last: Option<Carried>,
     is_mute: bool,
 }
 
 impl DataPlaneCheck {
-    /// Forgets the counters: they were those of other lanes.
     fn begin_anew(&mut self) {
         self.last = None;
     }
@@ -158,7 +154,6 @@ impl DataPlaneCheck {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Carried {
     left: u64,
-    /// Packets dropped because they expired or their queue was full.
     late: u64,
 }
 
@@ -174,7 +169,6 @@ impl Carried {
     }
 }
 
-/// The `servers` whose keys are not `revoked`; `None` if no key is revoked.
 fn without(servers: &[CandidateOptions], revoked: &[PublicKey]) -> Option<Vec<CandidateOptions>> {
     let left: Vec<_> =
         servers.iter().filter(|server| !revoked.contains(&server.candidate.key)).cloned().collect();

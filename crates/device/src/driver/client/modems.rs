@@ -11,7 +11,6 @@ use crate::local::{RpcError, TellModem};
 use crate::technology::{hardware, rank};
 
 impl ClientRole {
-    /// Stores facts about a modem if its interface is an uplink.
     pub(super) fn tell_modem(
         &mut self,
         client: &mut Client,
@@ -30,7 +29,6 @@ impl ClientRole {
         Ok(json!({ "told": is_told }))
     }
 
-    /// Drops facts that were not refreshed in time.
     pub(super) fn forget_modems(&mut self, client: &mut Client, now: Instant) {
         for uplink in self.modems.forget(now) {
             // A hint for the start: measured round trips override it.

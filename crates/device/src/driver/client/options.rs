@@ -9,7 +9,6 @@ use roadweave_tunnel::Candidate;
 
 use crate::driver::MemberOptions;
 
-/// A server that a client may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::driver) struct CandidateOptions {
     /// Its addresses, tried in turn. Host names are looked up over each uplink, and again while the
@@ -48,7 +47,6 @@ impl CandidateOptions {
     }
 }
 
-/// The servers to choose from; the first is tried first.
 pub(super) fn servers(options: &MemberOptions<ClientFile>) -> Vec<CandidateOptions> {
     match &options.membership {
         Some(its) if options.file.server.is_none() => {

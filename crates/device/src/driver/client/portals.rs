@@ -1,12 +1,7 @@
 //! Captive portal detection: when an uplink's network is probed for a login page.
 //!
-//! ```text
-//! uplink is up ─► 1 s ─► its path is validated? ─► no: thread, portal::run ─► Client::set_portal
-//!                   ▲              │ yes: nothing is sent          │
-//!                   └─ 10 s ◄──────┴─ 10 s, doubling to 5 min ◄────┘
-//! ```
-//!
-//! An uplink with a validated path is not probed. Each uplink has one thread at most.
+//! An uplink without a validated path is probed after 1 s, then after 10 s, doubling to 5 min. An
+//! uplink with a validated path is not probed. Each uplink has one thread at most.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,14 +20,12 @@ use crate::{Uplink, Waker};
 
 /// How long a new uplink may take to reach the server before it is probed.
 const GRACE: Duration = Duration::from_secs(1);
-/// The first interval between probes, and the interval of checking a validated path.
 const PAUSE: Duration = Duration::from_secs(10);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
 const THREADS_MAX: usize = 32;
 
 #[derive(Debug)]
 pub(super) struct Portals {
-    /// The page to request; `None` disables probes.
     url: Option<ProbeUrl>,
     waker: Waker,
     sender: Sender<(UplinkId, Finding)>,
@@ -70,7 +63,6 @@ impl Portals {
         true
     }
 
-    /// Returns whether the uplink is in another network than before.
     pub(super) fn set_uplink(&mut self, now: Instant, uplink: &Uplink) -> bool {
         let known = self.uplinks.get(&uplink.id);
         if known.is_some_and(|of| of.index == uplink.index && of.addresses == uplink.addresses) {
@@ -115,7 +107,6 @@ impl Portals {
         }
     }
 
-    /// Starts a probe over an uplink; `request` holds what the lookup of the page's host needs.
     fn ask(&mut self, now: Instant, id: UplinkId, request: Request) {
         let (Some(url), Some(of)) = (self.url.clone(), self.uplinks.get_mut(&id)) else { return };
         (of.due, of.pause) = (now + of.pause, (of.pause * 2).min(PAUSE_MAX));
@@ -215,7 +206,6 @@ mod tests {
         }
     }
 
-    /// With an uplink.
     fn portals() -> Portals {
         let url = "http://probe.example/".parse().expect("an address");
         let mut portals = Portals::new(Some(url), Waker::new().expect("a waker"));
@@ -223,13 +213,11 @@ mod tests {
         portals
     }
 
-    /// A probe is under way.
     fn wait(portals: &mut Portals) {
         let of = portals.uplinks.get_mut(&UplinkId(1)).expect("it is there");
         of.interest = Some(Arc::new(()));
     }
 
-    /// Due times of an uplink whose probes fail, in milliseconds.
     fn asked(portals: &mut Portals, until: u64) -> Vec<u64> {
         let mut times = Vec::new();
         while let Some(due) = portals.poll_timeout().filter(|due| *due < at(until)) {

@@ -1,9 +1,5 @@
 //! Redirects transparently intercepted LAN connections to the entrance.
 //!
-//! ```text
-//! interfaces inside ─► routes: what is marked is this machine's ─► table: what is marked
-//! ```
-//!
 //! Marks are set only once routes lead marked packets to this machine. The entrance's listeners
 //! decide whether connections are taken. On a failure, connections use the tunnel unsplit; so do
 //! redirected connections that never arrive, once the application retries.
@@ -26,7 +22,6 @@ pub(super) struct Split {
     inside: Vec<Interface>,
     is_led: bool,
     next_look: Instant,
-    /// Number of redirected connections that had not arrived at the last look.
     astray: u64,
     astray_text: String,
     /// Nothing is redirected until then, because redirected connections did not arrive.
@@ -67,7 +62,6 @@ impl Split {
         }
     }
 
-    /// Excludes traffic that leaves outside the tunnel from redirection.
     pub(super) fn set_excluded(
         &mut self,
         steering: &mut Steering,
@@ -95,7 +89,6 @@ impl Split {
         }
     }
 
-    /// Whether the last settings are in place, or have failed.
     pub(super) fn is_settled(&self) -> bool {
         self.inside.is_empty() || self.failure.is_some() || self.table.is_in_place()
     }

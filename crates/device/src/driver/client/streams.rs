@@ -42,7 +42,6 @@ impl LanStreams {
         Ok(Self { entrance, event_streams, owner: None, nowhere, split, is_up: false })
     }
 
-    /// Sets the interfaces that lead to the LAN. Loopback is added.
     pub(super) fn set_inside(
         &mut self,
         steering: &mut Steering,
@@ -114,7 +113,6 @@ impl LanStreams {
         }
     }
 
-    /// Called after the node was turned. If streams have events, the next turn follows at once.
     pub(super) fn handle_events(&mut self, driver: &mut Driver<Client>, now: Instant) {
         if let Some((owner, streams)) = driver.node.streams(now)
             && self.owner == Some(owner)

@@ -44,7 +44,6 @@ impl ClientRole {
         }
     }
 
-    /// Applies the server's grant once the filters are in place.
     pub(super) fn use_granted(&mut self, driver: &Driver<Client>) {
         let Some(due) = self.granted.take_due(&self.filters) else { return };
         if let Some(tun) = driver.edge.tun() {

@@ -103,7 +103,6 @@ impl ClientRole {
         tracing::warn!(uplink = uplink.name, event = "uplink-gone", "uplink is gone{rest}");
     }
 
-    /// Starts or updates an uplink, or removes it if it is paused or unusable.
     pub(super) fn use_uplink(
         &mut self,
         driver: &mut Driver<Client>,

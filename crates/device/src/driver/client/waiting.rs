@@ -1,10 +1,6 @@
-//! Actions that wait for nftables tables, which threads put in place.
-//!
-//! ```text
-//! filters, marks ─► uplinks are used
-//! filters ────────► the server's grant (see `granted`), routes of exclusions
-//! all of them ────► the answer to a reload request
-//! ```
+//! Actions that wait for nftables tables, which threads put in place: uplinks wait for filters and
+//! marks, the server's grant and routes of exclusions for filters, the answer to a reload request
+//! for all of them.
 
 use roadweave_config::RouteFields;
 use roadweave_proto::Instant;

@@ -21,7 +21,6 @@ struct Gone {
     name: String,
     at: Instant,
     reason: String,
-    /// Its firewall connections are kept.
     kept: bool,
 }
 
@@ -38,7 +37,6 @@ impl Absent {
         self.0.insert(key, Gone { name, at: now, reason, kept: true });
     }
 
-    /// Clients whose firewall connections are to be removed now; each is returned once.
     pub(super) fn take_long_gone(&mut self, now: Instant) -> Vec<PublicKey> {
         let due = self.0.iter_mut().filter(|(_, gone)| gone.kept && now.since(gone.at) >= KEPT);
         due.map(|(key, gone)| (*key, gone.kept = false).0).collect()

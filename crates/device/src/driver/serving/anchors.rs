@@ -1,17 +1,8 @@
 //! The tenants of a proxy and their anchors, from the file and from the fleet, and where anchors
 //! are.
 //!
-//! ```text
-//! file: start, SIGHUP ─┐
-//! fleet: news ─────────┴─► all, those of the file first ─► node: legs, what each tenant may send
-//!                                                       └► names of anchors
-//!
-//! names ─► a thread for each anchor, few at once ─► addresses ─► the leg tries them in turn
-//!   ▲          10 to 60 s while the leg is away, 60 s to 1 h while it is up │
-//!   └───────────────────────────────────────────────────────────────────────┘
-//! ```
-//!
-//! Anchors are authenticated by key, so a wrong address costs one attempt only.
+//! A thread looks up the names of an anchor: every 10 to 60 s while its leg is away, else every 60
+//! s to 1 h. Anchors are authenticated by key, so a wrong address costs one attempt only.
 
 use std::net::SocketAddr;
 
@@ -26,7 +17,6 @@ use crate::driver::resolver::{Resolver, SYSTEM};
 const NAMES_MAX: usize = 8;
 const SEARCHES_MAX: usize = 8;
 
-/// An anchor's key, and its names or addresses.
 pub(super) type AnchorPlace = (PublicKey, Vec<ServerName>);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,7 +25,6 @@ pub(super) struct TenantRoutes {
     pub(super) places: Vec<AnchorPlace>,
 }
 
-/// Empty at a server or an anchor.
 #[derive(Debug)]
 pub(super) struct Anchors {
     of_file: TenantRoutes,
@@ -75,7 +64,6 @@ impl Anchors {
         self.set_names(now, proxy, &all);
     }
 
-    /// Replaces the anchors. Results for unchanged names are kept.
     fn set_names(&mut self, now: Instant, proxy: &mut Server, anchors: &[AnchorPlace]) {
         let mut wanted: Vec<AnchorPlace> = Vec::new();
         for (key, names) in anchors {

@@ -15,9 +15,7 @@ use crate::fleet::{Fleet, FleetOptions, Members, News, ServerFigures};
 use crate::status::FleetStatus;
 use crate::{DeviceError, Waker};
 
-/// How long a start waits for revocations that were missed.
 const MISSED_MAX: Duration = Duration::from_secs(2);
-/// The period in which clients of a draining server are asked to leave.
 const DRAIN_OVER: Duration = Duration::from_secs(60);
 /// Interval of figures, normally and while they are watched.
 const FIGURES: Duration = Duration::from_secs(10);
@@ -40,7 +38,6 @@ pub(super) struct InFleet {
     /// Whether some of these keys are not members but issuers of members, whose sessions end with
     /// the next table.
     ends_by_table: bool,
-    /// How long a tenant's members may connect without a controller, by tenant.
     offline_max: BTreeMap<String, Duration>,
     offline: BTreeSet<String>,
     pub(super) next_figures: Instant,
@@ -68,7 +65,6 @@ impl InFleet {
         })
     }
 
-    /// Waits a limited time for the controller's current state.
     pub(super) fn wait_in_step(&self) {
         if !self.fleet.wait_in_step(MISSED_MAX) {
             tracing::warn!(
@@ -105,8 +101,7 @@ impl InFleet {
         self.offline = offline;
     }
 
-    /// Reports ended sessions of revoked keys, and figures when due. `is_in_line`: whether the last
-    /// table holds the current members.
+    /// `is_in_line`: whether the last table holds the current members.
     pub(super) fn tell(&mut self, now: Instant, node: &mut impl Serves, is_in_line: bool) {
         self.ends_by_table &= !is_in_line;
         let ends_by_table = self.ends_by_table;
@@ -129,7 +124,6 @@ impl InFleet {
         self.fleet.order(|it| it.figures = Some(figures));
     }
 
-    /// Applies news. Returns whether the members changed, and the anchors if they changed.
     pub(super) fn take_news(
         &mut self,
         node: &mut impl Serves,

@@ -20,7 +20,6 @@ use crate::{
     Routes, Share, Tun,
 };
 
-/// How a server or an anchor sets up its machine.
 #[derive(Clone, Debug)]
 pub(in crate::driver) struct HostOptions {
     pub(in crate::driver) addresses: Vec<IpNet>,
@@ -58,7 +57,6 @@ macro_rules! host_options_of {
 host_options_of!(ServerFile, AnchorFile);
 
 pub(in crate::driver) struct Host {
-    /// Filter options without the destinations and the clients' prefixes.
     filter_options: FilterOptions,
     pub(super) destinations: Destinations,
     pub(super) sources: Sources,
@@ -69,8 +67,7 @@ pub(in crate::driver) struct Host {
 }
 
 impl Host {
-    /// Sets up routes and filters around `tun` for `clients`, and drops privileges. No thread may
-    /// have been started before.
+    /// No thread may have been started before.
     pub(super) fn start(
         instance: &Instance,
         tun: &Tun,
@@ -122,7 +119,6 @@ impl Host {
         self.filters.set(with_clients(&self.filter_options, destinations, leads));
     }
 
-    /// Removes firewall connections of clients that left, in a thread.
     pub(super) fn forget(&self, peers: Arc<Peers>, keys: Vec<PublicKey>) {
         if !keys.is_empty() {
             self.flows.remove(Left { peers, keys });
@@ -130,7 +126,6 @@ impl Host {
     }
 }
 
-/// Routes packets for sockets with clients' addresses to this machine.
 fn take_client_sockets(
     instance: &Instance,
     routes: &mut Routes,

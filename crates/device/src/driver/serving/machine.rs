@@ -10,7 +10,6 @@ use super::super::lead_into;
 use crate::routes::lock;
 use crate::{DeviceError, RouteKeeper, Routes};
 
-/// Routes to networks behind clients.
 pub(in crate::driver) struct Machine {
     routes: Arc<Mutex<Routes>>,
     tun_index: u32,
@@ -18,7 +17,6 @@ pub(in crate::driver) struct Machine {
     pub(super) leads: Leads,
 }
 
-/// The clients' prefixes as filters need them.
 #[derive(Debug, Default)]
 pub(super) struct Leads {
     /// Prefixes beyond the own inner networks, which are routed into the TUN.
@@ -28,8 +26,6 @@ pub(super) struct Leads {
 }
 
 impl Machine {
-    /// Routes the prefixes of `clients` into the device with `tun_index`; `addresses` are the own
-    /// inner networks.
     pub(super) fn start(
         mut routes: Routes,
         tun_index: u32,
@@ -65,7 +61,6 @@ impl Machine {
     }
 }
 
-/// The `prefixes` that no other instance on this machine uses; others are logged.
 fn without_clashes(routes: &mut Routes, prefixes: &[IpNet]) -> Vec<IpNet> {
     let clashes = match routes.find_clashes(prefixes) {
         Ok(clashes) => clashes,
@@ -91,7 +86,6 @@ fn shared(clients: &Peers) -> Vec<IpNet> {
     shared
 }
 
-/// The clients' prefixes outside the own inner networks.
 fn beyond(clients: &Peers, own: &[IpNet]) -> Vec<IpNet> {
     let prefixes = clients.iter().flat_map(|(_, peer)| &peer.addresses);
     let outside = prefixes.filter(|prefix| !own.iter().any(|network| network.contains(*prefix)));

@@ -24,18 +24,15 @@ pub(in crate::driver) trait Serves: Node + EndsStreams {
     /// packets.
     fn replace(&mut self, now: Instant, change: PeersChange) -> Option<Arc<Peers>>;
 
-    /// Replaces an anchor's proxies, as [`Serves::replace`].
     fn replace_proxies(&mut self, _now: Instant, _change: PeersChange) -> Option<Arc<Peers>> {
         None
     }
 
-    /// Blocks these keys and ends their sessions.
     fn revoke(&mut self, now: Instant, keys: Vec<PublicKey>, tables: &Tables);
 
     /// The number of sessions, or of attached clients.
     fn sessions(&self) -> usize;
 
-    /// Whether all sessions affected by earlier changes have ended.
     fn is_settled(&self) -> bool {
         true
     }
@@ -55,12 +52,10 @@ pub(in crate::driver) trait Serves: Node + EndsStreams {
 
     fn undrain(&mut self, _reason: DrainReason) {}
 
-    /// The server that may be a proxy, with legs to anchors.
     fn proxy(&mut self) -> Option<&mut Server> {
         None
     }
 
-    /// What answers requests of the local socket.
     fn governed(&mut self) -> Option<&mut dyn Governed> {
         None
     }
@@ -117,7 +112,6 @@ impl Serves for Anchor {
         Some(self.replace_proxies(now, change))
     }
 
-    /// Ends bindings of devices and legs of proxies.
     fn revoke(&mut self, now: Instant, keys: Vec<PublicKey>, tables: &Tables) {
         tables.for_each(|table| table.revoke(keys.iter().copied()));
         self.on_time_of_day(now);
@@ -135,7 +129,6 @@ pub(in crate::driver) struct LearnedFile {
 }
 
 impl LearnedFile {
-    /// Restores in `kept` what the instance `name` wrote in an earlier run.
     pub(in crate::driver) fn restore(directory: &Path, name: &str, kept: Kept) -> Self {
         let mut file: StateFile = StateFile::new(directory, name);
         kept.restore(file.read());

@@ -1,8 +1,6 @@
-//! Limits the log of clients that join and leave.
-//!
-//! A client may join and leave endlessly, for example two boxes with one key. Each client has a
-//! burst of lines, then one in an interval; suppressed lines are counted. All clients together have
-//! a limit as well.
+//! Limits the log of clients that join and leave, as two boxes with one key do endlessly. Each
+//! client has a burst of lines, then one in an interval, and all clients together have a limit.
+//! Suppressed lines are counted.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -35,8 +33,6 @@ impl PresenceLog {
         may
     }
 
-    /// Returns the name of a client with suppressed lines that may be logged now, and their number.
-    /// Forgets clients with nothing to log.
     pub(super) fn poll_suppressed(&mut self, now: Instant) -> Option<(String, u64)> {
         self.clients.retain(|_, client| client.suppressed > 0 || client.lines.full_at() > now);
         let mut clients = self.clients.values_mut().filter(|client| client.suppressed > 0);
@@ -46,7 +42,6 @@ impl PresenceLog {
     }
 }
 
-/// A burst of lines, then one in each interval.
 struct LineLimit {
     burst: u32,
     interval: Duration,
@@ -73,7 +68,6 @@ mod tests {
         Identity::from_seed([seed; 32]).public_key()
     }
 
-    /// Logged lines and suppressed events if each millisecond one client joins or leaves in turn.
     fn lines(clients: u8, seconds: u64) -> (u64, u64) {
         let keys: Vec<PublicKey> = (0..clients).map(key).collect();
         let (mut presence_log, mut lines, mut suppressed) = (PresenceLog::default(), 0, 0);

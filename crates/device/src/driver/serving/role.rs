@@ -22,7 +22,6 @@ use crate::{
     Clock, Event, Instance, InstanceLock, Signals, Tun, TunOptions, UplinkSocket, Waker, cleanup,
 };
 
-/// What differs between the roles that accept peers.
 pub(in crate::driver) trait Egress {
     type Node: Serves;
 
@@ -42,25 +41,21 @@ pub(in crate::driver) trait Egress {
         None
     }
 
-    /// Called before a turn reads anything. `is_second`: once a second.
+    /// `is_second`: once a second.
     fn before_packets(&mut self, node: &mut Self::Node, now: Instant, is_second: bool);
 
     fn on_wake(&mut self, _node: &mut Self::Node, _destinations: Destinations) {}
 
-    /// Logs the node's events.
     fn tell_events(&mut self, node: &mut Self::Node, now: Instant, serving: &mut Serving);
 
-    /// As [`Role::is_over`].
     fn is_over(&self) -> bool {
         false
     }
 
-    /// As [`Role::take_turns`].
     fn take_turns(&self, _node: &Self::Node) -> bool {
         true
     }
 
-    /// As [`Role::in_a_line`].
     fn in_a_line(&self, node: &Self::Node) -> String {
         format!("sessions: {}", node.sessions())
     }
@@ -69,7 +64,6 @@ pub(in crate::driver) trait Egress {
     /// fleet.
     fn status(&self, driver: &Driver<Self::Node>, with_sessions: bool) -> Status;
 
-    /// Says goodbye to the peers.
     fn close(&mut self, driver: &mut Driver<Self::Node>, serving: &mut Serving);
 
     fn write_last(&mut self, node: &mut Self::Node);
@@ -86,7 +80,6 @@ pub(in crate::driver) struct ServingRole<E> {
 
 /// What is opened before the node, in the order in which it is dropped.
 pub(in crate::driver) struct Ground {
-    /// Settings of the far ends of streams; `None` if no streams are taken.
     pub(in crate::driver) far_ends: Option<ExitSettings>,
     host: Option<(Host, Machine)>,
     pub(in crate::driver) tuns: Vec<Tun>,
@@ -173,7 +166,6 @@ impl Ground {
         Ok(ground)
     }
 
-    /// Starts the role. `name` is its name in log lines.
     pub(in crate::driver) fn start<E: Egress>(
         self,
         name: &'static str,
@@ -202,7 +194,6 @@ impl Ground {
 
 pub(in crate::driver) type Served<E> = Running<<E as Egress>::Node, ServingRole<E>>;
 
-/// Runs until SIGINT or SIGTERM, and stops in order.
 pub(in crate::driver) fn run<E: Egress>(mut served: Served<E>) -> Result<(), DriverError> {
     served.run()?;
     served.role.stop(&mut served.driver);

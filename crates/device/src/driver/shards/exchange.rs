@@ -1,9 +1,5 @@
-//! Which shard has which client, and what shards hand over to each other.
-//!
-//! ```text
-//! shard 0 ─► stray ─► whose is it? ─► inbox of shard 1 ─► shard 1 is woken
-//! shard 1: a client joined ─► it was with shard 0 ─► inbox of shard 0: its session ends there
-//! ```
+//! Which shard has which client, and what shards hand over to each other: stray packets, and the
+//! keys of clients whose session here a newer one at another shard replaces.
 //!
 //! The newest session of a key is the one that was recorded here last, which orders sessions of all
 //! shards. A shard that has a newer session when it reads of a replacement keeps its session.

@@ -8,7 +8,6 @@ thread_local! {
     static LAST: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Keeps panic messages of this thread; other threads print theirs as usual.
 pub(super) fn keep_for_this_thread() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
@@ -27,7 +26,6 @@ pub(super) fn keep_for_this_thread() {
     LAST.set(Some(String::new()));
 }
 
-/// The last message of this thread, in one line of at most [`SAID_MAX`] characters.
 pub(super) fn take_last() -> String {
     let said = LAST.with_borrow_mut(|last| last.as_mut().map(std::mem::take));
     let said = said.unwrap_or_default();

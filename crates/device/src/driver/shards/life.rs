@@ -1,12 +1,5 @@
 //! Runs one shard, and restarts it after panics.
 //!
-//! ```text
-//! thread ─► life: server, loop ─ asked to end ──► goodbyes ─► the thread ends
-//!             ▲      │ panic                └ error of the system: the program ends
-//!             │      ▼
-//!             └─ one line, a pause if it is not the first time
-//! ```
-//!
 //! A panic ends the sessions of its shard only. The slot keeps socket and device queue open, so
 //! that packets of other shards are still routed correctly. Packets that arrive meanwhile wait for
 //! the restarted server, which answers former clients by stateless resets (RFC 9000 section 10.3).
@@ -33,13 +26,11 @@ use crate::threads::lock;
 
 /// A shard that ran for so long before it failed restarts at once.
 const GOOD_LIFE: Duration = Duration::from_secs(10);
-/// Pause after the second failure in a row; it doubles with each further one.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 /// Longest pause. It is short because clients reconnect, and packets wait in the device queue.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 impl ShardSlot {
-    /// Runs the shard, and restarts it after each panic, until all shards end.
     pub(super) fn occupy(self: Arc<Self>, orders: Receiver<Order>) {
         faults::keep_for_this_thread();
         let mut in_a_row = 0;

@@ -19,7 +19,6 @@ use crate::streams::{ExitEnd, ExitSettings};
 use crate::threads::lock;
 use crate::{Clock, Tun, UplinkSocket, Waker};
 
-/// Work for a shard between two turns.
 pub(super) type Order = Box<dyn FnOnce(&mut Driver<Server>) + Send>;
 
 pub(super) struct Common {
@@ -136,7 +135,6 @@ impl ShardSlot {
         counters
     }
 
-    /// Adds the counters of the failed run, and the drops `lost` with it, to those of ended runs.
     pub(super) fn on_failed(&self, lost: &DropCounters) {
         self.lives.store(false, Ordering::Release);
         self.failures.fetch_add(1, Ordering::Relaxed);

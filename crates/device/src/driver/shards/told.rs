@@ -70,14 +70,12 @@ pub(super) struct Gathered {
 }
 
 impl Gathered {
-    /// Starts with the refusals that all shards recorded together.
     pub(super) fn of_all(refusals: BTreeMap<&'static str, u64>) -> Self {
         let refusals = refusals.into_iter().map(|(kind, count)| (kind.to_owned(), count));
         let counters = Counters { refusals: refusals.collect(), ..Counters::default() };
         Self { counters, ..Self::default() }
     }
 
-    /// Adds the status of a shard, `None` if it did not answer, and `before`, its earlier counters.
     pub(super) fn add(&mut self, told: Option<Told>, before: &Counters, shard: ShardStatus) {
         self.counters.merge(before);
         let runs = told.is_some();

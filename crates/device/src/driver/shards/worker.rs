@@ -22,12 +22,9 @@ use crate::status::Status;
 use crate::streams::Exit;
 use crate::threads::lock;
 
-/// Interval of checking keys for expiry, and of recording counters.
 const SECOND: Duration = Duration::from_secs(1);
-/// Limit of orders in one turn, so that a flood does not delay packets.
 const ORDERS_AT_ONCE: usize = 16;
 
-/// One run of a shard.
 pub(super) struct Worker<'a> {
     pub(super) slot: &'a Arc<ShardSlot>,
     pub(super) orders: &'a Receiver<Order>,
@@ -64,7 +61,6 @@ impl Worker<'_> {
         }
     }
 
-    /// Records joins and leaves, and passes events to the log.
     fn note_events(&mut self, driver: &mut Driver<Server>) {
         let (number, common) = (self.slot.number, &self.slot.common);
         let mut has_told = false;
@@ -109,7 +105,6 @@ impl Role<Server> for Worker<'_> {
         self.far_end.iter_mut().for_each(|far_end| far_end.on_ready(event));
     }
 
-    /// The controlling loop logs the pause.
     fn on_pause(&mut self, _: &mut Driver<Server>, _: Instant, _: &Pause, _: u64) {
         self.next_second = Instant::ZERO;
     }

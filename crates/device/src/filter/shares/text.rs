@@ -10,8 +10,7 @@ use super::super::chain::{Chain, begin, count_and_drop, counter, counter_from, e
 use super::super::ruleset::{self, inside_sets, matches_inside, of_family};
 use super::{COUNTED, From, Limits};
 
-/// The text of the table, and its number of rules. With `before`, the limits of the installed
-/// table, its dynamic sets and objects are kept.
+/// With `before`, the limits of the installed table, its dynamic sets and objects are kept.
 pub(super) fn text(
     table: &str,
     limits: &Limits,
@@ -141,7 +140,6 @@ fn chains(limits: &Limits) -> Vec<Chain> {
     chains
 }
 
-/// Judges the first packet of a connection by the rules `before`, then by the counts of `chain`.
 fn begun(limits: &Limits, before: impl IntoIterator<Item = String>, chain: &str) -> Vec<String> {
     let mut rules = vec![
         // All packets of a one-way flow are "new"; only the first is not confirmed.
@@ -224,7 +222,6 @@ fn account(
     rules
 }
 
-/// The match and the key of each kind of source: the longest prefix, else the address.
 fn sources(limits: &Limits, ipv4: bool, side: &str) -> Vec<(String, String)> {
     let address = format!("{} {side}", family(ipv4));
     if let From::Inside(_) = &limits.from {
@@ -240,7 +237,6 @@ fn sources(limits: &Limits, ipv4: bool, side: &str) -> Vec<(String, String)> {
     prefixes.chain([(String::new(), address.clone())]).collect()
 }
 
-/// The element of a source that counts a connection, by ports and the `far` address.
 fn part(ipv4: bool, far: &str) -> String {
     format!("jhash {} {far} . th sport . th dport mod {PARTS}", family(ipv4))
 }

@@ -104,7 +104,6 @@ fn openwrt_networks<'a>(devices: &'a str, interface: &'a str) -> Vec<&'a str> {
     networks
 }
 
-/// Parses an address with optional port, interface (`%`) and server name (`#`).
 fn server(text: &str) -> Option<(IpAddr, u16)> {
     let text = text.split('#').next()?;
     let (address, rest) = text.split_once('%').unwrap_or((text, ""));

@@ -1,11 +1,6 @@
 //! Hints for encoders of the LAN: `GET /v1/encoder`, answered by an event stream (WHATWG HTML,
-//! section 9.2), to which a thread of its own writes ([`EventStreams`]).
-//!
-//! ```text
-//! GET /v1/encoder?interval_ms=20 ─► data: {"lanes":{"real-time":{"frame_bytes":41280,...}}}
-//! ```
-//!
-//! Pages of other origins are refused unless `streams.origins` names them.
+//! section 9.2), to which a thread of its own writes ([`EventStreams`]). Pages of other origins are
+//! refused unless `streams.origins` names them.
 
 use std::io::Write as _;
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};

@@ -1,11 +1,5 @@
-//! Requests for other hosts in plain HTTP: `GET http://host/path` (RFC 9112 section 3.2.2).
-//!
-//! ```text
-//! application ─ request ─► box ─ the same, to the host alone, the last of its connection ─► host
-//! application ◄───────────────────────── answer, as it comes ─────────────────────────────── host
-//! ```
-//!
-//! With one request for each connection, bytes for one host cannot reach another.
+//! Requests for other hosts in plain HTTP: `GET http://host/path` (RFC 9112 section 3.2.2). With
+//! one request for each connection, bytes for one host cannot reach another.
 
 use httparse::Header;
 use roadweave_proto::wire::Destination;
@@ -33,7 +27,6 @@ const OF_CONNECTION: [&str; 9] = [
     "Upgrade",
 ];
 
-/// Rewrites a request for its host; the error is a status with a line of text.
 pub(super) fn forward(
     request: &httparse::Request<'_, '_>,
     target: &str,

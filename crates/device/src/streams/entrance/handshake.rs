@@ -28,7 +28,7 @@ pub(super) struct Handshake {
     is_greeted: bool,
 }
 
-/// A parsed request; `length` is its size in bytes, or that of its head.
+/// `length`: its size in bytes, or that of its head.
 #[derive(Debug, PartialEq)]
 pub(super) enum Asked {
     /// The message is incomplete.
@@ -115,7 +115,6 @@ impl Dialect {
     }
 }
 
-/// The reply of SOCKS, and the status of HTTP.
 fn refusal(code: ResetCode) -> (SocksReply, u16) {
     match code {
         ResetCode::Refused => (SocksReply::ConnectionRefused, 502),

@@ -120,7 +120,6 @@ impl Entrance {
         }
     }
 
-    /// Reads the request. An incomplete message stays in the socket.
     fn ask(&mut self, now: Instant, number: Number, streams: &mut Streams, asking: Asking) -> Next {
         let Asking { mut socket, mut handshake, closing } = asking;
         loop {

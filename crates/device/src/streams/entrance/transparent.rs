@@ -1,11 +1,6 @@
 //! Transparent connections: the kernel redirects them (TPROXY, `filter::split`), and their local
 //! address here is their original destination.
 //!
-//! ```text
-//! SYN ─ TPROXY ─► listener, if its socket is transparent ─► accept ─► stream to the local address
-//!                    └─ is it not: the SYN goes on as a packet
-//! ```
-//!
 //! The listener's option `IP_TRANSPARENT` is the switch: it takes one system call, applies from the
 //! next SYN, ends with the program, and leaves accepted connections alone. Listeners are bound to
 //! loopback addresses, which other machines cannot reach.

@@ -1,10 +1,5 @@
-//! The attempts to connect to a host that has several addresses (RFC 8305, "happy eyeballs").
-//!
-//! ```text
-//! address ─► connect ─┬─ connected: the others are dropped
-//!    ▲  250 ms, or    ├─ refused, unreachable
-//!    └─ at once ◄─────┘
-//! ```
+//! The attempts to connect to a host that has several addresses (RFC 8305, "happy eyeballs"): the
+//! next begins after 250 ms, or at once after a failure; the first to connect ends the others.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,7 +15,6 @@ use crate::poll::{Poller, Token};
 /// "Connection Attempt Delay", RFC 8305 section 5.
 const DELAY: Duration = Duration::from_millis(250);
 
-/// Concurrent attempts; each takes a descriptor.
 pub(super) const AT_ONCE: usize = 2;
 
 pub(super) enum Outcome {
@@ -51,8 +45,8 @@ impl Attempts {
         (!self.addresses.is_empty() && self.sockets.len() < AT_ONCE).then_some(self.next)
     }
 
-    /// Checks the attempts and begins the next when it is due. `source` gives the source address
-    /// (`None`: this machine's own), or the error if the destination is not allowed any more.
+    /// `source` gives the source address (`None`: this machine's own), or the error if the
+    /// destination is not allowed any more.
     pub(super) fn advance(
         &mut self,
         now: Instant,

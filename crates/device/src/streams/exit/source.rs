@@ -1,9 +1,4 @@
-//! The source address of a connection: the client's own, as for its packets.
-//!
-//! ```text
-//! client's address, port 10240 to 32767 ─ bind (IP_TRANSPARENT) ─► connect ─► source NAT as ever
-//! ```
-//!
+//! The source address of a connection: the client's own (IP_TRANSPARENT), as for its packets.
 //! Answers reach the socket by a mark and local routes (see `filter::sockets`).
 
 use std::io;
