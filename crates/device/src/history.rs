@@ -146,10 +146,11 @@ impl History {
         before: Option<&Status>,
         seconds: Option<f64>,
     ) {
-        let was_up = before.is_some_and(
-            |it| matches!(&it.role, RoleStatus::Client(before) if !before.sessions.is_empty()),
-        );
-        match (before.is_some() && was_up, client.sessions.first()) {
+        let was = before.and_then(|before| match &before.role {
+            RoleStatus::Client(was) => Some(was),
+            _ => None,
+        });
+        match (was.is_some_and(|was| !was.sessions.is_empty()), client.sessions.first()) {
             (true, None) => {
                 let why = client.no_session.clone().unwrap_or_default();
                 self.tell(now, format!("the session is over: {why}"));
@@ -157,19 +158,7 @@ impl History {
             (false, Some(session)) => self.tell(now, format!("session with {}", session.peer)),
             _ => {}
         }
-        let counts = |client: &ClientStatus| {
-            let mut counts = BTreeMap::<String, [u64; 2]>::new();
-            for path in client.paths() {
-                let count = counts.entry(path.uplink.clone().unwrap_or_default()).or_default();
-                *count = sum(*count, path.counters.bytes());
-            }
-            counts
-        };
-        let old = match before.map(|before| &before.role) {
-            Some(RoleStatus::Client(before)) => counts(before),
-            _ => BTreeMap::new(),
-        };
-        let new = counts(client);
+        let (old, new) = (was.map(bytes_over).unwrap_or_default(), bytes_over(client));
         let names = client.uplinks.iter().map(|uplink| uplink.name.clone());
         let known: Vec<String> = names.chain(client.paused.iter().cloned()).collect();
         let mut events = Vec::new();
@@ -273,6 +262,15 @@ fn bytes_of(sessions: &[SessionStatus]) -> BTreeMap<String, [u64; 2]> {
         (session.public_key.clone(), bytes.fold([0; 2], sum))
     };
     sessions.iter().map(of).collect()
+}
+
+fn bytes_over(client: &ClientStatus) -> BTreeMap<String, [u64; 2]> {
+    let mut bytes = BTreeMap::<String, [u64; 2]>::new();
+    for path in client.paths() {
+        let of_uplink = bytes.entry(path.uplink.clone().unwrap_or_default()).or_default();
+        *of_uplink = sum(*of_uplink, path.counters.bytes());
+    }
+    bytes
 }
 
 fn sum(one: [u64; 2], other: [u64; 2]) -> [u64; 2] {

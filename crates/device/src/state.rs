@@ -35,8 +35,10 @@ pub trait Kept: Clone + Default + PartialEq + Send + Sync + 'static {
     /// The file's name after that of the instance.
     const NAME: &'static str;
 
+    /// Encodes the state as text.
     fn encode(&self) -> io::Result<String>;
 
+    /// Decodes the state from text.
     fn decode(text: &str) -> io::Result<Self>;
 }
 

@@ -16,7 +16,7 @@ mod source;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -407,8 +407,7 @@ impl Exit {
     ) {
         let token = self.connections.token(number);
         let Some(connection) = self.connections.get_mut(number) else { return };
-        let (owner, id, until) = (connection.owner, connection.stream, connection.until);
-        let account = connection.account;
+        let (owner, until) = (connection.owner, connection.until);
         let ExitSettings { rules, sources, .. } = &self.settings;
         let source = |to: SocketAddr| match rules.allow(to, |address| clients.is_of_client(address))
         {
@@ -429,22 +428,7 @@ impl Exit {
                         connection.state = Some(State::Connecting(attempts));
                         self.connections.set_deadline(number, Some(next));
                     }
-                    Outcome::Connected(socket) => {
-                        let accepted = clients.streams(owner).map(|all| all.accept(now, id));
-                        if !matches!(accepted, Some(Ok(()))) {
-                            return self.break_off(number, ExitEnd::Reset);
-                        }
-                        let hearing = connection.is_http.then(Hearing::of_host);
-                        let splice = Splice::new(socket, id, connection.closing);
-                        let mut splice = splice.heard_by(hearing);
-                        if connection.finished {
-                            splice.on_stream_finished();
-                        }
-                        connection.state = Some(State::Joined(splice));
-                        self.connections.set_deadline(number, None);
-                        self.on_settled(account);
-                        self.connections.wake(number);
-                    }
+                    Outcome::Connected(socket) => self.join(now, number, socket, clients),
                 }
             }
             State::Joined(mut splice) => {
@@ -453,18 +437,11 @@ impl Exit {
                     return self.break_off(number, ExitEnd::Reset);
                 };
                 match splice.turn(now, streams, &mut self.scratch, &mut self.heard) {
-                    Turn::Over(over) => {
-                        if matches!(over, Over::Reset(_)) {
-                            break_off(&splice.socket);
-                        }
-                        self.end(
-                            number,
-                            match over {
-                                Over::Closed => ExitEnd::Closed,
-                                Over::Aborted => ExitEnd::Aborted,
-                                Over::Reset(code) => ExitEnd::of_reset(code),
-                            },
-                        );
+                    Turn::Over(Over::Closed) => self.end(number, ExitEnd::Closed),
+                    Turn::Over(Over::Aborted) => self.end(number, ExitEnd::Aborted),
+                    Turn::Over(Over::Reset(code)) => {
+                        break_off(&splice.socket);
+                        self.end(number, ExitEnd::of_reset(code));
                     }
                     Turn::More => {
                         connection.state = Some(State::Joined(splice));
@@ -474,6 +451,30 @@ impl Exit {
                 }
             }
         }
+    }
+
+    fn join(
+        &mut self,
+        now: Instant,
+        number: Number,
+        socket: TcpStream,
+        clients: &mut impl EndsStreams,
+    ) {
+        let Some(connection) = self.connections.get_mut(number) else { return };
+        let (account, id) = (connection.account, connection.stream);
+        let accepted = clients.streams(connection.owner).map(|all| all.accept(now, id));
+        if !matches!(accepted, Some(Ok(()))) {
+            return self.break_off(number, ExitEnd::Reset);
+        }
+        let hearing = connection.is_http.then(Hearing::of_host);
+        let mut splice = Splice::new(socket, id, connection.closing).heard_by(hearing);
+        if connection.finished {
+            splice.on_stream_finished();
+        }
+        connection.state = Some(State::Joined(splice));
+        self.connections.set_deadline(number, None);
+        self.on_settled(account);
+        self.connections.wake(number);
     }
 
     fn fail(
