@@ -52,7 +52,7 @@ impl ClientFilters {
         Ok(Self { keeper, options, awaited: 0 })
     }
 
-    /// No uplink is used before.
+    /// Whether packets from uplinks are filtered; no uplink is used before.
     pub(super) fn hold(&self) -> bool {
         self.keeper.hold()
     }

@@ -278,7 +278,7 @@ impl Serving {
     }
 }
 
-/// It does not end the daemon, since the next call may succeed.
+/// A failure does not end the daemon, since the next call may succeed.
 pub(super) fn tell_failed(limiter: &mut RepeatLimiter, now: Instant, error: &std::io::Error) {
     if limiter.admit(now, 0, "") {
         tracing::error!(%error, "cannot receive from the network; trying again");

@@ -149,7 +149,8 @@ impl Steering {
         self.tell_resolvers();
     }
 
-    /// They may be asked outside the tunnel, or be unreachable through it.
+    /// Resolvers in uplinks' networks may be asked outside the tunnel, or not be reachable through
+    /// it.
     fn tell_resolvers(&mut self) {
         let resolvers = match self.dns.servers() {
             [] => nameservers(Path::new("/etc/resolv.conf")),

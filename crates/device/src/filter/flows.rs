@@ -34,7 +34,7 @@ impl Left {
 }
 
 impl FlowRemover {
-    /// For connections in the zone of `apart`, or in the default zone.
+    /// Removes connections in the zone of `apart`, or in the default zone.
     pub(crate) fn start(apart: Option<Apart>) -> Result<Self, DeviceError> {
         let (sender, requests) = channel();
         let zone = apart.map_or(0, Apart::zone);

@@ -20,8 +20,8 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// In portions for one message each; `processor`: the time so far. The first call only sets the
-    /// base.
+    /// Returns portions for one message each; `processor`: the time so far. The first call only
+    /// sets the base.
     pub(super) fn samples(
         &mut self,
         now: Instant,

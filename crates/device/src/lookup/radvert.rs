@@ -1,5 +1,5 @@
-//! Router advertisements that the kernel leaves to programs (`RTM_NEWNDUSEROPT`): name servers (RFC
-//! 8106) and the NAT64 prefix (RFC 8781).
+//! Router advertisements that the kernel leaves to programs: name servers (RFC 8106) and the NAT64
+//! prefix (RFC 8781).
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

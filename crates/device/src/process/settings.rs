@@ -90,8 +90,8 @@ impl Instance {
         Ok(original.unwrap_or(current))
     }
 
-    /// Last first, except those that another program changed since, whose interface is gone, or
-    /// that another instance needs. Returns keys that the kernel refused; they stay noted.
+    /// Restores the last first, except those that another program changed since, whose interface is
+    /// gone, or that another instance needs. Returns keys that the kernel refused; they stay noted.
     pub(crate) fn restore(&self, mine: impl Fn(&str) -> bool) -> Vec<String> {
         let mut turn = take_turn();
         let here = namespace();

@@ -23,7 +23,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// In the network namespace of the calling thread.
+    /// Starts in the network namespace of the calling thread.
     pub(super) fn start(
         name: &str,
         what: &'static str,
