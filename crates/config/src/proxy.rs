@@ -1,8 +1,9 @@
 //! `proxy.toml`.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use ipnet::IpNet;
 use roadweave_identity::PublicKey;
 use roadweave_proto::ServerName;
 use roadweave_tunnel::{ProxyConfig, ProxyTenant, TENANTS_MAX};
@@ -18,7 +19,7 @@ use crate::speedtest::SpeedtestFields;
 use crate::streams::ProxyStreams;
 use crate::transport::TransportFields;
 use crate::tun::TunName;
-use crate::values::{MtuBytes, RateMbps, addresses, listen, state_directory};
+use crate::values::{MtuBytes, RateMbps, gateways, listen, state_directory};
 use crate::{Fault, Validate};
 
 /// The proxy's configuration file.
@@ -77,9 +78,9 @@ pub struct ProxyTenantFields {
     pub name: String,
     /// Its anchor.
     pub anchor: AnchorFields,
-    /// The anchor's own inner addresses.
-    #[serde(default, deserialize_with = "addresses")]
-    pub gateways: Vec<IpAddr>,
+    /// The anchor's own inner addresses, with or without the length of the clients' network.
+    #[serde(default, deserialize_with = "gateways")]
+    pub gateways: Vec<IpNet>,
     /// The maximum rate of all its clients together, for each direction, Mbit/s.
     pub rate_limit_mbps: Option<RateMbps>,
 }

@@ -163,6 +163,14 @@ pub fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpAdd
     texts.iter().map(|text| parsed(text, what)).collect()
 }
 
+/// Addresses with or without a length.
+pub fn gateways<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D::Error> {
+    let what = "address; write one as \"10.77.0.1/16\" or \"fd77::1\"";
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    let read = |text: &String| text.parse().map(IpAddr::into).or_else(|_| parsed(text, what));
+    texts.iter().map(read).collect()
+}
+
 pub fn listen<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     let what = "address to listen on; \
                 write \"[::]:4433\" for all, or \"192.0.2.1:4433\" for one";

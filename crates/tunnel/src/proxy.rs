@@ -14,11 +14,12 @@ mod leg;
 mod relay;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use ipnet::IpNet;
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_proto::wire::{Binding, Detached, StreamsOffer, TenantAnchor};
 use roadweave_proto::{DropCounters, Instant, Rate, UplinkId};
@@ -53,8 +54,8 @@ pub struct ProxyTenant {
     pub anchor: PublicKey,
     /// The addresses of its anchor, tried in turn.
     pub addresses: Vec<SocketAddr>,
-    /// The anchor's own inner addresses.
-    pub gateways: Vec<IpAddr>,
+    /// The anchor's own inner addresses, with the length of the clients' network if it is known.
+    pub gateways: Vec<IpNet>,
     /// What all its clients together may send at this proxy, and receive.
     pub rate_limit: Option<Rate>,
 }
@@ -84,7 +85,7 @@ pub(crate) enum LegEvent {
 struct Tenant {
     name: String,
     leg: usize,
-    gateways: Vec<IpAddr>,
+    gateways: Vec<IpNet>,
 }
 
 #[derive(Debug)]
@@ -142,7 +143,7 @@ impl Legs {
         &self,
         now: Instant,
         tenant: &str,
-    ) -> Result<(TenantAnchor, Vec<IpAddr>), &'static str> {
+    ) -> Result<(TenantAnchor, &[IpNet]), &'static str> {
         let id = self.by_name.get(tenant).ok_or("this proxy does not serve the client's tenant")?;
         let tenant = &self.tenants[usize::from(id.0)];
         let leg = &self.legs[tenant.leg];
@@ -150,7 +151,7 @@ impl Legs {
             return Err("the tenant's anchor cannot be reached from this proxy");
         }
         let anchor = TenantAnchor { tenant: tenant.name.clone(), key: *leg.anchor.as_bytes() };
-        Ok((anchor, tenant.gateways.clone()))
+        Ok((anchor, &tenant.gateways))
     }
 
     pub(crate) fn handle_packet(&mut self, now: Instant, meta: &RecvMeta, payload: &[u8]) {

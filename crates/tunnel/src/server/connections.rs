@@ -211,12 +211,14 @@ impl Server {
                 return false;
             }
         };
+        let networks = self.networks_of(&peer, gateways);
+        let gateways = gateways.iter().map(IpNet::addr).collect();
         let streams = self.agree_on_streams(id, hello.streams);
         let relays = self.agree_to_relay(id, hello);
         let welcome = Control::Welcome(Welcome {
             addresses: peer.addresses.clone(),
             gateways,
-            networks: self.networks_of(&peer),
+            networks,
             mtu: self.config.mtu,
             anchor,
             streams,
@@ -230,9 +232,9 @@ impl Server {
         true
     }
 
-    fn networks_of(&self, peer: &Peer) -> Vec<IpNet> {
+    fn networks_of(&self, peer: &Peer, gateways: &[IpNet]) -> Vec<IpNet> {
         let is_network = |net: &&IpNet| net.prefix_len() < net.max_prefix_len();
-        let own = self.config.gateways.iter().filter(is_network).map(IpNet::trunc);
+        let own = gateways.iter().filter(is_network).map(IpNet::trunc);
         let peers = self.peers.peers();
         let others = peers.behind().filter(|(tenant, network)| {
             *tenant == peer.tenant && !peer.addresses.iter().any(|own| own.trunc() == *network)

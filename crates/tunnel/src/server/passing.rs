@@ -4,7 +4,7 @@
 //! hello ─► is the tenant's anchor reached? ─► welcome, with the anchor ─► binding ─► attachment
 //! ```
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use ipnet::IpNet;
 use roadweave_identity::PublicKey;
@@ -54,9 +54,9 @@ impl Server {
         &self,
         now: Instant,
         peer: &Peer,
-    ) -> Result<(Option<TenantAnchor>, Vec<IpAddr>), &'static str> {
+    ) -> Result<(Option<TenantAnchor>, &[IpNet]), &'static str> {
         match &self.legs {
-            None => Ok((None, self.config.gateways.iter().map(IpNet::addr).collect())),
+            None => Ok((None, &self.config.gateways)),
             Some(legs) => {
                 let (anchor, gateways) = legs.anchor_of(now, &peer.tenant)?;
                 Ok((Some(anchor), gateways))

@@ -56,7 +56,7 @@ impl Visit {
                     name: name.into(),
                     anchor: identity(3).public_key(),
                     addresses: vec![SocketAddr::from(([203, 0, 113, 1], 4434))],
-                    gateways: Vec::new(),
+                    gateways: vec!["10.77.0.1/16".parse().unwrap()],
                     rate_limit: None,
                 };
                 let proxy = ProxyConfig { tenants: vec![tenant], leg_rate: None };
@@ -162,6 +162,15 @@ fn who_stands_by_is_let_go_when_its_configuration_changes() {
     visit.server.replace_peers(Peers::after(&former, changed));
     visit.run(20);
     assert!(visit.is_closed && visit.server.standbys() == 0);
+}
+
+#[test]
+fn a_proxy_names_the_inner_network_of_its_tenant() {
+    let mut visit = Visit::new(Some("acme"));
+    visit.say(Role::Standby);
+    let [Control::Welcome(welcome)] = &visit.said[..] else { panic!("{:?}", visit.said) };
+    assert_eq!(welcome.gateways, [IpAddr::from([10, 77, 0, 1])]);
+    assert_eq!(welcome.networks, ["10.77.0.0/16".parse().unwrap()]);
 }
 
 #[test]

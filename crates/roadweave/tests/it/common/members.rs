@@ -27,7 +27,7 @@ pub fn proxy(name: &str, number: u8) -> String {
 pub fn tenant(name: &str, anchor: u8, address: &str) -> String {
     let key = public(anchor);
     format!(
-        "[[tenants]]\nname = \"{name}\"\ngateways = [\"10.77.0.1\"]\n\
+        "[[tenants]]\nname = \"{name}\"\ngateways = [\"10.77.0.1/16\"]\n\
          anchor = {{ public_key = \"{key}\", addresses = [\"{address}\"] }}\n"
     )
 }

@@ -93,7 +93,7 @@ impl Config {
             name: tenant_name(tenant),
             anchor: key(NodeId::Anchor),
             addresses: vec![anchor_address()],
-            gateways: vec![IpAddr::from(GATEWAY)],
+            gateways: vec![IpAddr::from(GATEWAY).into()],
             rate_limit: None,
         };
         (0..self.tenants).map(tenant).collect()
