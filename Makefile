@@ -112,6 +112,7 @@ bench: packages
 	$(CARGO) bench --quiet --bench datagrams --bench select --bench session
 	$(BUILD) --release
 	$(TARGET)/release/roadweave bench tunnel
+	$(TARGET)/release/roadweave bench router
 
 # A local fleet with two boxes and video, whose controller and a proxy die: docs/proxy.md.
 fleet: packages

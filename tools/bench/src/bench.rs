@@ -5,6 +5,7 @@ mod boringtun;
 mod echo;
 mod iperf;
 mod results;
+mod router;
 mod tunnel;
 
 pub use self::echo::EchoArgs;
@@ -19,12 +20,14 @@ pub struct BenchArgs {
 #[derive(Debug, clap::Subcommand)]
 enum What {
     Tunnel(tunnel::TunnelArgs),
+    Router(router::RouterArgs),
 }
 
 impl BenchArgs {
     pub fn run(&self) -> anyhow::Result<()> {
         match &self.what {
             What::Tunnel(args) => args.run(),
+            What::Router(args) => args.run(),
         }
     }
 }

@@ -8,6 +8,7 @@
 
 pub mod clock;
 pub mod daemon;
+pub mod router;
 pub mod sockets;
 pub mod tunnel;
 pub mod usage;

@@ -62,10 +62,7 @@ impl TunnelArgs {
         let bench = Bench::build(self.seconds)?;
         match &self.against.against {
             Some(program) => self.compare(program, &bench, strategy),
-            None => {
-                let results = bench.run(strategy)?;
-                if self.json { out::json(&results) } else { Ok(out::line(results.render())?) }
-            }
+            None => present(&bench.run(strategy)?, self.json),
         }
     }
 
@@ -77,10 +74,14 @@ impl TunnelArgs {
     }
 }
 
+pub(super) fn present(results: &Results, json: bool) -> anyhow::Result<()> {
+    if json { out::json(results) } else { Ok(out::line(results.render())?) }
+}
+
 pub(super) struct Bench {
     client: NetNs,
     server: NetNs,
-    directory: PathBuf,
+    pub(super) directory: PathBuf,
     program: PathBuf,
     product: PathBuf,
     seconds: u32,
@@ -140,7 +141,7 @@ impl Bench {
         Ok(tunnel)
     }
 
-    fn measure_veth(&self) -> anyhow::Result<Bare> {
+    pub(super) fn measure_veth(&self) -> anyhow::Result<Bare> {
         let load = self.load(SERVER_OUTER);
         out::note("bare veth: latency");
         let latency_us = self.latency(SERVER_OUTER)?;
@@ -159,7 +160,11 @@ impl Bench {
         })
     }
 
-    fn measure_tunnel(&self, tunnel: &mut Tunnel, veth: Bare) -> anyhow::Result<Results> {
+    pub(super) fn measure_tunnel(
+        &self,
+        tunnel: &mut Tunnel,
+        veth: Bare,
+    ) -> anyhow::Result<Results> {
         let load = self.load(SERVER_INNER);
         let idle = resident_bytes(tunnel.client.id())?;
         out::note("tunnel: latency");
@@ -214,7 +219,7 @@ impl Bench {
         }
     }
 
-    fn latency(&self, address: IpAddr) -> anyhow::Result<Latency> {
+    pub(super) fn latency(&self, address: IpAddr) -> anyhow::Result<Latency> {
         let echo_at = SocketAddr::new(address, ECHO_PORT);
         let mut command = self.server.command(&self.program);
         command.arg("bench-echo").arg("--listen").arg(echo_at.to_string());

@@ -131,14 +131,22 @@ impl TunnelSpec<'_> {
 
 impl Tunnel {
     pub fn start(site: Site<'_>, files: &TunnelFiles) -> anyhow::Result<Self> {
-        let start = |role: &'static str, namespace: &NetNs, config: &Path| {
+        Self::start_as(site, files, ["server", "client"])
+    }
+
+    pub fn start_routers(site: Site<'_>, files: &TunnelFiles) -> anyhow::Result<Self> {
+        Self::start_as(site, files, ["router"; 2])
+    }
+
+    fn start_as(site: Site<'_>, files: &TunnelFiles, roles: [&str; 2]) -> anyhow::Result<Self> {
+        let start = |name: &'static str, role: &str, namespace: &NetNs, config: &Path| {
             let mut command = namespace.command(site.program);
             command.arg(role).arg("--config").arg(config);
-            Daemon::start(role, &mut command, site.directory)
+            Daemon::start(name, &mut command, site.directory)
         };
         Ok(Self {
-            server: start("server", site.server, &files.server)?,
-            client: start("client", site.client, &files.client)?,
+            server: start("server", roles[0], site.server, &files.server)?,
+            client: start("client", roles[1], site.client, &files.client)?,
             socket: Instance::new(CLIENT_TUN)?.socket_path(),
         })
     }
