@@ -102,7 +102,7 @@ impl LinkRecorder {
             }
             self.socket = None;
             self.watched = false;
-            self.outbox.clear();
+            self.outbox = Outbox::default();
             self.retry_at = now + RETRY;
             warn!("{name}: the interface {interface} is gone");
         }

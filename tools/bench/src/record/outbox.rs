@@ -67,10 +67,6 @@ impl Outbox {
             self.contents.clear();
         }
     }
-
-    pub fn clear(&mut self) {
-        *self = Self::default();
-    }
 }
 
 /// Short, so that datagrams are sent as evenly as they were made.
