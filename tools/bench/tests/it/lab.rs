@@ -243,7 +243,7 @@ fn raven_is_measured_at_every_confidence() {
     let transfers = results["transfers"].as_array().unwrap();
     let redundant = |at: usize| transfers[at]["redundant"].as_f64().unwrap();
     assert_eq!(transfers.len(), 5);
-    assert!(redundant(0) > 0.9 && redundant(4) < 0.25, "large ones are not copied");
+    assert!(redundant(0) > 3.0 * redundant(4), "large ones are not copied");
 }
 
 #[test]

@@ -20,11 +20,13 @@ fn world_over(trace: Trace) -> World {
         down: settings(seed + 1),
     };
     let lanes = vec![LaneConfig::new("default", Strategy::xnc())];
-    World::joined(WorldConfig {
+    let mut world = World::joined(WorldConfig {
         streams: Some(StreamsConfig::default()),
         ..WorldConfig::plain(vec![link("a", 1), link("b", 3)], lanes, 1)
     })
-    .unwrap()
+    .unwrap();
+    world.run_until(Instant::from_millis(3_000));
+    world
 }
 
 fn run(world: &mut World, browser: &mut Browser, host: &mut Host) -> Vec<News> {

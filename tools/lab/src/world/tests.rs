@@ -23,8 +23,12 @@ fn config(strategy: &str, links: Vec<DuplexLink>) -> WorldConfig {
 }
 
 fn joined(config: WorldConfig) -> World {
-    let mut world = World::joined(config).unwrap();
+    let mut world = World::new(config).unwrap();
     world.observe_packets();
+    let end = world.now() + Duration::from_secs(5);
+    while !world.all_paths_usable() && world.now() < end {
+        world.run_until(world.now() + Duration::from_millis(10));
+    }
     assert!(world.all_paths_usable(), "{:?}", world.client_events());
     world
 }
