@@ -235,7 +235,7 @@ impl Stream {
     }
 
     /// Records the arrival of packet `index`; `false` for a duplicate or an unknown packet.
-    pub fn note_arrival(&mut self, now: Instant, index: usize) -> bool {
+    fn note_arrival(&mut self, now: Instant, index: usize) -> bool {
         match self.arrivals.get_mut(index) {
             Some(arrival @ None) => {
                 *arrival = Some(now);

@@ -38,7 +38,6 @@ struct Withdrawn {
     reached: BTreeSet<usize>,
 }
 
-/// State of a fleet at one moment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Moment {
     pub hours: f64,
@@ -52,7 +51,6 @@ pub struct Moment {
     pub cut_off: u64,
 }
 
-/// Counts of a fleet run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Counts {
     pub joins: u64,
@@ -72,7 +70,6 @@ pub struct Counts {
     pub versions: [u64; 4],
 }
 
-/// Revocations of a fleet run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Revoked {
     pub revocations: u64,

@@ -7,7 +7,6 @@ use std::fmt::{self, Write as _};
 
 use super::page::escape;
 
-/// A drawing under construction.
 #[derive(Clone, Debug)]
 pub struct Svg {
     text: String,
@@ -127,7 +126,6 @@ impl fmt::Display for Tenths {
     }
 }
 
-/// A linear map from values to positions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
     pub values: (f64, f64),

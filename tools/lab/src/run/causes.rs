@@ -21,17 +21,11 @@ use crate::world::{Arrival, Trail};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Causes {
     pub late: u64,
-    /// Late packets that were delivered by a repair.
     pub repaired: u64,
-    /// Wait for the congestion window or the pacer.
     pub window_wait: Cause,
-    /// Time until the loss was detected.
     pub detection: Cause,
-    /// Wait and transmission of the repair.
     pub recovery: Cause,
-    /// Wait for the capacity of the link.
     pub link_queue: Cause,
-    /// Delay of the link.
     pub propagation: Cause,
 }
 

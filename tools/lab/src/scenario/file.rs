@@ -21,7 +21,6 @@ use super::{DRAIN, Scenario};
 use crate::strategies;
 use crate::world::Machine;
 
-/// Why a file is not a scenario.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScenarioError {

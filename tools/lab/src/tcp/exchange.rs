@@ -98,7 +98,6 @@ impl Exchange {
     }
 }
 
-/// Size of a request for data, bytes.
 pub const REQUEST: u64 = 100;
 const ENDLESS: u64 = 1 << 50;
 const TIMESTAMPS: u32 = 12;

@@ -18,7 +18,6 @@ use crate::inner;
 pub struct Segment {
     /// Whether it opens the connection; a SYN carries no data.
     pub is_syn: bool,
-    /// The first byte of its data.
     pub seq: u64,
     pub len: u32,
     /// All bytes before this one have arrived; `None` in the first SYN.
@@ -34,7 +33,6 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Its size as an IP packet, bytes.
     pub fn wire_bytes(&self) -> usize {
         IP_TCP + self.option_bytes() + self.len as usize
     }

@@ -140,7 +140,6 @@ impl Socket {
         }
     }
 
-    /// When [`Socket::poll_transmit`] has something to send; `None`: only after a segment arrives.
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
             State::Idle => None,
