@@ -26,10 +26,10 @@ enum Load {
     Paced(Duration),
 }
 
-/// The default lane called `name`, which then takes all packets.
-fn lane_alone(name: &str) -> Vec<LaneConfig> {
-    let lane = default_lanes().into_iter().find(|lane| lane.name == name).expect("a lane");
-    vec![LaneConfig { rule: LaneRule::default(), ..lane }]
+/// The default lane called `name`, which then takes all packets, or the default lanes.
+fn lanes(name: &str) -> Vec<LaneConfig> {
+    let alone = default_lanes().into_iter().find(|lane| lane.name == name);
+    alone.map_or_else(default_lanes, |lane| vec![LaneConfig { rule: LaneRule::default(), ..lane }])
 }
 
 impl Load {
@@ -77,27 +77,6 @@ impl Load {
     }
 }
 
-/// Results of one load over the best link and over all links, medians over the seeds.
-struct Compared {
-    single: f64,
-    all: f64,
-    /// Ratio of all links to the best one, by seed.
-    ratio: f64,
-}
-
-impl Compared {
-    fn new(load: Load, singles: [Vec<f64>; 2], all: &[f64]) -> Self {
-        let better = |left: &Vec<f64>, right: &Vec<f64>| match load.is_goodput() {
-            true => middle(right).total_cmp(&middle(left)),
-            false => middle(left).total_cmp(&middle(right)),
-        };
-        let best = singles.into_iter().min_by(better).unwrap_or_default();
-        let by = |(all, single): (&f64, &f64)| all / single.max(f64::MIN_POSITIVE);
-        let ratios: Vec<f64> = all.iter().zip(&best).map(by).collect();
-        Self { single: middle(&best), all: middle(all), ratio: middle(&ratios) }
-    }
-}
-
 fn middle(values: &[f64]) -> f64 {
     Quantiles::of(values.to_vec()).at(0.5)
 }
@@ -131,29 +110,17 @@ const WORSE_LANES_PACED: &[Worse] = &[];
 
 #[test]
 fn a_transfer_on_the_default_lanes_is_no_slower() {
-    let lanes = default_lanes();
-    let failures = PROFILES
-        .iter()
-        .filter_map(|profile| fails(profile, ("default", &lanes), TRANSFER, WORSE_TRANSFERS));
-    assert_none(failures);
+    check(|_| Some(("default", TRANSFER, WORSE_TRANSFERS)));
 }
 
 #[test]
 fn a_long_transfer_beside_a_far_link_is_no_slower() {
-    let lanes = default_lanes();
-    let far = PROFILES.iter().filter(|profile| FAR.contains(&profile.name));
-    let failures =
-        far.filter_map(|profile| fails(profile, ("default", &lanes), LONG_TRANSFER, &[]));
-    assert_none(failures);
+    check(|(_, profile)| FAR.contains(&profile.name).then_some(("default", LONG_TRANSFER, &[])));
 }
 
 #[test]
 fn a_paced_flow_on_the_real_time_lane_is_no_later() {
-    let lanes = lane_alone("real-time");
-    let failures = PROFILES
-        .iter()
-        .filter_map(|profile| fails(profile, ("real-time", &lanes), PACED, WORSE_PACED));
-    assert_none(failures);
+    check(|_| Some(("real-time", PACED, WORSE_PACED)));
 }
 
 /// Other lanes and loads, alternating between profiles.
@@ -166,45 +133,50 @@ fn each_lane_alone_is_no_worse() {
         ("interactive", PACED, WORSE_LANES_PACED),
         ("other", PACED, WORSE_LANES_PACED),
     ];
-    let failures = PROFILES.iter().zip(turns.iter().cycle()).filter_map(|(profile, turn)| {
-        let (name, load, worse) = *turn;
-        fails(profile, (name, &lane_alone(name)), load, worse)
-    });
-    assert_none(failures);
+    check(|(at, _)| Some(turns[at % turns.len()]));
 }
 
 #[test]
 fn the_lane_of_tcp_is_the_one_of_all_else() {
-    let [tcp, other] = ["tcp", "other"].map(|name| lane_alone(name).remove(0));
+    let [tcp, other] = ["tcp", "other"].map(|name| lanes(name).remove(0));
     assert_eq!(LaneConfig { name: tcp.name.clone(), ..other }, tcp);
 }
 
-/// A problem of `profile` that is not in `worse`.
-fn fails(
-    profile: &Profile,
-    (lane, lanes): (&str, &[LaneConfig]),
-    load: Load,
-    worse: &[Worse],
-) -> Option<String> {
-    let listed = worse.iter().find(|(name, of, _)| (*name, *of) == (profile.name, lane));
-    let problem_with = |seeds: &[u64]| problem(&compare(profile, lanes, load, seeds), load, listed);
-    problem_with(&[SEED])?;
-    let problem = problem_with(&SEEDS)?;
-    Some(format!("{}, {lane}, {load:?}: {problem}", profile.name))
+type Case = (&'static str, Load, &'static [Worse]);
+
+fn check(case: impl Fn((usize, &Profile)) -> Option<Case>) {
+    let problem_of = |(at, profile): (usize, &Profile)| {
+        let (lane, load, worse) = case((at, profile))?;
+        let listed = worse.iter().find(|(name, of, _)| (*name, *of) == (profile.name, lane));
+        let listed = listed.map(|(.., ratio)| *ratio);
+        problem((profile, &lanes(lane)), load, listed, &[SEED])?;
+        let problem = problem((profile, &lanes(lane)), load, listed, &SEEDS)?;
+        Some(format!("{}, {lane}, {load:?}: {problem}", profile.name))
+    };
+    let problems: Vec<String> = PROFILES.iter().enumerate().filter_map(problem_of).collect();
+    assert!(problems.is_empty(), "worse than the better link:\n{}", problems.join("\n"));
 }
 
-fn compare(profile: &Profile, lanes: &[LaneConfig], load: Load, seeds: &[u64]) -> Compared {
+/// The problem of a load with these seeds; `listed` is the ratio of a known exception.
+fn problem(
+    (profile, lanes): (&Profile, &[LaneConfig]),
+    load: Load,
+    listed: Option<f64>,
+    seeds: &[u64],
+) -> Option<String> {
     let measure = |over: Over| -> Vec<f64> {
         seeds.iter().map(|seed| load.measure(profile, over, lanes, *seed)).collect()
     };
-    let singles = [measure(Over::One(0)), measure(Over::One(1))];
-    Compared::new(load, singles, &measure(Over::All))
-}
-
-/// The problem of a load whose known exception is `listed`.
-fn problem(compared: &Compared, load: Load, listed: Option<&Worse>) -> Option<String> {
-    let bound = listed.map_or(1.0, |(.., ratio)| *ratio);
-    let (single, all, ratio) = (compared.single, compared.all, compared.ratio);
+    let better = |left: &Vec<f64>, right: &Vec<f64>| match load.is_goodput() {
+        true => middle(right).total_cmp(&middle(left)),
+        false => middle(left).total_cmp(&middle(right)),
+    };
+    let [first, second] = [0, 1].map(|link| measure(Over::One(link)));
+    let best = if better(&second, &first).is_lt() { second } else { first };
+    let all = measure(Over::All);
+    let ratios = all.iter().zip(&best).map(|(all, single)| all / single.max(f64::MIN_POSITIVE));
+    let ratio = middle(&ratios.collect::<Vec<_>>());
+    let (single, all, bound) = (middle(&best), middle(&all), listed.unwrap_or(1.0));
     let is_worse_than = |bound: f64, noise: f64| match load.is_goodput() {
         true => ratio < bound * (1.0 - noise),
         false => all > single * bound * (1.0 + noise) + NOISE_MS,
@@ -216,9 +188,4 @@ fn problem(compared: &Compared, load: Load, listed: Option<&Worse>) -> Option<St
         _ => return None,
     };
     Some(format!("{problem}: better {single:.1}, both {all:.1}: {ratio:.2}, bound {bound:.2}"))
-}
-
-fn assert_none(failures: impl Iterator<Item = String>) {
-    let failures: Vec<String> = failures.collect();
-    assert!(failures.is_empty(), "worse than the better link:\n{}", failures.join("\n"));
 }
