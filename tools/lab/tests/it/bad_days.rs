@@ -1,56 +1,38 @@
-//! Restarting servers, links that die and return, and wrong keys.
+//! Restarting servers, links that die and return, pauses, and wrong keys.
 
 use std::time::Duration;
 
 use crate::world::*;
 use roadweave_emulate::Direction;
-use roadweave_tunnel::{ClientEvent, ServerEvent};
-
-/// Events and notices of both sides within `time`.
-fn refusals(plan: Plan, time: Duration) -> (Vec<String>, Vec<String>) {
-    let mut world = plan.build();
-    world.run(time);
-    let client = world
-        .client_events
-        .iter()
-        .map(|(_, event)| match event {
-            ClientEvent::Left { reason, .. } => reason.clone(),
-            other => format!("{other:?}"),
-        })
-        .chain(world.inner.notices().iter().map(|(_, notice)| notice.to_string()))
-        .collect();
-    let server = world
-        .server_events
-        .iter()
-        .map(|(_, event)| match event {
-            ServerEvent::Refused { reason } => reason.clone(),
-            other => format!("{other:?}"),
-        })
-        .collect();
-    (client, server)
-}
+use roadweave_lab::world::Trust;
+use roadweave_proto::PathStatus;
 
 #[test]
 fn an_unknown_client_is_refused_in_one_line_on_both_sides_without_a_storm() {
+    let trust = Trust { client_is_known: false, ..Trust::default() };
     let links = vec![link(20, 20), link(20, 30), link(20, 40)];
-    let plan = Plan { wrong_client: true, ..Plan::new("xnc", links) };
-    let (client, server) = refusals(plan, Duration::from_secs(9));
-    assert_eq!((client.len(), server.len()), (1, 1), "{client:?} {server:?}");
-    assert!(client[0].contains("does not know this client's key"), "{client:?}");
-    assert!(server[0].contains("does not know this client's key"), "{server:?}");
+    let mut world = World::new(WorldConfig { trust, ..plan("xnc", links) });
+    world.run(ms(9_000));
+    let log = world.log();
+    let lines: Vec<&str> = log.lines().collect();
+    assert_eq!(lines.iter().filter(|line| line.contains("Refused {")).count(), 1, "{log}");
+    assert!(lines.iter().all(|line| line.contains("does not know this client's key")), "{log}");
+    assert_eq!(lines.len(), 2, "{log}");
 }
 
 #[test]
 fn a_server_with_another_key_is_not_trusted() {
-    let plan = Plan { wrong_server: true, ..Plan::new("xnc", vec![link(20, 20), link(20, 30)]) };
-    let (client, _) = refusals(plan, Duration::from_secs(9));
-    assert_eq!(client.len(), 1, "{client:?}");
-    assert!(client[0].contains("not the one expected"), "{client:?}");
+    let trust = Trust { server_is_right: false, ..Trust::default() };
+    let mut world = World::new(WorldConfig { trust, ..two_links() });
+    world.run(ms(9_000));
+    let log = world.log();
+    let lines: Vec<&str> = log.lines().filter(|line| !line.contains("Refused {")).collect();
+    assert!(lines.len() == 1 && lines[0].contains("not the one expected"), "{log}");
 }
 
 #[test]
 fn a_server_that_ends_each_session_is_asked_less_and_less_often() {
-    let mut world = Plan::new("xnc", vec![link(20, 20), link(20, 30)]).build();
+    let mut world = World::new(two_links());
     let mut ended = 0;
     for _ in 0..6_000 {
         world.run(ms(10));
@@ -64,91 +46,132 @@ fn a_server_that_ends_each_session_is_asked_less_and_less_often() {
     assert!((4..=8).contains(&ended), "{ended} sessions in a minute");
 }
 
+/// Sends a packet `every` so often for `time`.
+fn send_for(world: &mut World, time: Duration, every: Duration) {
+    let end = world.now() + time;
+    for number in 20_000.. {
+        if world.now() >= end {
+            return;
+        }
+        world.send_up(&packet_up(number, 300));
+        world.run(every);
+    }
+}
+
+/// One of the packets that are sent from now on arrives within `time`.
+fn check_soon(world: &mut World, time: Duration, every: Duration) {
+    let before = world.up.len();
+    send_for(world, time, every);
+    let is_new = |arrival: &Arrival| number(&arrival.packet) >= 20_000;
+    let came = world.up[before..].iter().any(is_new);
+    assert!(came, "nothing within {time:?}: {:?}", world.client_events());
+}
+
 #[test]
 fn a_sole_uplink_that_got_a_new_address_while_it_was_dead_comes_back() {
-    let mut world = Plan::new("xnc", vec![link(20, 20)]).build().join();
+    let mut world = World::joined(plan("xnc", vec![link(20, 20)]));
     stream(&mut world, 30, 5);
     // The server moves the path to the new address, but its challenges are not answered.
-    world.inner.set_dead_way(0, Direction::Down, true);
-    world.inner.rebind(0);
+    world.set_dead_way(0, Direction::Down, true);
+    world.rebind(0);
     for number in 0..100 {
         world.send_up(&packet_up(number, 300));
         world.run(ms(100));
     }
     world.set_dead(0, false);
-    let resumed = first_of(&mut world, 100, ms(20));
-    assert!(resumed.is_some_and(|after| after < ms(1900)), "{resumed:?} {:?}", world.client_events);
+    check_soon(&mut world, ms(1_900), ms(20));
 }
 
-/// Sends packets for `seconds`; returns when the first one arrived.
-fn first_through(world: &mut World, seconds: u64) -> Option<Duration> {
-    first_of(world, seconds * 10, ms(100))
-}
-
-fn first_of(world: &mut World, packets: u64, interval: Duration) -> Option<Duration> {
-    let (began, before) = (world.now, world.up.len());
-    for number in 0..packets {
-        world.send_up(&packet_up(20_000 + number, 300));
-        world.run(interval);
-    }
-    let new = |arrival: &&Arrival| number(&arrival.packet) >= 20_000;
-    world.up[before..].iter().find(new).map(|arrival| arrival.at.since(began))
-}
-
+/// The translation of a port may lead nowhere: of the only uplink or the first during a session, of
+/// the second, and of an uplink whose first attempt fails.
 #[test]
-fn a_port_whose_translation_leads_nowhere_is_left_during_a_session() {
+fn a_port_that_leads_nowhere_is_left_for_another() {
     for links in [vec![link(20, 20)], vec![link(20, 20), link(20, 30)]] {
-        let mut world = Plan::new("minrtt", links).build().join();
+        let mut world = World::joined(plan("minrtt", links));
         stream(&mut world, 30, 5);
-        world.inner.lose_binding(0);
-        world.inner.remove_uplink(1);
-        let first = first_through(&mut world, 30);
-        assert!(first.is_some_and(|after| after < ms(11_500)), "{first:?}");
-        assert!(world.inner.all_paths_usable() || world.inner.links() > 1);
+        world.lose_binding(0);
+        world.remove_uplink(1);
+        check_soon(&mut world, ms(11_500), ms(100));
+        assert!(world.all_paths_usable() || world.links() > 1);
     }
-}
-
-#[test]
-fn a_second_path_whose_port_leads_nowhere_opens_from_another() {
-    let mut world = Plan::new("minrtt", vec![link(20, 20), link(20, 30)]).build();
-    world.inner.lose_binding(1);
+    let mut world = World::new(WorldConfig { lanes_up: vec![lane("minrtt")], ..two_links() });
+    world.lose_binding(1);
     let mut world = world.join();
-    assert!(!world.inner.all_paths_usable());
+    assert!(!world.all_paths_usable());
     world.run(ms(15_000));
-    assert!(world.inner.all_paths_usable(), "{:?}", world.client_status());
-}
+    assert!(world.all_paths_usable(), "{:?}", world.client_status());
 
-#[test]
-fn a_second_attempt_at_a_session_leaves_from_another_port() {
-    let mut world = Plan::new("minrtt", vec![link(20, 20)]).build();
-    world.inner.remove_uplink(0);
+    let mut world = World::new(plan("minrtt", vec![link(20, 20)]));
+    world.remove_uplink(0);
     world.run(ms(1_000));
-    world.inner.lose_binding(0);
-    world.inner.add_uplink(0);
-    let first = first_through(&mut world, 10);
-    assert!(first.is_some_and(|after| after < ms(2_000)), "{first:?}");
+    world.lose_binding(0);
+    world.add_uplink(0);
+    check_soon(&mut world, ms(2_000), ms(100));
 }
 
 #[test]
 fn a_path_that_was_dead_for_longer_than_its_port_lasts_comes_back_as_soon_as_any() {
     for seconds in [8, 15, 45] {
-        let mut world = Plan::new("minrtt", vec![link(20, 20), link(20, 30)]).build().join();
+        let lanes = vec![lane("minrtt")];
+        let mut world = World::joined(WorldConfig { lanes_up: lanes, ..two_links() });
         stream(&mut world, 30, 5);
-        (0..2).for_each(|index| world.set_dead(index, true));
-        first_through(&mut world, seconds);
-        (0..2).for_each(|index| world.set_dead(index, false));
-        let (healed, before) = (world.now, world.down.len());
-        for number in 0..40 {
+        world.set_all_dead(true);
+        send_for(&mut world, ms(seconds * 1_000), ms(100));
+        world.set_all_dead(false);
+        let (healed, before) = (world.now(), world.down.len());
+        for number in 0..10 {
             world.send_up(&packet_up(30_000 + number, 300));
-            world.send_down(&packet_down(30_000 + number, 300));
+            world.send(Direction::Down, &packet_down(30_000 + number, 300));
             world.run(ms(50));
         }
-        let first = |all: &[Arrival]| {
-            let new = all.iter().find(|arrival| number(&arrival.packet) >= 30_000);
-            new.map(|arrival| arrival.at.since(healed))
-        };
-        let both = [first(&world.up), first(&world.down[before..])];
-        let soon = |after: &Option<Duration>| after.is_some_and(|after| after < ms(500));
-        assert!(both.iter().all(soon), "{seconds} s: {both:?}");
+        let is_new = |arrival: &Arrival| number(&arrival.packet) >= 30_000;
+        let both = [&world.up[..], &world.down[before..]].map(|came| came.iter().any(is_new));
+        assert_eq!(both, [true, true], "{seconds} s after {healed}");
     }
+}
+
+fn pause(world: &mut World, seconds: u64) {
+    let now = world.now();
+    world.ends_mut().0.on_pause(now, Duration::from_secs(seconds));
+    world.flush();
+}
+
+#[test]
+fn a_pause_longer_than_the_session_lives_is_followed_by_a_new_session_at_once() {
+    let mut world = World::joined(two_links());
+    pause(&mut world, 3_600);
+    world.run(ms(300));
+    assert!(world.is_joined() && world.sessions() == (2, 1), "{:?}", world.client_events());
+}
+
+#[test]
+fn after_a_short_pause_the_session_lives_if_its_paths_answer() {
+    let mut world = World::joined(two_links());
+    pause(&mut world, 20);
+    let usable = |world: &World| {
+        let paths = world.client_status().paths;
+        paths.iter().filter(|path| path.status == PathStatus::Usable).count()
+    };
+    assert_eq!(usable(&world), 0, "nothing is believed");
+    world.run(ms(100));
+    assert_eq!(usable(&world), 2, "each has answered");
+    world.run(ms(10_000));
+    assert_eq!(world.sessions(), (1, 0), "{:?}", world.client_events());
+}
+
+#[test]
+fn after_a_pause_nobody_waits_for_a_session_that_does_not_answer() {
+    let mut world = World::joined(two_links());
+    world.run(ms(40_000));
+    let attempts = |world: &World| world.attempts(0) + world.attempts(1);
+    let before = attempts(&world);
+    world.set_all_dead(true);
+    pause(&mut world, 20);
+    world.run(ms(500));
+    assert!(attempts(&world) > before, "without the usual wait");
+    world.set_all_dead(false);
+    world.run(ms(3_000));
+    assert!(world.is_joined());
+    let sent = stream(&mut world, 30, 1);
+    assert_eq!(arrivals(&world.up).len(), sent.len(), "and everything passes");
 }

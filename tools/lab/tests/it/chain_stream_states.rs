@@ -2,21 +2,18 @@
 
 use std::time::Duration;
 
-use crate::nodes::{Config, Nodes, StreamsAt};
+use crate::chain_streams::{STEP, config, limited};
+use crate::nodes::{Config, Nodes};
 use crate::world::ms;
+use roadweave_proto::Instant;
 use roadweave_proto::wire::{Destination, ResetCode, StreamId, StreamPriority};
-use roadweave_proto::{Instant, Rate};
-use roadweave_stream::{Event, StreamError, Streams};
+use roadweave_stream::{Event, Streams};
 use roadweave_tunnel::{EndsStreams as _, Node, StreamsOwner};
 
-/// Interval at which both ends are polled.
-const STEP: Duration = Duration::from_millis(2);
-
-/// The streams of one box, at both ends.
 struct Pair {
     chain: Nodes,
+    /// At the anchor.
     owner: StreamsOwner,
-    /// By end: box, anchor.
     events: [Vec<Event>; 2],
 }
 
@@ -26,27 +23,26 @@ const ANCHOR: usize = 1;
 impl Pair {
     fn open(config: Config) -> (Self, StreamId) {
         let mut chain = Nodes::new(config);
-        chain.run_until(Instant::from_millis(500));
+        chain.run(ms(500));
         chain.start((0, 0));
-        wait_for(&mut chain, |chain| {
-            let now = chain.now();
-            chain.client((0, 0)).unwrap().streams(now).map(|_| ())
-        });
+        while !takes_streams(&mut chain) {
+            assert!(chain.now() < Instant::from_millis(10_000), "the anchor takes none");
+            chain.run(STEP);
+        }
         let id = open(&mut chain, 0);
-        let event = |chain: &mut Nodes| {
-            let now = chain.now();
-            chain.anchor().unwrap().poll_stream_event(now)
-        };
-        let (owner, event) = wait_for(&mut chain, event);
-        assert!(matches!(event, Event::Opened { .. }), "{event:?}");
-        (Self { chain, owner, events: [Vec::new(), Vec::new()] }, id)
+        let mut pair = Self { chain, owner: StreamsOwner(0), events: Default::default() };
+        while pair.events[ANCHOR].is_empty() {
+            assert!(pair.chain.now() < Instant::from_millis(10_000), "it does not come");
+            pair.run(STEP);
+        }
+        (pair, id)
     }
 
-    fn end(&mut self, end: usize) -> &mut Streams {
+    fn with<T>(&mut self, end: usize, act: impl FnOnce(&mut Streams, Instant) -> T) -> T {
         let now = self.chain.now();
         match end {
-            BOX => self.chain.client((0, 0)).unwrap().streams(now).unwrap().1,
-            _ => self.chain.anchor().unwrap().streams(self.owner).unwrap(),
+            BOX => act(self.chain.client((0, 0)).unwrap().streams(now).unwrap().1, now),
+            _ => act(self.chain.anchor().unwrap().streams(self.owner).unwrap(), now),
         }
     }
 
@@ -54,43 +50,22 @@ impl Pair {
         let until = self.chain.now() + time;
         while self.chain.now() < until {
             self.chain.flush();
-            self.chain.run_until(self.chain.now() + STEP);
+            self.chain.run(STEP);
             let now = self.chain.now();
-            while let Some(event) = self.end(BOX).poll_event(now) {
+            while let Some(event) = self.with(BOX, Streams::poll_event) {
                 self.events[BOX].push(event);
             }
             while let Some((owner, event)) = self.chain.anchor().unwrap().poll_stream_event(now) {
-                assert_eq!(owner, self.owner);
+                self.owner = owner;
                 self.events[ANCHOR].push(event);
             }
         }
     }
-
-    fn do_at(
-        &mut self,
-        end: usize,
-        what: impl FnOnce(&mut Streams, Instant) -> Result<(), StreamError>,
-    ) {
-        let now = self.chain.now();
-        what(self.end(end), now).unwrap();
-    }
-
-    fn read(&mut self, end: usize, id: StreamId) -> usize {
-        let (now, mut out) = (self.chain.now(), [0; 16 << 10]);
-        let streams = self.end(end);
-        let read = || streams.read(now, id, &mut out).ok().filter(|length| *length > 0);
-        std::iter::from_fn(read).sum()
-    }
 }
 
-fn wait_for<T>(chain: &mut Nodes, mut what: impl FnMut(&mut Nodes) -> Option<T>) -> T {
-    loop {
-        chain.run_until(chain.now() + STEP);
-        if let Some(found) = what(chain) {
-            return found;
-        }
-        assert!(chain.now() < Instant::from_millis(10_000), "it does not come");
-    }
+fn takes_streams(chain: &mut Nodes) -> bool {
+    let now = chain.now();
+    chain.client((0, 0)).unwrap().streams(now).is_some()
 }
 
 fn open(chain: &mut Nodes, number: usize) -> StreamId {
@@ -103,65 +78,47 @@ fn open(chain: &mut Nodes, number: usize) -> StreamId {
     id
 }
 
-fn config(boxes: usize) -> Config {
-    Config { streams: StreamsAt::all(), ..Config::chain(boxes) }
-}
-
 fn write(streams: &mut Streams, now: Instant, id: StreamId, bytes: usize) -> usize {
     streams.write(now, id, &vec![7; bytes]).unwrap()
 }
 
-/// State of the stream when one end resets it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Opened,
-    Accepted,
-    UnderWay,
-    BoxFinished,
-    AnchorFinished,
-}
+const STATES: [fn(&mut Pair, StreamId); 5] = [
+    |_, _| {},
+    |pair, id| pair.with(ANCHOR, |streams, now| streams.accept(now, id)).unwrap(),
+    under_way,
+    |pair, id| {
+        under_way(pair, id);
+        pair.with(BOX, |streams, now| streams.finish(now, id)).unwrap();
+    },
+    |pair, id| {
+        under_way(pair, id);
+        pair.with(ANCHOR, |streams, now| streams.finish(now, id)).unwrap();
+    },
+];
 
-impl State {
-    const ALL: [Self; 5] =
-        [Self::Opened, Self::Accepted, Self::UnderWay, Self::BoxFinished, Self::AnchorFinished];
-
-    fn bring(self, pair: &mut Pair, id: StreamId) {
-        if self == Self::Opened {
-            return;
-        }
-        pair.do_at(ANCHOR, |streams, now| streams.accept(now, id));
-        if self != Self::Accepted {
-            for end in [BOX, ANCHOR] {
-                let now = pair.chain.now();
-                assert!(write(pair.end(end), now, id, 3_000_000) > 100_000);
-            }
-        }
-        match self {
-            Self::BoxFinished => pair.do_at(BOX, |streams, now| streams.finish(now, id)),
-            Self::AnchorFinished => pair.do_at(ANCHOR, |streams, now| streams.finish(now, id)),
-            _ => {}
-        }
-        pair.run(ms(60));
+fn under_way(pair: &mut Pair, id: StreamId) {
+    pair.with(ANCHOR, |streams, now| streams.accept(now, id)).unwrap();
+    for end in [BOX, ANCHOR] {
+        assert!(pair.with(end, |streams, now| write(streams, now, id, 3_000_000)) > 100_000);
     }
 }
 
 #[test]
 fn a_reset_reaches_the_other_end_from_every_state() {
-    for lossy in [false, true] {
-        for state in State::ALL {
-            for by in [BOX, ANCHOR] {
-                let loss = if lossy { 0.1 } else { 0.0 };
-                let config = Config { leg_loss: loss, loss, ..config(1) };
-                let (mut pair, id) = Pair::open(config);
-                state.bring(&mut pair, id);
-                pair.do_at(by, |streams, now| streams.reset(now, id, ResetCode::Unreachable));
-                pair.run(ms(3_000));
-                let events = &pair.events[1 - by];
-                let expected = Event::Reset { id, code: ResetCode::Unreachable, by_peer: true };
-                assert!(events.contains(&expected), "{state:?} by {by}: {events:?}");
-                for end in [BOX, ANCHOR] {
-                    assert_eq!(pair.end(end).open_streams(), 0, "{state:?} by {by} at {end}");
-                }
+    for (state, bring) in STATES.iter().enumerate() {
+        for (loss, by) in [(0.0, BOX), (0.0, ANCHOR), (0.1, BOX), (0.1, ANCHOR)] {
+            let (mut pair, id) = Pair::open(Config { leg_loss: loss, loss, ..config(1) });
+            bring(&mut pair, id);
+            pair.run(ms(60));
+            let code = ResetCode::Unreachable;
+            pair.with(by, |streams, now| streams.reset(now, id, code)).unwrap();
+            pair.run(ms(3_000));
+            let events = &pair.events[1 - by];
+            let expected = Event::Reset { id, code, by_peer: true };
+            assert!(events.contains(&expected), "{state} by {by}: {events:?}");
+            for end in [BOX, ANCHOR] {
+                let left = pair.with(end, |streams, _| streams.open_streams());
+                assert_eq!(left, 0, "{state} by {by} at {end}");
             }
         }
     }
@@ -169,49 +126,59 @@ fn a_reset_reaches_the_other_end_from_every_state() {
 
 #[test]
 fn a_priority_that_a_box_asks_for_reaches_the_anchor_and_holds_by_the_next_leg() {
-    let rates = [(0, Rate::from_kbps(20_000))].into();
-    let (mut pair, first) = Pair::open(Config { tenant_rates: rates, ..config(1) });
+    let (mut pair, first) = Pair::open(limited(1, 20_000));
     let second = open(&mut pair.chain, 0);
     pair.run(ms(200));
     for id in [first, second] {
-        pair.do_at(ANCHOR, |streams, now| streams.accept(now, id));
-        let now = pair.chain.now();
-        assert_eq!(write(pair.end(ANCHOR), now, id, 2_000_000), 2_000_000);
+        let written = pair.with(ANCHOR, |streams, now| {
+            streams.accept(now, id).unwrap();
+            write(streams, now, id, 2_000_000)
+        });
+        assert_eq!(written, 2_000_000);
     }
+    let ask = |pair: &mut Pair, priority| {
+        pair.with(BOX, |streams, now| streams.ask_priority(now, first, priority)).unwrap();
+    };
+    let asked = |pair: &mut Pair| pair.with(ANCHOR, |streams, _| streams.asked_priority(first));
     let late = StreamPriority::new(6, true);
-    pair.do_at(BOX, |streams, now| streams.ask_priority(now, first, late));
+    ask(&mut pair, late);
     let mut read = [0, 0];
     while read[1] < 2_000_000 {
         pair.run(STEP);
-        read[0] += pair.read(BOX, first);
-        read[1] += pair.read(BOX, second);
+        for (id, read) in [first, second].into_iter().zip(&mut read) {
+            let mut out = [0; 16 << 10];
+            *read += pair.with(BOX, |streams, now| {
+                let next = || streams.read(now, id, &mut out).ok().filter(|length| *length > 0);
+                std::iter::from_fn(next).sum::<usize>()
+            });
+        }
         assert!(pair.chain.now() < Instant::from_millis(10_000), "{read:?}");
     }
-    assert_eq!(pair.end(ANCHOR).asked_priority(first), Ok(late));
+    assert_eq!(asked(&mut pair), Ok(late));
     assert!(read[0] < 500_000, "what is asked for later leaves later: {read:?}");
 
     // A request made while the backhaul is down arrives once it is back.
     let urgent = StreamPriority::new(1, true);
     pair.chain.cut_leg(0, true);
     pair.run(ms(8_000));
-    pair.do_at(BOX, |streams, now| streams.ask_priority(now, first, urgent));
+    ask(&mut pair, urgent);
     pair.run(ms(1_000));
-    assert_eq!(pair.end(ANCHOR).asked_priority(first), Ok(late));
+    assert_eq!(asked(&mut pair), Ok(late));
     pair.chain.cut_leg(0, false);
     pair.run(ms(5_000));
-    assert_eq!(pair.end(ANCHOR).asked_priority(first), Ok(urgent));
+    assert_eq!(asked(&mut pair), Ok(urgent));
 }
 
 #[test]
 fn an_anchor_hands_the_network_no_more_than_a_megabyte_at_once() {
     const BOXES: usize = 48;
     let mut chain = Nodes::new(config(BOXES));
-    chain.run_until(Instant::from_millis(500));
+    chain.run(ms(500));
     (0..BOXES).for_each(|number| chain.start((number, 0)));
-    chain.run_until(Instant::from_millis(2_000));
+    chain.run(ms(1_500));
     // Enough streams for their initial credit to fill the initial room.
     (0..BOXES * 4).for_each(|at| _ = open(&mut chain, at % BOXES));
-    chain.run_until(Instant::from_millis(2_300));
+    chain.run(ms(300));
     let now = chain.now();
     let anchor = chain.anchor().unwrap();
     let mut opened = 0;
@@ -226,11 +193,12 @@ fn an_anchor_hands_the_network_no_more_than_a_megabyte_at_once() {
     let mut at_once = Vec::new();
     while anchor.poll_timeout().is_some_and(|at| at <= now) && at_once.len() < 100 {
         anchor.handle_timeout(now);
-        let mut bytes = 0;
-        while let Some(transmit) = anchor.poll_transmit() {
-            bytes += transmit.runs().map(|run| run.data.len()).sum::<usize>();
-        }
-        at_once.push(bytes);
+        let sent = std::iter::from_fn(|| {
+            anchor
+                .poll_transmit()
+                .map(|sent| sent.packets().map(|(_, packet)| packet.len()).sum::<usize>())
+        });
+        at_once.push(sent.sum::<usize>());
     }
     assert!(at_once.iter().all(|bytes| *bytes < 1_300_000), "{at_once:?}");
     assert!(at_once.iter().sum::<usize>() > 2_000_000, "all that there is room for: {at_once:?}");

@@ -20,6 +20,10 @@ impl Dice {
         self.within(0..times) == 0
     }
 
+    pub fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.within(0..all.len() as u64) as usize]
+    }
+
     pub fn ms(&mut self, range: Range<u64>) -> Duration {
         Duration::from_millis(self.within(range))
     }

@@ -5,13 +5,12 @@
 
 use std::time::Duration;
 
-use crate::world::{Plan, link};
+use crate::world::{World, WorldConfig, link, packet_up, plan};
 use roadweave_emulate::{Direction, Drive, Operator};
 use roadweave_lab::compare::Measured;
-use roadweave_lab::inner::udp;
 use roadweave_lab::run::run;
 use roadweave_lab::scenario::Scenario;
-use roadweave_lab::world::{Machine, World};
+use roadweave_lab::world::Machine;
 use roadweave_proto::Rate;
 use roadweave_tunnel::Strategy;
 
@@ -66,17 +65,15 @@ fn a_machine_that_wakes_late_costs_xnc_next_to_nothing() {
 #[test]
 fn what_lay_there_together_is_not_answered_one_by_one() {
     let links = vec![link(100, 20), link(100, 30)];
-    let mut world = Plan { machine: Machine::Crowded, ..Plan::new("xnc", links) }.build().join();
-    let inner = &mut world.inner;
-    let answers = |inner: &World| {
-        (0..2).map(|link| inner.link_stats(link, Direction::Down).pushed).sum::<u64>()
+    let mut world = World::joined(WorldConfig { machine: Machine::Crowded, ..plan("xnc", links) });
+    let answers = |world: &World| {
+        (0..2).map(|link| world.link_stats(link, Direction::Down).pushed).sum::<u64>()
     };
-    let (begin, before) = (inner.now(), answers(inner));
+    let (begin, before) = (world.now(), answers(&world));
     for number in 0..5_000_u64 {
-        inner.run_until(begin + Duration::from_micros(200 * number));
-        inner.handle_inner(Direction::Up, &udp(Direction::Up, 5_000, &number.to_be_bytes()));
-        inner.flush();
+        world.run_until(begin + Duration::from_micros(200 * number));
+        world.send_up(&packet_up(number, 36));
     }
-    let answered = answers(inner) - before;
+    let answered = answers(&world) - before;
     assert!(answered <= 1_100, "{answered} answers in a second");
 }

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use crate::world::{LinkPlan, Plan, World, link, ms, name};
-use roadweave_emulate::Direction;
+use crate::world::{World, WorldConfig, link, ms, name, plan};
+use roadweave_emulate::{Direction, LinkSettings};
 use roadweave_proto::DropReason;
 use roadweave_tunnel::{
     Caps, LoadReport, SpeedtestError, SpeedtestLimits, SpeedtestPlan, SpeedtestReport,
     SpeedtestState, UplinkPolicy,
 };
 
-fn plan(links: Vec<LinkPlan>) -> Plan {
-    Plan { speedtest: Some(SpeedtestLimits::default()), ..Plan::new("xnc", links) }
+fn world(links: Vec<LinkSettings>) -> World {
+    World::joined(WorldConfig { speedtest: Some(SpeedtestLimits::default()), ..plan("xnc", links) })
 }
 
 /// Three seconds in each direction over all unmetered uplinks.
@@ -25,16 +25,15 @@ fn usual() -> SpeedtestPlan {
 }
 
 fn begin(world: &mut World, plan: &SpeedtestPlan) -> Result<(), SpeedtestError> {
-    let now = world.now;
-    world.inner.ends_mut().0.begin_speedtest(now, plan)
+    let now = world.now();
+    world.ends_mut().0.begin_speedtest(now, plan)
 }
 
 fn report(world: &mut World) -> SpeedtestReport {
-    let now = world.now;
-    world.inner.ends_mut().0.speedtest(now).expect("there was one")
+    let now = world.now();
+    world.ends_mut().0.speedtest(now).expect("there was one")
 }
 
-/// The report at the end of the test.
 fn finish(world: &mut World) -> SpeedtestReport {
     for _ in 0..10_000 {
         world.flush();
@@ -56,16 +55,15 @@ fn mbps(load: Option<&LoadReport>) -> f64 {
     load.and_then(|load| load.bps).map_or(0.0, |bps| bps as f64 / 1e6)
 }
 
-/// Bytes carried by a link so far, both ways.
 fn carried(world: &World, link: usize) -> u64 {
-    let bytes = |direction| world.inner.link_stats(link, direction).delivered_bytes;
+    let bytes = |direction| world.link_stats(link, direction).delivered_bytes;
     bytes(Direction::Up) + bytes(Direction::Down)
 }
 
 #[test]
 fn each_link_shows_its_rate_and_all_together_their_sum() {
     let links = vec![link(20, 20), link(6, 40)];
-    let mut world = plan(links).build().join();
+    let mut world = world(links);
     let report = measured(&mut world, &usual());
     assert_eq!((report.state, report.rows.len()), (SpeedtestState::Done, 3), "{report:#?}");
     // Acknowledgements return over the fastest path.
@@ -86,13 +84,13 @@ fn each_link_shows_its_rate_and_all_together_their_sum() {
     let client = world.client_status().stats;
     assert!(client.load.sent_bytes > 0 && client.load.received_bytes > 0);
     assert_eq!(client.drops.get(DropReason::UnaskedLoad), 0);
-    assert_eq!(world.inner.server_status()[0].stats.drops.get(DropReason::UnaskedLoad), 0);
+    assert_eq!(world.server_status()[0].stats.drops.get(DropReason::UnaskedLoad), 0);
     assert!(client.lanes.iter().all(|lane| lane.sent.source_datagrams == 0), "nothing in lanes");
 }
 
 #[test]
 fn the_limit_holds_whatever_the_links_carry() {
-    let mut world = plan(vec![link(50, 10), link(50, 10)]).build().join();
+    let mut world = world(vec![link(50, 10), link(50, 10)]);
     let before = carried(&world, 0) + carried(&world, 1);
     let limit = 3_000_000;
     let report = measured(&mut world, &SpeedtestPlan { bytes_max: limit, ..usual() });
@@ -111,7 +109,9 @@ fn a_metered_uplink_is_left_out_unless_it_is_meant() {
     let caps = Caps { monthly_bytes: Some(1 << 40), ..Caps::default() };
     let policies = [(name(1), UplinkPolicy { caps, ..UplinkPolicy::default() })];
     let links = vec![link(10, 20), link(10, 20)];
-    let mut world = Plan { policies: policies.into(), ..plan(links) }.build().join();
+    let speedtest = Some(SpeedtestLimits::default());
+    let config = WorldConfig { policies: policies.into(), speedtest, ..plan("xnc", links) };
+    let mut world = World::joined(config);
     let before = carried(&world, 1);
     let report = measured(&mut world, &usual());
     let [first, second] = &report.rows[..] else { panic!("{report:#?}") };
@@ -127,38 +127,38 @@ fn a_metered_uplink_is_left_out_unless_it_is_meant() {
 
 #[test]
 fn a_server_that_allows_none_says_so_at_once() {
-    let mut world = Plan { speedtest: None, ..plan(vec![link(10, 20)]) }.build().join();
-    let began = world.now;
+    let mut world = World::joined(plan("xnc", vec![link(10, 20)]));
+    let began = world.now();
     let report = measured(&mut world, &usual());
     assert_eq!(report.state, SpeedtestState::Failed);
     assert!(report.error.is_some_and(|why| why.contains("enabled = true")));
-    assert!(world.now.since(began) < ms(500));
-    assert_eq!(world.inner.ends_mut().1.refusals()["speedtest-off"], 1);
+    assert!(world.now().since(began) < ms(500));
+    assert_eq!(world.ends_mut().1.refusals()["speedtest-off"], 1);
 }
 
 #[test]
 fn a_test_ends_with_its_session_with_its_path_and_with_whoever_wants_to_know() {
-    let mut world = plan(vec![link(10, 20)]).build().join();
-    begin(&mut world, &usual()).expect("it begins");
-    world.run(ms(1_000));
+    let begun = |plan: SpeedtestPlan| {
+        let mut world = world(vec![link(10, 20)]);
+        begin(&mut world, &plan).expect("it begins");
+        world.run(ms(1_000));
+        world
+    };
+    let mut world = begun(usual());
     assert_eq!(begin(&mut world, &usual()), Err(SpeedtestError::UnderWay));
-    world.restart_server();
+    world.restart_server().unwrap();
     let ended = finish(&mut world);
     assert!(ended.error.is_some_and(|why| why.contains("the session ended")));
 
-    let mut world = plan(vec![link(10, 20)]).build().join();
-    begin(&mut world, &usual()).expect("it begins");
-    world.run(ms(1_000));
+    let mut world = begun(usual());
     world.set_dead(0, true);
-    let began = world.now;
+    let began = world.now();
     let failed = finish(&mut world);
     assert!(failed.state == SpeedtestState::Failed && failed.error.is_some(), "{failed:?}");
-    assert!(world.now.since(began) < Duration::from_secs(20), "{}", world.now);
+    assert!(world.now().since(began) < Duration::from_secs(20), "{}", world.now());
 
-    let mut world = plan(vec![link(10, 20)]).build().join();
-    let long = SpeedtestPlan { duration: Duration::from_secs(10), ..usual() };
-    begin(&mut world, &long).expect("it begins");
-    world.run(ms(5_500));
+    let mut world = begun(SpeedtestPlan { duration: Duration::from_secs(10), ..usual() });
+    world.run(ms(4_500));
     let before = carried(&world, 0);
     world.run(ms(3_000));
     assert!(carried(&world, 0) - before < 100_000, "nobody asks, and nothing is sent");
@@ -168,9 +168,9 @@ fn a_test_ends_with_its_session_with_its_path_and_with_whoever_wants_to_know() {
 
 #[test]
 fn what_cannot_be_measured_is_refused_with_the_reason() {
-    let mut world = plan(vec![link(10, 20)]).build();
+    let mut world = World::new(plan("xnc", vec![link(10, 20)]));
     assert_eq!(begin(&mut world, &usual()), Err(SpeedtestError::NoSession));
-    world = world.join();
+    let mut world = world.join();
     let named = |name: &str| SpeedtestPlan { uplinks: vec![name.into()], ..usual() };
     let error = begin(&mut world, &named("wwan7")).expect_err("there is none").to_string();
     assert!(error.contains("wwan7") && error.contains("there are: wwan0"), "{error}");

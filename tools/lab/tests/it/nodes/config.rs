@@ -22,11 +22,9 @@ pub struct Config {
     pub boxes: usize,
     /// Boxes belong to tenants in turn; boxes of different tenants share inner addresses.
     pub tenants: usize,
-    /// The site of each server.
     pub sites: Vec<String>,
     /// By server: the round trip to the anchor that clients are given.
     pub to_anchor: Vec<Duration>,
-    /// Whether the servers are proxies of an anchor.
     pub has_anchor: bool,
     pub uplinks: u32,
     /// One-way delay of the first uplink; each further uplink has 10 ms more.
@@ -41,9 +39,7 @@ pub struct Config {
     pub leg_mtu: usize,
     pub leg_rate: Option<Rate>,
     pub tenant_rates: BTreeMap<usize, Rate>,
-    /// By box.
     pub rate_limits: BTreeMap<usize, Rate>,
-    /// The lanes of both directions.
     pub lanes: Vec<LaneConfig>,
     pub streams: StreamsAt,
     /// Memory limits of a server and of one of its sessions, bytes.
@@ -103,7 +99,6 @@ impl Config {
         inner_address(number / self.tenants)
     }
 
-    /// The entry of a box in the tables of servers and anchors.
     pub fn peer(&self, number: usize) -> (PublicKey, Peer) {
         let addresses = vec![IpAddr::from(self.inner_address(number)).into()];
         let tenant =
@@ -113,7 +108,7 @@ impl Config {
         (key(ClientId::from(number).into()), peer)
     }
 
-    pub(super) fn peers(&self) -> impl Iterator<Item = (PublicKey, Peer)> + '_ {
+    pub fn peers(&self) -> impl Iterator<Item = (PublicKey, Peer)> + '_ {
         (0..self.boxes).map(|number| self.peer(number))
     }
 

@@ -39,7 +39,6 @@ impl Hostile {
         Self { vehicle, connection, said_hello: false, presses: 0, next: 1 }
     }
 
-    /// The vehicle whose key is used.
     pub fn vehicle(&self) -> usize {
         self.vehicle
     }

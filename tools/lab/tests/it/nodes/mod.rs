@@ -24,8 +24,8 @@ use roadweave_emulate::{Direction, LinkStats};
 use roadweave_proto::Instant;
 use roadweave_quic::{Endpoint, Epoch, Local, Outbox, Source};
 use roadweave_tunnel::{
-    Anchor, AnchorEvent, Client, ClientEvent, Io, Node, Peer, PeerTable, Peers, RecvMeta, Server,
-    ServerEvent, TenantId, turn,
+    Anchor, AnchorEvent, Client, ClientEvent, DrainReason, Io, Node, Peer, PeerTable, Peers,
+    RecvMeta, Server, ServerEvent, TenantId, turn,
 };
 
 pub use self::config::{Config, LEG_DELAY, StreamsAt, inner_address, key};
@@ -68,7 +68,6 @@ impl From<ClientId> for NodeId {
     }
 }
 
-/// An inner packet that left the tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
     pub at: Instant,
@@ -150,7 +149,6 @@ impl Nodes {
         *lives - 1
     }
 
-    /// Starts the anchor, or restarts it, without state.
     pub fn start_anchor(&mut self) {
         let life = self.next_life(NodeId::Anchor);
         self.anchor = Some(self.config.anchor(self.epoch, &self.devices, life));
@@ -160,7 +158,6 @@ impl Nodes {
         self.anchor = None;
     }
 
-    /// Starts a server, or restarts it, without state.
     pub fn start_server(&mut self, number: usize) {
         let life = self.next_life(NodeId::Server(number));
         let (server, peers) = self.config.server(self.epoch, number, life);
@@ -172,6 +169,12 @@ impl Nodes {
         self.servers.remove(&number);
     }
 
+    pub fn drain(&mut self, server: usize) {
+        let now = self.now;
+        self.server(server).drain(now, DrainReason::Command, Duration::ZERO);
+        self.flush();
+    }
+
     /// A frozen server loses what it receives, and continues from its state.
     pub fn freeze(&mut self, server: usize, is_frozen: bool) {
         match is_frozen {
@@ -180,7 +183,6 @@ impl Nodes {
         };
     }
 
-    /// Starts a client, or restarts it, without state.
     pub fn start(&mut self, id: impl Into<ClientId>) {
         let id: ClientId = id.into();
         let life = self.next_life(id.into());
@@ -204,7 +206,6 @@ impl Nodes {
         self.clients.remove(&id);
     }
 
-    /// Kills or revives an uplink of a box.
     pub fn set_dead(&mut self, number: usize, uplink: u32, dead: bool) {
         self.network.set_dead(self.now, (number, uplink), dead);
     }
@@ -213,7 +214,6 @@ impl Nodes {
         self.network.cut_leg(proxy, is_cut);
     }
 
-    /// Closes all legs at the anchor.
     pub fn close_legs(&mut self) {
         let anchor = self.anchor.as_mut().expect("it runs");
         let none = Peers::default();
@@ -248,17 +248,15 @@ impl Nodes {
         self.network.link_stats(link, direction)
     }
 
-    /// A server that runs; follow it with [`Nodes::flush`].
+    /// A server that runs. Follow this and the next three with [`Nodes::flush`].
     pub fn server(&mut self, number: usize) -> &mut Server {
         self.servers.get_mut(&number).expect("it runs")
     }
 
-    /// The anchor, if it runs; follow it with [`Nodes::flush`].
     pub fn anchor(&mut self) -> Option<&mut Anchor> {
         self.anchor.as_mut()
     }
 
-    /// A client, if it runs; follow it with [`Nodes::flush`].
     pub fn client(&mut self, id: impl Into<ClientId>) -> Option<&mut Client> {
         let id: ClientId = id.into();
         match self.clients.get_mut(&id)? {
@@ -267,7 +265,6 @@ impl Nodes {
         }
     }
 
-    /// The endpoint from [`Nodes::start_bare`] of a box; follow it with [`Nodes::flush`].
     pub fn bare(&mut self, number: usize) -> Option<&mut Endpoint> {
         match self.clients.get_mut(&ClientId::from(number))? {
             End::Bare(endpoint) => Some(endpoint),
@@ -275,13 +272,11 @@ impl Nodes {
         }
     }
 
-    /// Number of clients with a session.
     pub fn joined(&self) -> usize {
         let has = |end: &&End| matches!(end, End::Client(client) if client.status().is_some());
         self.clients.values().filter(has).count()
     }
 
-    /// Sends an inner packet from the device of a box.
     pub fn send_up(&mut self, id: impl Into<ClientId>, packet: &[u8]) {
         let (id, now): (ClientId, _) = (id.into(), self.now);
         if let Some(client) = self.client(id) {
@@ -290,7 +285,6 @@ impl Nodes {
         }
     }
 
-    /// Sends an inner packet from the device of a tenant.
     pub fn send_down(&mut self, tenant: usize, packet: &[u8]) {
         if let Some(anchor) = &mut self.anchor {
             anchor.handle_tenant_inner(self.now, TenantId(tenant as u16), packet);
@@ -298,7 +292,6 @@ impl Nodes {
         }
     }
 
-    /// Sends all packets that may leave now.
     pub fn flush(&mut self) {
         let boxes: Vec<ClientId> = self.clients.keys().copied().collect();
         boxes.into_iter().for_each(|id| self.turn(id.into()));
@@ -326,6 +319,10 @@ impl Nodes {
         self.arrivals.pop_front()
     }
 
+    pub fn arrivals(&mut self) -> Vec<Arrival> {
+        self.arrivals.drain(..).collect()
+    }
+
     pub fn client_events(&self, id: impl Into<ClientId>) -> &[(Instant, ClientEvent)] {
         let id: ClientId = id.into();
         self.client_events.get(&id).map_or(&[], Vec::as_slice)
@@ -339,7 +336,6 @@ impl Nodes {
         &self.anchor_events
     }
 
-    /// The proxy at which a box was attached last.
     pub fn proxy_of_last(&self) -> usize {
         let at = |event: &AnchorEvent| match event {
             AnchorEvent::Attached { proxy, .. } => proxy.strip_prefix("proxy-")?.parse().ok(),

@@ -25,12 +25,9 @@ pub(super) struct Packet {
     pub(super) data: Vec<u8>,
 }
 
-/// Counts of packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Packets sent by boxes.
     pub up: u64,
-    /// Packets sent by all others.
     pub down: u64,
     /// Handshake packets among those of the boxes.
     pub handshakes_up: u64,
@@ -120,7 +117,6 @@ impl Network {
         if leg.is_none()
             && let Some(ways) = self.links.get_mut(uplink.1 as usize)
         {
-            // The link counts its drops.
             let _ = ways[usize::from(!is_up)].push(now, data.len() + UDP_IP_HEADERS, packet);
             return;
         }
@@ -166,7 +162,6 @@ const LONG_HEADER: u8 = 0x80;
 const LEG_PORT: u16 = 5_001;
 const CLIENT_PORTS: u16 = 5_000;
 const BOXES: u32 = 0x6440_0000;
-/// Addresses of a box.
 const UPLINKS: u32 = 16;
 
 pub(super) fn anchor_address() -> SocketAddr {

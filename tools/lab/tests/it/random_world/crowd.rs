@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::dice::Dice;
-use crate::nodes::{Arrival, Config, Hostile, NodeId, Nodes, inner_address};
-use crate::world::udp_v4;
+use crate::nodes::{Arrival, ClientId, Config, Hostile, NodeId, Nodes, inner_address, key};
+use crate::world::{number, udp_v4};
 use roadweave_proto::{Instant, Rate};
 use roadweave_tunnel::{Node as _, Peers};
 
@@ -49,8 +49,9 @@ enum Happening {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     pub vehicles: usize,
-    pub came: usize,
     pub held_max: u64,
+    /// By vehicle, direction (whether down) and number.
+    came: BTreeSet<(usize, bool, u64)>,
 }
 
 impl Plan {
@@ -59,7 +60,7 @@ impl Plan {
         // Few vehicles in most worlds, since they cost most of the run time.
         let most = dice.within(2..17);
         let vehicles = dice.within(1..most + 1) as usize;
-        let strategy = STRATEGIES[dice.within(0..STRATEGIES.len() as u64) as usize];
+        let strategy = dice.one_of(&STRATEGIES);
         let mut config = Config {
             uplinks: dice.within(1..4) as u32,
             delay: Duration::from_millis(dice.within(1..100)),
@@ -121,7 +122,6 @@ struct Run<'a> {
     known: Peers,
     next: usize,
     sent: u64,
-    came: BTreeSet<(usize, bool, u64)>,
     outcome: Outcome,
 }
 
@@ -132,10 +132,9 @@ impl<'a> Run<'a> {
             plan,
             crowd: Nodes::new(plan.config.clone()),
             hostile: BTreeMap::new(),
-            known: (0..vehicles).map(|vehicle| plan.config.peer(vehicle)).collect(),
+            known: plan.config.peers().collect(),
             next: 0,
             sent: 0,
-            came: BTreeSet::new(),
             outcome: Outcome { vehicles, ..Outcome::default() },
         }
     }
@@ -167,7 +166,6 @@ impl<'a> Run<'a> {
         self.crowd.run_until(Instant::from_millis(end + 1_000));
         self.take_arrivals()?;
         self.check_liveness(first_well.unwrap_or(0), last)?;
-        self.outcome.came = self.came.len();
         Ok(self.outcome)
     }
 
@@ -186,21 +184,16 @@ impl<'a> Run<'a> {
             // A new server knows all clients.
             Happening::RestartServer => {
                 self.crowd.start_server(0);
-                self.known = self.peers(None);
+                self.known = self.plan.config.peers().collect();
             }
             Happening::Reload(gone) => {
-                let all = (0..self.plan.config.boxes).filter(|vehicle| Some(*vehicle) != gone);
-                let read = all.map(|vehicle| self.plan.config.peer(vehicle));
-                let change = Peers::after(&self.known, read);
+                let gone = gone.map(|vehicle| key(ClientId::from(vehicle).into()));
+                let read = || self.plan.config.peers().filter(|(key, _)| Some(*key) != gone);
+                let change = Peers::after(&self.known, read());
                 self.crowd.server(0).replace_peers(change);
-                self.known = self.peers(gone);
+                self.known = read().collect();
             }
         }
-    }
-
-    fn peers(&self, gone: Option<usize>) -> Peers {
-        let all = (0..self.plan.config.boxes).filter(|vehicle| Some(*vehicle) != gone);
-        all.map(|vehicle| self.plan.config.peer(vehicle)).collect()
     }
 
     /// A packet from and to each vehicle, and sometimes one with a foreign source.
@@ -223,47 +216,42 @@ impl<'a> Run<'a> {
     }
 
     fn take_arrivals(&mut self) -> Result<(), String> {
-        while let Some(arrival) = self.crowd.poll_arrival() {
+        for arrival in self.crowd.arrivals() {
             let Arrival { at, node, packet: came, .. } = &arrival;
-            let source: [u8; 4] = came[12..16].try_into().expect("an IPv4 packet");
-            let number = u64::from_be_bytes(came[28..36].try_into().expect("a number"));
-            let whose = (0..self.plan.config.boxes)
-                .find(|vehicle| inner_address(*vehicle).octets() == source);
-            let key = match (node, whose) {
+            let error = |why: &str| Err(format!("at {at} {why}: {arrival:?}"));
+            let number = number(came);
+            let whose = |address: &[u8]| {
+                let mut vehicles = 0..self.plan.config.boxes;
+                vehicles.find(|vehicle| inner_address(*vehicle).octets() == address)
+            };
+            let key = match (node, whose(&came[12..16])) {
                 (NodeId::Client(id), None) => (id.number, true, number),
                 (NodeId::Server(_), Some(vehicle)) if self.plan.hostile.contains(&vehicle) => {
                     continue;
                 }
                 (NodeId::Server(_), Some(vehicle)) => (vehicle, false, number),
-                _ => {
-                    return Err(format!("at {at} a packet came out where it may not: {arrival:?}"));
-                }
+                _ => return error("a packet came out where it may not"),
             };
             // While a vehicle is unknown, its address is outside of the tunnel.
-            if number > self.sent && self.was_gone(&came[16..20]) {
+            if number > self.sent && whose(&came[16..20]).is_some_and(|to| self.was_gone(to)) {
                 continue;
             }
             let inner = inner_address(key.0).octets();
-            let expected = match key.1 {
-                true => packet(OUTSIDE, inner, number),
-                false => packet(inner, OUTSIDE, number),
-            };
-            if came[..] != expected[..] || number >= self.sent {
-                return Err(format!("at {at} a packet came that nobody sent: {arrival:?}"));
+            let [source, destination] = if key.1 { [OUTSIDE, inner] } else { [inner, OUTSIDE] };
+            if came[..] != packet(source, destination, number)[..] || number >= self.sent {
+                return error("a packet came that nobody sent");
             }
-            if !self.came.insert(key) {
-                return Err(format!("at {at} packet {key:?} came twice"));
+            if !self.outcome.came.insert(key) {
+                return error("a packet came twice");
             }
         }
         Ok(())
     }
 
-    /// Whether the vehicle with this inner address was ever unknown to the server.
-    fn was_gone(&self, address: &[u8]) -> bool {
-        self.plan.events.iter().any(|(_, what)| match what {
-            Happening::Reload(Some(gone)) => inner_address(*gone).octets() == address,
-            _ => false,
-        })
+    fn was_gone(&self, vehicle: usize) -> bool {
+        let is_gone =
+            |what: &Happening| matches!(what, Happening::Reload(Some(gone)) if *gone == vehicle);
+        self.plan.events.iter().any(|(_, what)| is_gone(what))
     }
 
     fn check_bounds(&mut self) -> Result<(), String> {
@@ -290,7 +278,8 @@ impl<'a> Run<'a> {
         let honest = (0..self.plan.config.boxes).filter(|v| !self.plan.hostile.contains(v));
         for (vehicle, down) in honest.flat_map(|vehicle| [(vehicle, false), (vehicle, true)]) {
             let sent = last - first;
-            let came = (first..last).filter(|n| self.came.contains(&(vehicle, down, *n))).count();
+            let came = &self.outcome.came;
+            let came = came.range((vehicle, down, first)..(vehicle, down, last)).count();
             if (came as u64) * 10 < sent * 9 {
                 let events = self.crowd.client_events(vehicle);
                 return Err(format!(

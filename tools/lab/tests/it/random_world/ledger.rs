@@ -2,16 +2,15 @@
 
 use std::collections::HashMap;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use roadweave_emulate::{Direction, Random};
 use roadweave_lab::inner;
 use roadweave_lab::world::Arrival;
 use roadweave_proto::Instant;
 
+use crate::random_world::ensure;
 use crate::random_world::plan::{FRAME_PACKETS, Flow, Kind, PORTS_PER_LANE, Plan};
-
-/// Beginning of a payload; with the number it makes the packet unique.
-const MARK: &[u8; 8] = b"roadweav";
+use crate::world::{udp_v4, udp_v6};
 
 #[derive(Debug, Default)]
 pub struct Ledger {
@@ -43,8 +42,8 @@ struct Sent {
 impl Ledger {
     pub fn packet(&mut self, now: Instant, flow: &Flow) -> Bytes {
         let number = self.sent.len();
-        let header = (flow.kind == Kind::Video).then(|| self.rtp(flow));
-        let packet = build(flow, number as u64, header.as_ref().map_or(&[], |header| header));
+        let rtp = (flow.kind == Kind::Video).then(|| self.rtp(flow));
+        let packet = build(flow, number as u64, rtp);
         let Flow { direction, port, kind, .. } = *flow;
         self.sent.push(Sent { at: now, direction, port, kind, arrived: None });
         self.by_bytes.insert((direction, packet.clone()), number);
@@ -74,36 +73,23 @@ impl Ledger {
     pub fn note(&mut self, plan: &Plan, arrival: &Arrival) -> Result<(), String> {
         let Arrival { at, direction, packet, .. } = arrival;
         let number = self.by_bytes.get(&(*direction, packet.clone())).copied();
-        let Some(number) = number else {
-            return Err(format!(
-                "at {at} a packet came that nobody had sent {direction:?}: {packet:?}"
-            ));
-        };
+        let number = number.ok_or_else(|| format!("at {at} came, sent by nobody: {packet:?}"))?;
         let sent = &mut self.sent[number];
-        if let Some(before) = sent.arrived.replace(*at) {
-            return Err(format!("packet {number} came at {before} and again at {at}"));
-        }
-        if !matches!(sent.kind, Kind::Good | Kind::GoodV6 | Kind::Video) {
-            return Err(format!("at {at} packet {number} came, which is {:?}", sent.kind));
-        }
-        if *at < sent.at {
-            return Err(format!("packet {number} came at {at}, before it was sent at {}", sent.at));
-        }
+        let ensure = |holds: bool, what: &str| {
+            ensure(holds, || format!("at {at} packet {number} came {direction:?} {what}"))
+        };
+        ensure(sent.arrived.replace(*at).is_none(), "again")?;
+        ensure(matches!(sent.kind, Kind::Good | Kind::GoodV6 | Kind::Video), "and may not")?;
+        ensure(*at >= sent.at, "before it was sent")?;
         let (port, sent_at) = (sent.port, sent.at);
         let last = self.last.entry((*direction, port / PORTS_PER_LANE)).or_default();
-        if plan.is_ordered(*direction, port) && *last > number {
-            return Err(format!("at {at} packet {number} came after packet {last}"));
-        }
+        ensure(!plan.is_ordered(*direction, port) || *last <= number, "after a later one")?;
         *last = number;
         if let Some(lane) = plan.promising(*direction, port)
             && let Some((since, last)) = self.promised.get_mut(&(*direction, lane))
             && sent_at > *since
         {
-            if *last > number {
-                return Err(format!(
-                    "at {at} packet {number} came after {last}, against a promise"
-                ));
-            }
+            ensure(*last <= number, "after a later one, against a promise")?;
             *last = number;
         }
         match direction {
@@ -121,67 +107,38 @@ impl Ledger {
 
     /// Packets to `port` from number `from` on: sent, and delivered.
     pub fn share(&self, direction: Direction, port: u16, from: usize) -> (usize, usize) {
-        let of_port = || self.of_port(direction, port).filter(|(number, _)| *number >= from);
-        (of_port().count(), of_port().filter(|(_, sent)| sent.arrived.is_some()).count())
-    }
-
-    pub fn first_arrival(&self, direction: Direction, port: u16) -> Option<Instant> {
-        self.of_port(direction, port).filter_map(|(_, sent)| sent.arrived).min()
-    }
-
-    fn of_port(&self, direction: Direction, port: u16) -> impl Iterator<Item = (usize, &Sent)> {
-        let numbered = self.sent.iter().enumerate();
-        numbered.filter(move |(_, sent)| (sent.direction, sent.port) == (direction, port))
+        let of_port = self.sent[from..].iter();
+        let of_port = of_port.filter(|sent| (sent.direction, sent.port) == (direction, port));
+        (of_port.clone().count(), of_port.filter(|sent| sent.arrived.is_some()).count())
     }
 }
 
-fn build(flow: &Flow, number: u64, start: &[u8]) -> Bytes {
-    let mut random = Random::new(number);
-    let header = if flow.kind == Kind::GoodV6 { IPV6 + UDP } else { inner::HEADERS };
-    let mut payload = BytesMut::with_capacity(flow.bytes);
-    payload.put_slice(start);
-    payload.put_slice(MARK);
-    payload.put_u64(number);
-    while payload.len() + header < flow.bytes {
-        payload.put_u8(random.bits() as u8);
+fn build(flow: &Flow, number: u64, rtp: Option<[u8; 12]>) -> Bytes {
+    let vehicle = "fd77::2".parse().expect("an address");
+    let cloud = "2001:db8::1".parse().expect("an address");
+    let bytes = flow.bytes;
+    let mut packet = match (flow.direction, flow.kind == Kind::GoodV6) {
+        (Direction::Up, true) => udp_v6(vehicle, cloud, number, bytes),
+        (Direction::Down, true) => udp_v6(cloud, vehicle, number, bytes),
+        (Direction::Up, false) => udp_v4(inner::VEHICLE, inner::CLOUD, number, bytes),
+        (Direction::Down, false) => udp_v4(inner::CLOUD, inner::VEHICLE, number, bytes),
+    };
+    let ports = if flow.kind == Kind::GoodV6 { 40 } else { 20 };
+    packet[ports..ports + 2].copy_from_slice(&flow.port.to_be_bytes());
+    packet[ports + 2..ports + 4].copy_from_slice(&flow.port.to_be_bytes());
+    if let Some(rtp) = rtp {
+        packet[28..40].copy_from_slice(&rtp);
+        packet[40..48].copy_from_slice(&number.to_be_bytes());
     }
-    if flow.kind == Kind::GoodV6 {
-        return udp_v6(flow.direction, flow.port, &payload);
-    }
-    let mut packet = BytesMut::from(&inner::udp(flow.direction, flow.port, &payload)[..]);
     match (flow.kind, flow.direction) {
         (Kind::Spoofed, _) => packet[SOURCE].copy_from_slice(&[10, 77, 0, 3]),
         (Kind::Unroutable, Direction::Up) => packet[DESTINATION].copy_from_slice(&inner::VEHICLE),
         (Kind::Unroutable, Direction::Down) => packet[DESTINATION].copy_from_slice(&[10, 9, 9, 9]),
-        (Kind::Garbage, _) => packet[0] = random.bits() as u8 & 0x3f,
+        (Kind::Garbage, _) => packet[0] = Random::new(number).bits() as u8 & 0x3f,
         (Kind::Good | Kind::GoodV6 | Kind::Oversized | Kind::Video, _) => {}
     }
-    packet.freeze()
+    packet.into()
 }
 
-fn udp_v6(direction: Direction, port: u16, payload: &[u8]) -> Bytes {
-    let vehicle = "fd77::2".parse::<std::net::Ipv6Addr>().unwrap().octets();
-    let cloud = "2001:db8::1".parse::<std::net::Ipv6Addr>().unwrap().octets();
-    let (from, to) = match direction {
-        Direction::Up => (vehicle, cloud),
-        Direction::Down => (cloud, vehicle),
-    };
-    let length = (UDP + payload.len()) as u16;
-    let mut packet = BytesMut::new();
-    packet.put_slice(&[0x60, 0, 0, 0]);
-    packet.put_u16(length);
-    packet.put_slice(&[17, 64]);
-    packet.put_slice(&from);
-    packet.put_slice(&to);
-    packet.put_u16(port);
-    packet.put_u16(port);
-    packet.put_u16(length);
-    packet.put_u16(0);
-    packet.put_slice(payload);
-    packet.freeze()
-}
-
-const IPV6: usize = 40;
-const UDP: usize = 8;
 const SOURCE: std::ops::Range<usize> = 12..16;
 const DESTINATION: std::ops::Range<usize> = 16..20;

@@ -8,7 +8,7 @@
 //!                    └──► at the end: everything flows again, every packet is accounted for
 //! ```
 //!
-//! A failure prints the plan; `ROADWEAVE_SEED=<seed> cargo test -p roadweave-lab --test
+//! A failure prints the plan; `ROADWEAVE_SEED=<seed> cargo test -p roadweave-lab --test it
 //! random_world` runs it alone, `ROADWEAVE_SEEDS=<count>` runs more of them, from `ROADWEAVE_FIRST`
 //! on.
 
@@ -17,42 +17,49 @@ mod ledger;
 mod plan;
 mod run;
 
-use std::panic::catch_unwind;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use crate::dice;
 use plan::Plan;
 
 const SEEDS: u64 = 120;
-/// The test ends after this many failures.
-const FAILURES_MAX: usize = 3;
+
+fn ensure(holds: bool, why: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(why()) }
+}
+
+/// Runs the seeds; a failure prints the plan and the command that replays it.
+fn run_all<O>(seeds: Range<u64>, run: impl Fn(u64) -> Result<O, String>) -> Vec<O> {
+    let replay = |seed: u64, why: &str| {
+        eprintln!(
+            "\n{why}\nROADWEAVE_SEED={seed} cargo test -p roadweave-lab --test it random_world"
+        );
+    };
+    let run = |seed| match catch_unwind(AssertUnwindSafe(|| run(seed))) {
+        Ok(Ok(outcome)) => outcome,
+        Ok(Err(why)) => {
+            replay(seed, &why);
+            panic!("seed {seed} broke an invariant")
+        }
+        Err(panic) => {
+            replay(seed, "it panicked");
+            resume_unwind(panic)
+        }
+    };
+    seeds.map(run).collect()
+}
 
 #[test]
 fn invariants_hold_in_random_worlds() {
     let seeds = dice::seeds(SEEDS);
-    let mut failed = Vec::new();
-    let mut seen = run::Seen::default();
-    for seed in seeds.clone() {
-        match catch_unwind(|| run::run(&Plan::new(seed))) {
-            Ok(Ok(outcome)) => seen.add(&outcome),
-            Ok(Err(why)) => failed.push((seed, why)),
-            Err(panic) => failed.push((seed, message(&*panic))),
-        }
-        if failed.len() >= FAILURES_MAX {
-            break;
-        }
+    let mut all = run::Outcome::default();
+    for outcome in run_all(seeds.clone(), |seed| run::run(&Plan::new(seed))) {
+        all.add(&outcome);
     }
-    for (seed, why) in &failed {
-        let plan = Plan::new(*seed);
-        eprintln!(
-            "\n{plan:#?}\n{why}\n\
-             ROADWEAVE_SEED={seed} cargo test -p roadweave-lab --test it random_world"
-        );
-    }
-    let failed: Vec<u64> = failed.iter().map(|(seed, _)| *seed).collect();
-    assert!(failed.is_empty(), "of the seeds {seeds:?} these failed first: {failed:?}");
-    println!("{seen:#?}");
+    println!("{all:#?}");
     if seeds.end - seeds.start >= SEEDS {
-        seen.check();
+        all.check(seeds.end - seeds.start);
     }
 }
 
@@ -60,12 +67,7 @@ fn invariants_hold_in_random_worlds() {
 fn invariants_hold_in_random_crowds() {
     let seeds = dice::seeds(SEEDS);
     let (mut vehicles_max, mut held_max) = (0, 0);
-    for seed in seeds.clone() {
-        let outcome = crowd::run(seed).unwrap_or_else(|why| {
-            panic!(
-                "{why}\nROADWEAVE_SEED={seed} cargo test -p roadweave-lab --test it random_world crowds"
-            )
-        });
+    for outcome in run_all(seeds.clone(), crowd::run) {
         vehicles_max = outcome.vehicles.max(vehicles_max);
         held_max = outcome.held_max.max(held_max);
     }
@@ -75,23 +77,13 @@ fn invariants_hold_in_random_crowds() {
 }
 
 #[test]
-fn equal_seeds_give_equal_crowds() {
+fn equal_seeds_give_equal_runs() {
     for seed in 1_000_000..1_000_003 {
         assert_eq!(crowd::run(seed), crowd::run(seed));
     }
-}
-
-#[test]
-fn equal_seeds_give_equal_worlds() {
     for seed in 1_000_000..1_000_008 {
         let plan = Plan::new(seed);
         let outcomes = [(); 2].map(|()| run::run(&plan));
         assert_eq!(outcomes[0], outcomes[1], "{plan:#?}");
     }
-}
-
-fn message(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-    format!("it panicked: {}", text.unwrap_or("for an unknown reason"))
 }

@@ -22,7 +22,7 @@ const BOUND: &str = "single:link0";
 /// Strategies that may leave losses unrepaired.
 const UNRELIABLE: [&str; 4] = ["minrtt-unreliable", "bonding", "pluribus", "lola"];
 /// Time of a packet in addition to the delay of an idle link.
-const ON_THE_AIR_MS: u64 = 20;
+const ON_THE_AIR: Duration = Duration::from_millis(20);
 /// The ports of lane n start at n times this, after [`FIRST_PORT`].
 pub const PORTS_PER_LANE: u16 = 100;
 pub const FIRST_PORT: u16 = 5_000;
@@ -31,17 +31,12 @@ pub const FRAME_PACKETS: u16 = 5;
 /// A random world. Times are since the start.
 #[derive(Debug)]
 pub struct Plan {
-    pub seed: u64,
+    /// Attackers are at links until `heal`, and unusable servers without an end.
+    pub world: WorldConfig,
     /// Time of all repairs.
     pub heal: Duration,
-    pub congestion: CongestionControl,
-    pub machine: Machine,
-    pub links: Vec<LinkPlan>,
-    pub lanes_up: Vec<LaneConfig>,
-    pub lanes_down: Vec<LaneConfig>,
-    pub policies: BTreeMap<String, UplinkPolicy>,
-    /// Attackers at links until `heal`, and unusable servers without an end.
-    pub strangers: Strangers,
+    /// By link, until `heal`.
+    pub tampering: Vec<Option<Tampering>>,
     /// A link whose attacker stays after `heal`.
     pub besieged: Option<usize>,
     pub flows: Vec<Flow>,
@@ -49,28 +44,6 @@ pub struct Plan {
     pub fetches: Vec<(Duration, u64)>,
     /// Ascending.
     pub events: Vec<(Duration, Happening)>,
-}
-
-#[derive(Debug)]
-pub struct LinkPlan {
-    pub up: WayPlan,
-    pub down: WayPlan,
-    pub tampering: Option<Tampering>,
-}
-
-/// One direction of a link. Steps are pairs of the start of a value in ms, the first at 0, and the
-/// value.
-#[derive(Debug)]
-pub struct WayPlan {
-    /// kbit/s.
-    pub rates: Vec<(u64, u64)>,
-    /// ms.
-    pub delays: Vec<(u64, u64)>,
-    /// Percent.
-    pub losses: Vec<(u64, u64)>,
-    pub burst_loss: Option<GilbertElliott>,
-    pub jitter: Option<Jitter>,
-    pub queue_bytes: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -114,7 +87,8 @@ impl Plan {
         let heal = dice.ms(1_500..4_000);
         let hostile = dice.once_in(4);
         let count = dice.within(1..5);
-        let links = (0..count).map(|_| dice.link(heal, hostile)).collect();
+        let links = (0..count).map(|index| dice.link(heal, hostile, (index, seed)));
+        let (tampering, links) = links.unzip();
         let down: Vec<&'static str> = strategies::plain_names().chain(["raven:100"]).collect();
         let up: Vec<&'static str> = down.iter().copied().chain([BOUND]).collect();
         let mut lanes_up = dice.lanes(&up);
@@ -140,44 +114,23 @@ impl Plan {
         let congestion = if cubic { CongestionControl::Cubic } else { CongestionControl::Bbr };
         let policies = if dice.once_in(2) { dice.policies(count) } else { BTreeMap::new() };
         let (strangers, besieged) = Dice::new(!seed).strangers(count);
-        Self {
-            seed,
-            heal,
-            congestion,
-            machine: Dice::new(!seed.rotate_left(32)).machine(),
-            links,
-            lanes_up,
+        let fetches = Dice::new(seed.rotate_left(16)).fetches(heal);
+        let world = WorldConfig {
             lanes_down,
+            streams: (!fetches.is_empty()).then(StreamsConfig::default),
+            congestion,
             policies,
             strangers,
-            besieged,
-            flows,
-            fetches: Dice::new(seed.rotate_left(16)).fetches(heal),
-            events,
-        }
-    }
-
-    pub fn world(&self) -> WorldConfig {
-        let links = (0..).zip(&self.links).map(|(index, link)| DuplexLink {
-            name: format!("link{index}"),
-            up: link.up.settings(self.seed ^ (2 * index)),
-            down: link.down.settings(self.seed ^ (2 * index + 1)),
-        });
-        WorldConfig {
-            lanes_down: self.lanes_down.clone(),
-            streams: (!self.fetches.is_empty()).then(StreamsConfig::default),
-            congestion: self.congestion,
-            policies: self.policies.clone(),
-            strangers: self.strangers.clone(),
-            machine: self.machine,
-            ..WorldConfig::plain(links.collect(), self.lanes_up.clone(), self.seed)
-        }
+            machine: Dice::new(!seed.rotate_left(32)).machine(),
+            ..WorldConfig::plain(links, lanes_up, seed)
+        };
+        Self { world, heal, tampering, besieged, flows, fetches, events }
     }
 
     pub fn lanes(&self, direction: Direction) -> &[LaneConfig] {
         match direction {
-            Direction::Up => &self.lanes_up,
-            Direction::Down => &self.lanes_down,
+            Direction::Up => &self.world.lanes_up,
+            Direction::Down => &self.world.lanes_down,
         }
     }
 
@@ -199,7 +152,7 @@ impl Plan {
     /// Whether the lane of `port` may leave losses unrepaired.
     pub fn is_unreliable(&self, direction: Direction, port: u16) -> bool {
         // `redundant` sends copies only to links of one priority and within their budgets.
-        let copies_less = !self.policies.is_empty() || self.links.len() == 1;
+        let copies_less = !self.world.policies.is_empty() || self.world.links.len() == 1;
         self.strategies(direction, port).any(|strategy| {
             UNRELIABLE.contains(&strategy) || copies_less && strategy == "redundant"
         })
@@ -207,17 +160,18 @@ impl Plan {
 
     /// Whether the lane of `port` drops late packets, and most are late even on repaired links.
     pub fn is_too_far(&self, direction: Direction, port: u16) -> bool {
-        let last = |way: &WayPlan| way.delays.last().map_or(0, |(_, delay)| *delay);
-        let one_way = |link: &LinkPlan| (last(&link.up) + last(&link.down)) / 2;
-        let furthest = self.links.iter().map(one_way).max().unwrap_or(0);
+        let last = |way: &LinkSettings| way.trace.delay().iter().last().map(|(_, delay)| delay);
+        let one_way = |link: &DuplexLink| (last(&link.up)? + last(&link.down)?).checked_div(2);
+        let furthest = self.world.links.iter().filter_map(one_way).max().unwrap_or_default();
         let time = self.lanes(direction)[lane_of(port)].deadline;
-        time < Duration::from_millis(furthest + ON_THE_AIR_MS)
+        time < furthest + ON_THE_AIR
             && self.strategies(direction, port).any(|strategy| strategy == "lola")
     }
 
     /// Whether packets of the lane of `port` keep their order: one link, no reordering, no repairs.
     pub fn is_ordered(&self, direction: Direction, port: u16) -> bool {
-        let way = self.links[0].way(direction);
+        let link = &self.world.links[0];
+        let way = if direction == Direction::Up { &link.up } else { &link.down };
         self.strategies(direction, port).all(|strategy| strategy == BOUND)
             // These strategies hold flows back one by one.
             && !matches!(
@@ -225,11 +179,9 @@ impl Plan {
                 Order::Adaptive { .. } | Order::Frames { .. } | Order::Even { .. }
             )
             && way.jitter.is_none_or(|jitter| !jitter.reorders)
-            && self.links[0].tampering.is_none()
+            && self.tampering[0].is_none()
     }
-}
 
-impl Plan {
     /// The lane of `port`, if it guarantees order.
     pub fn promising(&self, direction: Direction, port: u16) -> Option<usize> {
         let lane = lane_of(port);
@@ -238,44 +190,8 @@ impl Plan {
     }
 }
 
-impl LinkPlan {
-    pub fn way(&self, direction: Direction) -> &WayPlan {
-        match direction {
-            Direction::Up => &self.up,
-            Direction::Down => &self.down,
-        }
-    }
-}
-
-impl WayPlan {
-    fn settings(&self, seed: u64) -> LinkSettings {
-        let rates = timeline(&self.rates, Rate::from_kbps);
-        let delays = timeline(&self.delays, Duration::from_millis);
-        let losses = timeline(&self.losses, |percent| percent as f64 / 100.0);
-        LinkSettings {
-            trace: Trace::new(Capacity::Rates(rates), delays, losses),
-            origin: Instant::ZERO,
-            queue_bytes: self.queue_bytes,
-            burst_loss: self.burst_loss,
-            jitter: self.jitter,
-            seed,
-        }
-    }
-}
-
 fn lane_of(port: u16) -> usize {
     usize::from((port - FIRST_PORT) / PORTS_PER_LANE)
-}
-
-fn timeline<V: Copy>(steps: &[(u64, u64)], value: impl Fn(u64) -> V) -> Timeline<V> {
-    let end = Duration::from_millis(steps.last().map_or(0, |(at, _)| *at) + 1);
-    let steps = steps.iter().map(|(at, step)| (Duration::from_millis(*at), value(*step)));
-    Timeline::new(steps, end, AtEnd::Hold).expect("steps ascend from zero")
-}
-
-/// Whether the network forges packets but blocks none.
-fn writes(kind: &Hostility) -> bool {
-    matches!(kind, Hostility::Stranger(_))
 }
 
 impl Dice {
@@ -319,7 +235,12 @@ impl Dice {
         }
     }
 
-    fn link(&mut self, heal: Duration, hostile: bool) -> LinkPlan {
+    fn link(
+        &mut self,
+        heal: Duration,
+        hostile: bool,
+        (index, seed): (u64, u64),
+    ) -> (Option<Tampering>, DuplexLink) {
         let share = |dice: &mut Self| match dice.within(0..3) {
             0 => 0.0,
             _ => dice.within(1..100) as f64 / 1_000.0,
@@ -330,20 +251,23 @@ impl Dice {
             replay: share(self),
             forge: share(self),
         });
-        LinkPlan { up: self.way(heal), down: self.way(heal), tampering }
+        let [up, down] = [0, 1].map(|way| self.way(heal, seed ^ (2 * index + way)));
+        (tampering, DuplexLink { name: format!("link{index}"), up, down })
     }
 
-    fn way(&mut self, heal: Duration) -> WayPlan {
-        let rates = self.steps(heal, 300..6_000, |dice| match dice.within(0..5) {
+    fn way(&mut self, heal: Duration, seed: u64) -> LinkSettings {
+        let rates = self.steps(heal, 300..6_000, Rate::from_kbps, |dice| match dice.within(0..5) {
             0 => 0,
             1 => dice.within(10..300),
             _ => dice.within(300..6_000),
         });
-        let delays = self.steps(heal, 1..100, |dice| match dice.within(0..4) {
-            0 => dice.within(100..600),
-            _ => dice.within(1..100),
-        });
-        let losses = self.steps(heal, 0..1, |dice| match dice.within(0..4) {
+        let delays =
+            self.steps(heal, 1..100, Duration::from_millis, |dice| match dice.within(0..4) {
+                0 => dice.within(100..600),
+                _ => dice.within(1..100),
+            });
+        let percent = |percent: u64| percent as f64 / 100.0;
+        let losses = self.steps(heal, 0..1, percent, |dice| match dice.within(0..4) {
             0 => dice.within(10..100),
             1 => dice.within(1..10),
             _ => 0,
@@ -360,16 +284,18 @@ impl Dice {
             0 => self.within(4_500..20_000) as usize,
             _ => self.within(20_000..200_000) as usize,
         };
-        WayPlan { rates, delays, losses, burst_loss, jitter, queue_bytes }
+        let trace = Trace::new(Capacity::Rates(rates), delays, losses);
+        LinkSettings { trace, origin: Instant::ZERO, queue_bytes, burst_loss, jitter, seed }
     }
 
     /// Values of `wild` until `heal`, then one of `calm`.
-    fn steps(
+    fn steps<V: Copy>(
         &mut self,
         heal: Duration,
         calm: std::ops::Range<u64>,
+        value: impl Fn(u64) -> V,
         wild: impl Fn(&mut Self) -> u64,
-    ) -> Vec<(u64, u64)> {
+    ) -> Timeline<V> {
         let heal = heal.as_millis() as u64;
         let first = if self.once_in(2) { self.within(calm.clone()) } else { wild(self) };
         let mut steps = vec![(0, first)];
@@ -381,13 +307,15 @@ impl Dice {
             }
         }
         steps.push((heal, self.within(calm)));
-        steps
+        let steps = steps.into_iter().map(|(at, step)| (Duration::from_millis(at), value(step)));
+        Timeline::new(steps, Duration::from_millis(heal + 1), AtEnd::Hold)
+            .expect("steps ascend from zero")
     }
 
     fn lanes(&mut self, strategies: &[&str]) -> Vec<LaneConfig> {
         let count = self.within(1..4) as u16;
         let lane = |index: u16| {
-            let strategy = strategies[self.within(0..strategies.len() as u64) as usize];
+            let strategy = self.one_of(strategies);
             let first = FIRST_PORT + index * PORTS_PER_LANE;
             let ports = first..=first + PORTS_PER_LANE - 1;
             LaneConfig {
@@ -465,7 +393,7 @@ impl Dice {
         strategies: &[&'static str],
     ) -> Happening {
         let lane = self.within(0..lanes as u64) as usize;
-        let strategy = strategies[self.within(0..strategies.len() as u64) as usize];
+        let strategy = self.one_of(strategies);
         Happening::Strategy(direction, lane, strategy)
     }
 
@@ -473,7 +401,7 @@ impl Dice {
         let policy = |dice: &mut Self| {
             let priorities = [Priority::Primary, Priority::Secondary, Priority::Backup];
             let policy = Policy {
-                priority: priorities[dice.within(0..3) as usize],
+                priority: dice.one_of(&priorities),
                 weight: dice.within(1..101) as u8,
                 redundancy_percent: dice.once_in(2).then(|| dice.within(0..20) as u8),
                 ..Policy::default()
@@ -510,9 +438,11 @@ impl Dice {
                 OtherServer::OtherVersion,
                 OtherServer::Silent,
             ];
-            strangers.servers.push((address, kinds[self.within(0..4) as usize]));
+            strangers.servers.push((address, self.one_of(&kinds)));
         }
         let all = strangers.links.len() as u64 == links;
+        // It forges packets but blocks none.
+        let writes = |kind: &Hostility| matches!(kind, Hostility::Stranger(_));
         let mut writers = strangers.links.iter().filter(|(_, kind)| writes(kind));
         let besieged = writers.next().filter(|_| !all).map(|(link, _)| *link);
         (strangers, besieged)

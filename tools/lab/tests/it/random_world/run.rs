@@ -9,9 +9,10 @@ use roadweave_lab::world::{Tampering, World};
 use roadweave_proto::{DropCounters, DropReason, Instant};
 use roadweave_tunnel::{ClientEvent, LaneStats, ServerEvent, SessionStatus};
 
+use crate::apps::Apps;
+use crate::random_world::ensure;
 use crate::random_world::ledger::Ledger;
 use crate::random_world::plan::{FIRST_PORT, Flow, Happening, Kind, PORTS_PER_LANE, Plan};
-use crate::world::apps::Apps;
 
 /// Packets must get through again this long after all links are repaired.
 const LIVENESS: Duration = Duration::from_secs(15);
@@ -31,44 +32,29 @@ const UNFRAGMENTED_MAX: usize = 1_100;
 /// Minimum headers of a source datagram and its symbol, bytes.
 const DATAGRAM_HEADER_MIN: u64 = 8;
 
+/// What happened in a world, or the sum of many, which shows that enough happened.
 #[derive(Debug, Default, PartialEq)]
 pub struct Outcome {
     sent: u64,
     arrived: u64,
     steps: u64,
     fingerprint: u64,
-    /// From the repair of all links to the first packet, in the slowest lane.
-    revival: Duration,
-    /// Whether one session lasted from start to end, so that its counters are complete.
-    accounted: bool,
-    drops: DropCounters,
-}
-
-/// Sums over all worlds, which show that enough happened.
-#[derive(Debug, Default)]
-pub struct Seen {
-    worlds: u64,
+    /// Worlds in which one session lasted from start to end, so that its counters are complete.
     accounted: u64,
-    sent: u64,
-    arrived: u64,
-    steps: u64,
-    revival_max: Duration,
     drops: DropCounters,
 }
 
-impl Seen {
-    pub fn add(&mut self, outcome: &Outcome) {
-        self.worlds += 1;
-        self.accounted += u64::from(outcome.accounted);
-        self.sent += outcome.sent;
-        self.arrived += outcome.arrived;
-        self.steps += outcome.steps;
-        self.revival_max = self.revival_max.max(outcome.revival);
-        self.drops.merge(&outcome.drops);
+impl Outcome {
+    pub fn add(&mut self, other: &Self) {
+        self.sent += other.sent;
+        self.arrived += other.arrived;
+        self.steps += other.steps;
+        self.accounted += other.accounted;
+        self.drops.merge(&other.drops);
     }
 
-    pub fn check(&self) {
-        assert!(self.accounted * 3 > self.worlds, "one session lasted: {self:?}");
+    pub fn check(&self, worlds: u64) {
+        assert!(self.accounted * 3 > worlds, "one session lasted: {self:?}");
         assert!(self.arrived * 3 > self.sent && self.arrived < self.sent, "{self:?}");
         for reason in SEEN {
             assert!(self.drops.get(reason) > 0, "no packet was dropped as {reason:?}: {self:?}");
@@ -91,9 +77,13 @@ const SEEN: [DropReason; 11] = [
     DropReason::ArrivedExpired,
 ];
 
-/// Runs `plan`; the error names the broken invariant.
+/// Runs `plan`; the error names the plan and the broken invariant.
 pub fn run(plan: &Plan) -> Result<Outcome, String> {
-    let mut stage = Stage::new(plan)?;
+    try_run(plan).map_err(|why| format!("{plan:#?}\n{why}"))
+}
+
+fn try_run(plan: &Plan) -> Result<Outcome, String> {
+    let mut stage = Stage::new(plan);
     stage.run_until(at(plan.heal))?;
     stage.heal();
     let healed = stage.losses();
@@ -107,7 +97,7 @@ pub fn run(plan: &Plan) -> Result<Outcome, String> {
     stage.flows.clear();
     stage.run_until(at(plan.heal + LIVENESS + SETTLE + WELL + DRAIN))?;
     let sound = stage.sound_links([&healed, &settled]);
-    let revival = stage.check_liveness(&probes, well, &sound)?;
+    stage.check_liveness(&probes, well, &sound)?;
     stage.check_busyness()?;
     stage.check_streams(&sound)?;
     // The ledger does not contain frames of streams.
@@ -115,7 +105,7 @@ pub fn run(plan: &Plan) -> Result<Outcome, String> {
     let drops = stage.drops();
     if accounted {
         for direction in [Direction::Up, Direction::Down] {
-            stage.check_books(direction).map_err(|why| format!("{direction:?}: {why}"))?;
+            stage.check_books(direction)?;
         }
     }
     Ok(Outcome {
@@ -123,8 +113,7 @@ pub fn run(plan: &Plan) -> Result<Outcome, String> {
         arrived: stage.ledger.arrived_up + stage.ledger.arrived_down,
         steps: stage.steps,
         fingerprint: stage.ledger.fingerprint,
-        revival,
-        accounted,
+        accounted: accounted.into(),
         drops,
     })
 }
@@ -133,12 +122,8 @@ fn at(time: Duration) -> Instant {
     Instant::ZERO + time
 }
 
-/// Packets pushed into one direction of a link, and those it lost.
-#[derive(Clone, Copy, Debug)]
-struct Losses {
-    pushed: u64,
-    lost: u64,
-}
+/// By link and direction: packets pushed, and packets lost.
+type Losses = Vec<[(u64, u64); 2]>;
 
 struct Stage<'a> {
     plan: &'a Plan,
@@ -155,32 +140,32 @@ struct Stage<'a> {
 }
 
 impl<'a> Stage<'a> {
-    fn new(plan: &'a Plan) -> Result<Self, String> {
-        let mut world = World::new(plan.world()).map_err(|error| error.to_string())?;
-        for (link, link_plan) in plan.links.iter().enumerate() {
-            if let Some(tampering) = link_plan.tampering {
-                world.tamper(link, tampering, plan.seed);
+    fn new(plan: &'a Plan) -> Self {
+        let mut world = World::new(plan.world.clone()).expect("plans make worlds");
+        for (link, tampering) in plan.tampering.iter().enumerate() {
+            if let Some(tampering) = *tampering {
+                world.tamper(link, tampering, plan.world.seed);
             }
         }
         let flows = plan.flows.iter().map(|flow| (at(flow.begin), flow.clone()));
         let script = plan.events.iter().map(|(after, what)| (at(*after), *what));
-        Ok(Self {
+        Self {
             plan,
             world,
             ledger: Ledger::default(),
             flows: flows.collect(),
             script: script.collect(),
-            apps: Apps::new(),
+            apps: Apps::default(),
             fetches: plan.fetches.iter().map(|(after, bytes)| (at(*after), *bytes)).collect(),
             next_look: Instant::ZERO,
             steps: 0,
             given: Vec::new(),
-        })
+        }
     }
 
     /// Revives links and uplinks; capacity, delay and loss heal by the plan.
     fn heal(&mut self) {
-        for link in 0..self.plan.links.len() {
+        for link in 0..self.world.links() {
             self.world.set_dead(link, false);
             self.world.add_uplink(link);
             if self.plan.besieged != Some(link) {
@@ -212,7 +197,7 @@ impl<'a> Stage<'a> {
             let now = due.unwrap_or(end).max(self.world.now());
             self.world.handle_timeout(now);
             self.steps += 1;
-            self.play_script(now)?;
+            self.play_script(now);
             self.transmit(now);
             self.use_streams(now);
             self.world.flush();
@@ -229,25 +214,24 @@ impl<'a> Stage<'a> {
         }
     }
 
-    fn play_script(&mut self, now: Instant) -> Result<(), String> {
-        while self.script.front().is_some_and(|(at, _)| *at <= now) {
-            let Some((_, what)) = self.script.pop_front() else { break };
+    fn play_script(&mut self, now: Instant) {
+        while let Some((_, what)) = self.script.front().copied().filter(|(at, _)| *at <= now) {
+            self.script.pop_front();
             match what {
                 Happening::Link(link, action) => action.act_on(&mut self.world, link),
                 Happening::RestartServer => {
-                    self.world.restart_server().map_err(|error| error.to_string())?;
-                    self.apps.on_server_restart();
+                    self.world.restart_server().expect("it could be made before");
+                    self.apps.on_far_end_restart();
                 }
                 Happening::Mtu(link, payload) => self.world.set_mtu(link, payload),
                 Happening::Strategy(direction, lane, strategy) => {
                     let lane = format!("lane{lane}");
                     let strategy = strategies::strategy(strategy).expect("known");
                     let set = self.world.set_strategy(direction, &lane, strategy);
-                    set.map_err(|error| error.to_string())?;
+                    set.expect("the lane is there");
                 }
             }
         }
-        Ok(())
     }
 
     fn transmit(&mut self, now: Instant) {
@@ -268,33 +252,29 @@ impl<'a> Stage<'a> {
         }
         while let Some((at, bytes)) = self.fetches.front().copied()
             && at <= now
-            && self.apps.fetch(&mut self.world, bytes).is_some()
+            && self.apps.request(now, (0, self.world.ends_mut().0), [0, bytes]).is_some()
         {
             self.fetches.pop_front();
         }
-        self.apps.act(&mut self.world);
+        self.apps.act_in(&mut self.world);
     }
 
     /// Checks that each request has ended, if any link could carry it.
     fn check_streams(&self, sound: &[bool]) -> Result<(), String> {
-        if self.fetches.is_empty() && self.apps.all_over() || !sound.contains(&true) {
-            return Ok(());
-        }
-        let (left, fetches) = (self.fetches.len(), &self.apps.fetches);
-        Err(format!("requests without an end, {left} never made: {fetches:#?}"))
+        let are_over = self.fetches.is_empty() && self.apps.all_over();
+        ensure(are_over || !sound.contains(&true), || {
+            let (left, requests) = (self.fetches.len(), &self.apps.requests);
+            format!("requests without an end, {left} never made: {requests:#?}")
+        })
     }
 
     /// Checks paths and queues against their limits.
     fn check_bounds(&mut self) -> Result<(), String> {
         let now = self.world.now();
-        let up = self.world.client_status();
-        let down = self.world.server_status();
-        if down.len() > 1 {
-            return Err(format!("at {now} one client has {} sessions", down.len()));
-        }
+        let (up, down) = (self.world.client_status(), self.world.server_status());
+        ensure(down.len() <= 1, || format!("at {now} one client has {} sessions", down.len()))?;
         let down = down.into_iter().next();
-        let one_session = self.world.client_events().len() <= 1;
-        if one_session {
+        if self.world.client_events().len() <= 1 {
             self.note_promises(now, Direction::Up, down.as_ref());
             self.note_promises(now, Direction::Down, up.as_ref());
         } else {
@@ -302,17 +282,17 @@ impl<'a> Stage<'a> {
         }
         for (direction, status) in [(Direction::Up, up), (Direction::Down, down)] {
             let Some(status) = status else { continue };
-            if status.paths.len() > PATHS_MAX {
-                return Err(format!("at {now} there are {} paths", status.paths.len()));
-            }
+            let paths = status.paths.len();
+            ensure(paths <= PATHS_MAX, || format!("at {now} there are {paths} paths"))?;
             for (lane, config) in status.stats.lanes.iter().zip(self.plan.lanes(direction)) {
-                let copies_max = config.queue_bytes_max * status.paths.len().max(1);
-                if lane.sent.copy_queue_bytes as usize > copies_max + FRAGMENTS_EXCESS {
-                    return Err(format!("at {now} too many copies wait: {:?}", lane.sent));
-                }
-                if lane.sent.queue_bytes as usize > config.queue_bytes_max + FRAGMENTS_EXCESS {
-                    return Err(format!("at {now} too much waits: {:?}", lane.sent));
-                }
+                let copies_max = config.queue_bytes_max * paths.max(1) + FRAGMENTS_EXCESS;
+                let queue_max = config.queue_bytes_max + FRAGMENTS_EXCESS;
+                let sent = &lane.sent;
+                ensure(
+                    sent.copy_queue_bytes as usize <= copies_max
+                        && sent.queue_bytes as usize <= queue_max,
+                    || format!("at {now} too much waits: {sent:?}"),
+                )?;
             }
         }
         Ok(())
@@ -334,10 +314,10 @@ impl<'a> Stage<'a> {
         }
     }
 
-    fn losses(&self) -> Vec<[Losses; 2]> {
+    fn losses(&self) -> Losses {
         let of_way = |link, direction| {
             let stats = self.world.link_stats(link, direction);
-            Losses { pushed: stats.pushed, lost: stats.dropped.get(DropReason::LinkLoss) }
+            (stats.pushed, stats.dropped.get(DropReason::LinkLoss))
         };
         let of_link = |link| [Direction::Up, Direction::Down].map(|way| of_way(link, way));
         (0..self.world.links()).map(of_link).collect()
@@ -345,39 +325,34 @@ impl<'a> Stage<'a> {
 
     /// Links that have lost at most a tenth of their packets since each of these moments. Bursts
     /// are counted in packets: on a rarely used link they outlast the repair.
-    fn sound_links(&self, since: [&[[Losses; 2]]; 2]) -> Vec<bool> {
-        let after = self.losses();
-        let is_sound = |link: usize| {
+    fn sound_links(&self, since: [&Losses; 2]) -> Vec<bool> {
+        let is_sound = |(link, after): (usize, &[(u64, u64); 2])| {
             since.iter().all(|before| {
-                let ways = before[link].iter().zip(&after[link]);
-                ways.map(|(before, after)| (after.pushed - before.pushed, after.lost - before.lost))
-                    .all(|(pushed, lost)| lost * 10 <= pushed)
+                let ways = before[link].iter().zip(after);
+                let mut since =
+                    ways.map(|(before, after)| (after.0 - before.0, after.1 - before.1));
+                since.all(|(pushed, lost)| lost * 10 <= pushed)
             })
         };
-        (0..after.len()).map(is_sound).collect()
+        self.losses().iter().enumerate().map(is_sound).collect()
     }
 
-    /// Checks that each lane carried packets soon after the repair, and carries nearly all now.
+    /// Checks that each lane carries nearly all packets now.
     ///
     /// `well` is the first packet that counts; `sound`: by link, whether it could carry packets.
-    /// Returns the time to the first packet of the slowest lane.
     fn check_liveness(
         &self,
         probes: &[(Direction, u16)],
         well: usize,
         sound: &[bool],
-    ) -> Result<Duration, String> {
-        let mut slowest = Duration::ZERO;
+    ) -> Result<(), String> {
         for (direction, port) in probes {
             let is_unreliable = self.plan.is_unreliable(*direction, *port);
             let is_bound = self.plan.is_bound(*direction, *port);
-            let enough = match self.plan.promising(*direction, *port) {
-                // It discards late packets.
-                Some(_) => 5,
-                // A sound link may lose a tenth, and more of a few packets.
-                None if is_unreliable || is_bound => 5,
-                None => 9,
-            };
+            // A lane that keeps the order discards late packets, and a sound link may lose a tenth,
+            // and more of a few packets.
+            let discards = self.plan.promising(*direction, *port).is_some();
+            let enough = if discards || is_unreliable || is_bound { 5 } else { 9 };
             let fit = if is_unreliable {
                 !sound.contains(&false)
             } else if is_bound {
@@ -389,35 +364,26 @@ impl<'a> Stage<'a> {
                 continue;
             }
             let (sent, came) = self.ledger.share(*direction, *port, well);
-            if came * 10 < sent * enough {
-                let events = self.world.client_events();
-                return Err(format!(
+            ensure(came * 10 >= sent * enough, || {
+                let (events, status) = (self.world.client_events(), self.world.client_status());
+                format!(
                     "of {sent} packets {direction:?} to {port} {came} came, {LIVENESS:?} after the \
-                     links had healed: {events:?} {:?}",
-                    self.world.client_status()
-                ));
-            }
-            let first = self.ledger.first_arrival(*direction, *port);
-            slowest =
-                slowest.max(first.map_or(Duration::MAX, |first| first.since(at(self.plan.heal))));
+                     links had healed: {events:?} {status:?}"
+                )
+            })?;
         }
-        Ok(slowest)
+        Ok(())
     }
 
     /// Checks the number of wake-ups against the number of packets.
     fn check_busyness(&self) -> Result<(), String> {
-        let ways = |link| [Direction::Up, Direction::Down].map(|direction| (link, direction));
-        let passed: u64 = (0..self.world.links())
-            .flat_map(ways)
-            .map(|(link, direction)| self.world.link_stats(link, direction).pushed)
-            .sum();
+        let passed: u64 = self.losses().iter().flatten().map(|(pushed, _)| pushed).sum();
         let seconds = self.world.now().as_secs_f64() as u64;
         let worth =
             STEPS_PER_PACKET * (passed + self.given.len() as u64) + STEPS_PER_SECOND * seconds;
-        if self.steps > worth {
-            return Err(format!("{} steps for {passed} packets in {seconds} s", self.steps));
-        }
-        Ok(())
+        ensure(self.steps <= worth, || {
+            format!("{} steps for {passed} packets in {seconds} s", self.steps)
+        })
     }
 
     /// Whether one session lasted from start to end; failed attempts do not count.
@@ -458,32 +424,38 @@ impl<'a> Stage<'a> {
             Direction::Up => (&client, server, self.ledger.arrived_up),
             Direction::Down => (server, &client, self.ledger.arrived_down),
         };
-        let books = || format!("{sender:#?}\n{receiver:#?}\n{outside:?}");
+        let check = |holds, [sum, of, parts]: [(&str, u64); 3]| {
+            ensure(holds, || {
+                format!(
+                    "{direction:?}: {sum:?}, {of:?}, {parts:?}: \
+                     {sender:#?}\n{receiver:#?}\n{outside:?}"
+                )
+            })
+        };
         let given =
-            |kind| self.given.iter().filter(|given| **given == (direction, kind)).count() as u64;
-        let handed = self.given.iter().filter(|(way, _)| *way == direction).count() as u64;
+            |way, kind| self.given.iter().filter(|given| **given == (way, kind)).count() as u64;
+        let unroutable_down = given(Direction::Down, Kind::Unroutable);
 
         // At the entry.
+        let handed = self.given.iter().filter(|(way, _)| *way == direction).count() as u64;
         let entered = sum(sender, |lane| lane.sent.inner_packets);
         let mut refused = dropped(&sender.stats.drops, &AT_ENTRY);
         if direction == Direction::Down {
             refused += dropped(&outside, &[DropReason::NoSession, DropReason::MalformedInner]);
-            refused += given(Kind::Unroutable);
+            refused += unroutable_down;
         }
-        if handed != entered + refused {
-            return Err(format!(
-                "{handed} given, {entered} entered, {refused} refused: {}",
-                books()
-            ));
-        }
+        check(
+            handed == entered + refused,
+            [("given", handed), ("entered", entered), ("refused", refused)],
+        )?;
         // In the queues.
         let left = sum(sender, |lane| lane.sent.sent_packets);
         let waited = sum(sender, |lane| dropped(&lane.sent.drops, &IN_QUEUE));
-        if sum(sender, |lane| lane.sent.queue_bytes + lane.sent.copy_queue_bytes) > 0
-            || entered != left + waited
-        {
-            return Err(format!("{entered} entered, {left} left, {waited} dropped: {}", books()));
-        }
+        let queued = sum(sender, |lane| lane.sent.queue_bytes + lane.sent.copy_queue_bytes);
+        check(
+            queued == 0 && entered == left + waited,
+            [("entered", entered), ("left", left), ("dropped", waited)],
+        )?;
         // On the way.
         let delivered = sum(receiver, |lane| lane.received.delivered_packets);
         let datagrams = sum(sender, |lane| lane.sent.source_datagrams);
@@ -491,42 +463,32 @@ impl<'a> Stage<'a> {
         let held = sum(receiver, |lane| lane.received.order.held_packets);
         let discarded = sum(receiver, |lane| dropped(&lane.received.drops, &IN_ORDER));
         let in_pieces = self.plan.flows.iter().any(|flow| flow.bytes > UNFRAGMENTED_MAX);
-        if held > 0 || !in_pieces && known != delivered + discarded {
-            return Err(format!(
-                "{known} known, {delivered} delivered, {discarded} late, {held} held: {}",
-                books()
-            ));
-        }
-        if delivered > left || known > datagrams {
-            return Err(format!("{delivered} of {left}, {known} of {datagrams} came: {}", books()));
-        }
+        check(
+            held == 0 && (in_pieces || known == delivered + discarded),
+            [("known", known), ("delivered", delivered), ("discarded", discarded)],
+        )?;
+        check(
+            delivered <= left && known <= datagrams,
+            [("left", left), ("known", known), ("datagrams", datagrams)],
+        )?;
         let excused = sum(sender, |lane| dropped(&lane.sent.drops, &AT_EXIT))
             + sum(receiver, |lane| dropped(&lane.received.drops, &AT_RECEIVER));
         let missing = (datagrams - known).saturating_sub(excused);
         let lost_bytes = self.lost_bytes(direction);
         let smallest = self.smallest_datagram(direction);
-        if missing * smallest > lost_bytes {
-            return Err(format!(
-                "{missing} of {smallest} bytes or more are missing, {lost_bytes} were lost: {}",
-                books()
-            ));
-        }
+        check(
+            missing * smallest <= lost_bytes,
+            [("missing", missing), ("their least bytes", smallest), ("lost bytes", lost_bytes)],
+        )?;
         // At the exit.
         let mut turned_away = dropped(&receiver.stats.drops, &AT_DELIVERY);
         if direction == Direction::Up {
-            let unroutable_down = self
-                .given
-                .iter()
-                .filter(|(way, kind)| (*way, *kind) == (Direction::Down, Kind::Unroutable));
-            turned_away += outside.get(DropReason::NoRoute) - unroutable_down.count() as u64;
+            turned_away += outside.get(DropReason::NoRoute) - unroutable_down;
         }
-        if delivered != arrived + turned_away {
-            return Err(format!(
-                "{delivered} delivered, {arrived} arrived, {turned_away} turned away: {}",
-                books()
-            ));
-        }
-        Ok(())
+        check(
+            delivered == arrived + turned_away,
+            [("delivered", delivered), ("arrived", arrived), ("turned away", turned_away)],
+        )
     }
 
     /// Bytes of the smallest source datagram in `direction`, with its headers. A last fragment may
