@@ -3,20 +3,18 @@
 
 use std::collections::BTreeSet;
 
-use crate::failover::fleet;
 use crate::servers::{Fault, Servers};
-use crate::world::{at, ms};
+use crate::world::{at, count, ms};
 use roadweave_emulate::Direction;
 use roadweave_lab::inner;
-use roadweave_proto::{DropReason, Instant, Order};
+use roadweave_proto::{DropReason, Order};
 use roadweave_tunnel::{
-    CandidatePlace, ClientEvent, LaneConfig, LaneStats, ServerEvent, SetError, Strategy,
-    default_lanes,
+    ClientEvent, LaneConfig, LaneStats, ServerEvent, SetError, Strategy, default_lanes,
 };
 
 fn running(sites: &[&str]) -> Servers {
-    let mut fleet = fleet(sites, 1);
-    fleet.run_until(at(4_000));
+    let mut fleet = Servers::at(sites);
+    fleet.run_to(4_000);
     fleet
 }
 
@@ -37,10 +35,9 @@ fn names(fleet: &mut Servers) -> Vec<String> {
 }
 
 fn sessions(fleet: &Servers) -> usize {
-    let begins = |event: &ClientEvent| {
+    count(fleet.client_events(), |event| {
         matches!(event, ClientEvent::Joined { .. } | ClientEvent::Moved { .. })
-    };
-    fleet.client_events().iter().filter(|(_, event)| begins(event)).count()
+    })
 }
 
 /// Sends a packet each way every 2 ms, with `change` in the middle. Returns how many were lost, up
@@ -78,27 +75,27 @@ fn a_session_with_other_lanes_follows_at_the_same_server_and_no_packet_is_lost()
         assert_eq!(lost[0], 0, "{sites:?}");
         assert!(lost[1] <= 60, "{sites:?}: {} on the way from the server", lost[1]);
         assert_eq!(names(&mut fleet), ["video", "rest"]);
-        assert_eq!((fleet.home(), fleet.moves(), sessions(&fleet)), (0, 0, 2), "{sites:?}");
-        let joined = fleet.server_events(0).iter();
-        let joined = joined.filter(|(_, event)| matches!(event, ServerEvent::Joined { .. }));
-        assert_eq!(joined.count(), 2);
-        let left = |event: &ClientEvent| matches!(event, ClientEvent::Left { .. });
-        assert!(!fleet.client_events().iter().any(|(_, event)| left(event)));
-        if sites.len() > 1 {
-            let now = fleet.now();
-            assert_eq!(fleet.client().candidates(now)[1].place, CandidatePlace::Standby);
-        }
+        assert_eq!(sessions(&fleet), 2, "{sites:?}");
+        fleet.check_home(0, 0);
+        let joined = count(fleet.server_events(0), |it| matches!(it, ServerEvent::Joined { .. }));
+        let left = count(fleet.client_events(), |it| matches!(it, ClientEvent::Left { .. }));
+        assert_eq!((joined, left), (2, 0));
+        assert!(sites.len() == 1 || fleet.stands_by(1));
     }
 }
 
 #[test]
 fn lanes_that_a_session_can_take_up_leave_it_alone() {
     let mut fleet = running(&["a"]);
+    for wrong in [lanes(&[]), lanes(&["lane"; 9])] {
+        let error = SetError::Lanes(wrong.len());
+        assert_eq!(fleet.client().set_lanes(at(4_000), wrong), Err(error));
+    }
     let mut other = default_lanes();
     other[0].strategy = Strategy::xnc();
     other[0].rank = 5;
     set_lanes(&mut fleet, other.clone());
-    fleet.run_until(at(8_000));
+    fleet.run_to(8_000);
     assert_eq!(sessions(&fleet), 1);
     // Another kind of order needs a new session, unless it is withdrawn first.
     let max_buffer = ms(100);
@@ -108,22 +105,11 @@ fn lanes_that_a_session_can_take_up_leave_it_alone() {
     };
     set_lanes(&mut fleet, other.clone());
     set_lanes(&mut fleet, default_lanes());
-    fleet.run_until(at(12_000));
+    fleet.run_to(12_000);
     assert_eq!(sessions(&fleet), 1);
     set_lanes(&mut fleet, other);
-    fleet.run_until(at(16_000));
+    fleet.run_to(16_000);
     assert_eq!((sessions(&fleet), names(&mut fleet).len()), (2, default_lanes().len()));
-}
-
-#[test]
-fn lanes_that_are_none_change_nothing() {
-    let mut fleet = running(&["a"]);
-    for wrong in [lanes(&[]), lanes(&["lane"; 9])] {
-        let error = SetError::Lanes(wrong.len());
-        assert_eq!(fleet.client().set_lanes(at(4_000), wrong), Err(error));
-    }
-    fleet.run_until(at(8_000));
-    assert_eq!((sessions(&fleet), names(&mut fleet).len()), (1, default_lanes().len()));
 }
 
 #[test]
@@ -131,21 +117,20 @@ fn while_no_other_session_is_to_be_had_the_one_there_is_goes_on() {
     // Either the server drains, or no link works.
     for dead in [false, true] {
         let mut fleet = running(&["a", "b"]);
-        let known = fleet.candidates()[..1].to_vec();
-        fleet.client().set_candidates(at(4_000), known);
+        let all = fleet.candidates();
+        fleet.set_candidates(all[..1].to_vec());
         match dead {
-            true => (0..3).for_each(|link| fleet.set_dead(link, true)),
-            false => fleet.befall(0, Fault::Drain(0)),
+            true => fleet.set_all_dead(true),
+            false => fleet.befall(0, Fault::Drain),
         }
         set_lanes(&mut fleet, lanes(&["video"]));
-        fleet.run_until(at(9_000));
+        fleet.run_to(9_000);
         assert_eq!((sessions(&fleet), names(&mut fleet).len()), (1, default_lanes().len()));
         if !dead {
-            let known = fleet.candidates();
-            fleet.client().set_candidates(at(9_000), known);
+            fleet.set_candidates(all);
         }
-        (0..3).for_each(|link| fleet.set_dead(link, false));
-        fleet.run_until(at(30_000));
+        fleet.set_all_dead(false);
+        fleet.run_to(30_000);
         assert_eq!((sessions(&fleet), names(&mut fleet)), (2, vec!["video".to_owned()]), "{dead}");
         assert_eq!(fleet.home(), usize::from(!dead));
     }
@@ -160,26 +145,26 @@ fn what_a_session_has_dropped_is_told_when_it_has_a_successor_and_after_its_end(
         drops.map(|drops| drops.get(DropReason::MalformedInner))
     };
     assert_eq!(dropped(&mut fleet), Some(7));
-    fleet.befall(0, Fault::Drain(0));
+    fleet.befall(0, Fault::Drain);
     while fleet.now() < at(10_000) {
         fleet.run(ms(50));
         assert_eq!(dropped(&mut fleet), Some(7), "at {}", fleet.now());
     }
     assert_eq!(fleet.moves(), 1);
     fleet.befall(1, Fault::Crash);
-    fleet.run_until(at(400_000));
+    fleet.run_to(400_000);
     assert_eq!(dropped(&mut fleet), None, "there is no session");
     assert_eq!(fleet.client().drops().get(DropReason::MalformedInner), 7);
 }
 
 #[test]
 fn what_waits_in_a_session_that_ends_is_counted() {
-    let mut fleet = fleet(&["a", "b"], 1);
+    let mut fleet = Servers::at(&["a", "b"]);
     let known = fleet.candidates();
-    fleet.client().set_candidates(Instant::ZERO, known[..1].to_vec());
-    fleet.run_until(at(4_000));
-    (0..3).for_each(|link| fleet.set_dead(link, true));
-    fleet.run_until(at(12_000));
+    fleet.set_candidates(known[..1].to_vec());
+    fleet.run_to(4_000);
+    fleet.set_all_dead(true);
+    fleet.run_to(12_000);
     for _ in 0..2_000 {
         fleet.handle_inner(Direction::Up, &inner::udp(Direction::Up, 5_000, &[7; 900]));
     }
@@ -189,8 +174,7 @@ fn what_waits_in_a_session_that_ends_is_counted() {
     let left = sum(|lane| lane.sent.source_datagrams);
     assert_eq!(sum(|lane| lane.sent.inner_packets), 2_000);
     assert!(left < 1_000, "{left} have left");
-    fleet.client().set_candidates(at(12_000), known[1..].to_vec());
-    fleet.flush();
+    fleet.set_candidates(known[1..].to_vec());
     assert!(fleet.client().status().is_none());
     let drops = fleet.client().drops();
     let full = drops.get(DropReason::QueueFull);

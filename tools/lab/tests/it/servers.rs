@@ -1,5 +1,5 @@
 //! One vehicle with three links and several servers; a server can crash, freeze, drain or lose its
-//! egress. And what a viewer sees of it: a video from the vehicle, and a fault in the middle.
+//! egress.
 //!
 //! All servers share one host behind them; packets to the vehicle enter at the server of its newest
 //! session.
@@ -8,17 +8,16 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use crate::nodes::{Arrival, Config, NodeId, Nodes, key};
-use crate::world::ms;
+use crate::world::{at, count, ms};
 use bytes::Bytes;
 use roadweave_emulate::{Direction, DuplexLink, LinkSettings, Trace};
-use roadweave_lab::traffic::{Detail, TrafficSpec};
 use roadweave_proto::{Instant, Rate, SplitMix64};
 use roadweave_tunnel::{
-    Candidate, Client, ClientEvent, DrainReason, LaneConfig, Node as _, ServerEvent, default_lanes,
+    Candidate, CandidatePlace, CandidateReport, Client, ClientEvent, Node as _, ServerEvent,
+    default_lanes,
 };
 
-/// A fault of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The server vanishes without a close.
     Crash,
@@ -26,13 +25,36 @@ pub enum Fault {
     Freeze,
     /// A frozen server continues from its state.
     Thaw,
-    /// The server asks its clients to move within this many milliseconds.
-    Drain(u32),
+    /// The server asks its clients to move.
+    Drain,
     /// The server loses the egress, and drains after it notices.
     CutFromEgress,
 }
 
-/// A vehicle and its servers.
+const CUT_NOTICED: Duration = Duration::from_millis(500);
+
+/// Three links with round trips of 50 to 70 ms, servers at these sites, and the product's lanes.
+pub fn config(sites: &[&str], seed: u64) -> Config {
+    let mut random = SplitMix64::new(seed);
+    let mut link = |name: &str, least: usize, delay: u64| {
+        let rate = Rate::from_kbps((least + random.below(least / 2)) as u64);
+        let trace = Trace::constant(rate, ms(delay));
+        let settings = |way| LinkSettings::new(trace.clone(), seed << 8 | way);
+        DuplexLink { name: name.into(), up: settings(1), down: settings(2) }
+    };
+    Config {
+        sites: sites.iter().map(|site| (*site).to_owned()).collect(),
+        links: vec![
+            link("wwan0", 20_000, 25),
+            link("wwan1", 20_000, 30),
+            link("wwan2", 15_000, 35),
+        ],
+        lanes: default_lanes(),
+        seed,
+        ..Config::crowd(1, "xnc")
+    }
+}
+
 pub struct Servers {
     nodes: Nodes,
     /// The server without an egress, and since when.
@@ -54,6 +76,16 @@ impl DerefMut for Servers {
 }
 
 impl Servers {
+    pub fn new(config: Config) -> Self {
+        let mut nodes = Nodes::new(config);
+        nodes.start(0);
+        Self { nodes, cut: None }
+    }
+
+    pub fn at(sites: &[&str]) -> Self {
+        Self::new(config(sites, 1))
+    }
+
     pub fn client(&mut self) -> &mut Client {
         self.nodes.client(0).expect("it runs")
     }
@@ -68,10 +100,27 @@ impl Servers {
         (0..config.sites.len()).map(|number| config.candidate(number)).collect()
     }
 
-    /// How often the client changed its server.
+    pub fn set_candidates(&mut self, candidates: Vec<Candidate>) {
+        let now = self.now();
+        self.client().set_candidates(now, candidates);
+        self.flush();
+    }
+
+    pub fn reports(&mut self) -> Vec<CandidateReport> {
+        let now = self.now();
+        self.client().candidates(now)
+    }
+
+    pub fn place(&mut self, number: usize) -> CandidatePlace {
+        self.reports()[number].place
+    }
+
+    pub fn stands_by(&mut self, number: usize) -> bool {
+        self.place(number) == CandidatePlace::Standby
+    }
+
     pub fn moves(&self) -> usize {
-        let moves = self.client_events().iter();
-        moves.filter(|(_, event)| matches!(event, ClientEvent::Moved { .. })).count()
+        count(self.client_events(), |event| matches!(event, ClientEvent::Moved { .. }))
     }
 
     /// The server that the client uses, or tries first.
@@ -81,8 +130,19 @@ impl Servers {
         servers.find(|number| key(NodeId::Server(*number)) == used).expect("it is one")
     }
 
+    #[track_caller]
+    pub fn check_home(&mut self, home: usize, moves: usize) {
+        let now = self.now();
+        assert!(self.client().status().is_some(), "no session at {now}");
+        assert_eq!((self.home(), self.moves()), (home, moves), "home and moves at {now}");
+    }
+
     pub fn set_dead(&mut self, link: usize, dead: bool) {
         self.nodes.set_dead(0, link as u32, dead);
+    }
+
+    pub fn set_all_dead(&mut self, dead: bool) {
+        (0..3).for_each(|link| self.set_dead(link, dead));
     }
 
     pub fn befall(&mut self, number: usize, fault: Fault) {
@@ -92,9 +152,7 @@ impl Servers {
             Fault::Freeze => self.freeze(number, true),
             Fault::Thaw => self.freeze(number, false),
             Fault::CutFromEgress => self.cut = Some((number, now)),
-            Fault::Drain(over) => {
-                self.server(number).drain(now, DrainReason::Command, ms(over.into()));
-            }
+            Fault::Drain => self.drain(number),
         }
         self.flush();
     }
@@ -120,8 +178,7 @@ impl Servers {
         loop {
             let Arrival { at, node, packet, .. } = self.nodes.poll_arrival()?;
             let NodeId::Server(number) = node else { return Some((at, Direction::Down, packet)) };
-            let is_cut = |(cut, since): &(usize, Instant)| *cut == number && at >= *since;
-            if !self.cut.as_ref().is_some_and(is_cut) {
+            if self.cut.is_none_or(|(cut, since)| cut != number || at < since) {
                 return Some((at, Direction::Up, packet));
             }
         }
@@ -133,110 +190,16 @@ impl Servers {
             && !self.server(number).is_draining()
         {
             self.nodes.run_until(since + CUT_NOTICED);
-            self.befall(number, Fault::Drain(0));
+            self.befall(number, Fault::Drain);
         }
         self.nodes.run_until(end);
+    }
+
+    pub fn run_to(&mut self, millis: u64) {
+        self.run_until(at(millis));
     }
 
     pub fn run(&mut self, time: Duration) {
         self.run_until(self.now() + time);
     }
 }
-
-/// A video during a fault of its server.
-#[derive(Clone, Debug)]
-pub struct Failover {
-    pub links: Vec<DuplexLink>,
-    pub lanes: Vec<LaneConfig>,
-    /// Seed of the time of the fault and all other randomness.
-    pub seed: u64,
-}
-
-/// What the viewer saw.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Seen {
-    /// The longest time between two complete frames, from half a second before the fault on.
-    pub gap_ms: f64,
-    /// Frames that never became complete.
-    pub frames_lost: usize,
-    /// Number of moves to another server.
-    pub moves: usize,
-}
-
-impl Failover {
-    /// Three links with round trips of 50 to 70 ms, and the product's lanes.
-    pub fn new(seed: u64) -> Self {
-        let mut random = SplitMix64::new(seed);
-        let link = |name: &str, rate: u64, delay: u64| {
-            let trace = Trace::constant(Rate::from_kbps(rate), ms(delay));
-            let settings = |way| LinkSettings::new(trace.clone(), seed << 8 | way);
-            DuplexLink { name: name.into(), up: settings(1), down: settings(2) }
-        };
-        let mut vary = |rate: u64| rate + random.below(rate as usize / 2) as u64;
-        let (a, b, c) = (vary(20_000), vary(20_000), vary(15_000));
-        let links = vec![link("wwan0", a, 25), link("wwan1", b, 30), link("wwan2", c, 35)];
-        Self { links, lanes: default_lanes(), seed }
-    }
-
-    /// Servers at these sites, in the client's order; `to_anchor` is their distance from the egress
-    /// in ms, if given. The client starts.
-    pub fn fleet(&self, sites: &[&str], to_anchor: &[u64]) -> Servers {
-        let mut nodes = Nodes::new(Config {
-            sites: sites.iter().map(|site| (*site).to_owned()).collect(),
-            to_anchor: to_anchor.iter().copied().map(ms).collect(),
-            links: self.links.clone(),
-            lanes: self.lanes.clone(),
-            seed: self.seed,
-            ..Config::crowd(1, "xnc")
-        });
-        nodes.start(0);
-        Servers { nodes, cut: None }
-    }
-
-    /// Runs a video of 30 Mbit/s and the fault.
-    pub fn run(&self, fault: Fault) -> Seen {
-        let mut fleet = self.fleet(&["here", "there"], &[]);
-        fleet.run_until(VIDEO_BEGINS);
-        let video = TrafficSpec::video(Rate::from_kbps(30_000), LASTS);
-        let mut video = video.build(VIDEO_BEGINS, self.seed);
-        let jitter = SplitMix64::word(self.seed, 7) % 1_000_000_000;
-        let faulted = VIDEO_BEGINS + FAULT_AFTER + Duration::from_nanos(jitter);
-        let (mut due, end) = (Some(faulted), VIDEO_BEGINS + LASTS + SETTLES);
-        while fleet.now() < end {
-            let next = [fleet.poll_timeout(), video.poll_timeout(), due, Some(end)];
-            let next = next.into_iter().flatten().min().unwrap_or(end).max(fleet.now());
-            fleet.run_until(next.min(end));
-            while let Some((direction, packet)) = video.poll_transmit(fleet.now()) {
-                fleet.handle_inner(direction, &packet);
-            }
-            if due.take_if(|at| *at <= fleet.now()).is_some() {
-                let home = fleet.home();
-                fleet.befall(home, fault);
-            }
-            fleet.flush();
-            while let Some((at, _, packet)) = fleet.poll_arrival() {
-                video.handle_arrival(at, Direction::Up, &packet);
-            }
-        }
-        let report = video.report(end);
-        let Detail::Video(seen) = report.detail else { unreachable!("it is a video") };
-        let mut completed: Vec<Instant> =
-            seen.playout.frames.iter().filter_map(|frame| frame.completed).collect();
-        completed.sort_unstable();
-        let looked_at = completed.windows(2).filter(|it| it[1] + BEFORE >= faulted);
-        let gap = looked_at.map(|it| it[1].since(it[0])).max().unwrap_or(LASTS);
-        Seen {
-            gap_ms: gap.as_secs_f64() * 1e3,
-            frames_lost: seen.playout.frames.len() - completed.len(),
-            moves: fleet.moves(),
-        }
-    }
-}
-
-const CUT_NOTICED: Duration = Duration::from_millis(500);
-const VIDEO_BEGINS: Instant = Instant::from_millis(6_000);
-const LASTS: Duration = Duration::from_secs(12);
-/// Time from the beginning of the video to the fault, plus up to a second.
-const FAULT_AFTER: Duration = Duration::from_secs(5);
-const SETTLES: Duration = Duration::from_secs(3);
-const BEFORE: Duration = Duration::from_millis(500);
