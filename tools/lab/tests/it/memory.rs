@@ -17,7 +17,7 @@ fn press(crowd: &mut Nodes, hostile: &mut [Hostile], millis: u64) {
         hostile.iter_mut().for_each(|hostile| hostile.press(crowd));
         crowd.flush();
         crowd.run(Duration::from_millis(5));
-        while crowd.poll_arrival().is_some() {}
+        crowd.arrivals();
     }
 }
 

@@ -11,36 +11,29 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use crate::figure5::{Figure5, Limit};
-use crate::world::ms;
+use crate::world::{ms, udp_v4};
 use bytes::Bytes;
 use roadweave_emulate::{GilbertElliott, Jitter, Link, LinkSettings, Trace};
 use roadweave_proto::wire::{Geneve, GeneveContent};
 use roadweave_proto::{DropReason, Instant, Order, Rate, UplinkId};
 use roadweave_tunnel::{
-    MemoryIo, Node as _, RecvMeta, Router, RouterConfig, RouterLink, RouterPeer, RouterStatus, turn,
+    MemoryIo, Node as _, RecvMeta, Router, RouterConfig, RouterLink, RouterPeer, turn,
 };
 
 /// One packet a millisecond: 9.6 Mbit/s.
 const PACKET_BYTES: usize = 1_200;
-const SECONDS: u64 = 60;
 
-/// One direction of a link; it loses a share of packets in bursts of five.
-#[derive(Clone, Copy)]
-struct Way {
-    delay_ms: u64,
-    loss: f64,
-}
-
-const PAPER: [Way; 2] = [Way { delay_ms: 30, loss: 0.02 }, Way { delay_ms: 60, loss: 0.15 }];
+/// By link: the delay in ms, and the share of packets lost in bursts of five.
+const LINKS: [(u64, f64); 2] = [(30, 0.02), (60, 0.15)];
 
 struct World {
     now: Instant,
     near: Router,
     far: Router,
     /// By link: towards the far router, and back.
-    links: Vec<[Link<Bytes>; 2]>,
+    links: [[Link<Bytes>; 2]; 2],
     /// By link: packets carried to the far router.
-    carried: Vec<BTreeSet<u32>>,
+    carried: [BTreeSet<u32>; 2],
     first_copies: Vec<(Instant, u32)>,
     sent: BTreeMap<u32, Instant>,
     out: Vec<(Instant, u32)>,
@@ -55,7 +48,7 @@ fn meta(socket: UplinkId, remote: SocketAddr) -> RecvMeta {
 }
 
 impl World {
-    fn new(ways: &[Way], order: Order, seed: u64) -> Self {
+    fn new(max_buffer_ms: u64, seed: u64) -> Self {
         let router = |far: bool| {
             let link = |link: usize| RouterLink {
                 name: format!("link{link}"),
@@ -63,34 +56,33 @@ impl World {
                 socket: link as u32,
                 peer: RouterPeer::At(end(link, !far)),
             };
-            let links = (0..ways.len()).map(link).collect();
-            let epoch = 1 + u32::from(far);
             let config = RouterConfig {
                 vni: 1,
-                epoch,
+                epoch: 1 + u32::from(far),
                 hello_begin_us: 0,
-                order,
-                links,
+                order: Order::Reorder { max_buffer: ms(max_buffer_ms) },
+                links: [0, 1].map(link).into(),
                 inner_sources: None,
             };
             Router::new(config).expect("a router")
         };
-        let link = |(at, way): (usize, &Way)| {
+        let link = |at: u64| {
+            let (delay, loss) = LINKS[at as usize];
             [0, 1].map(|direction| {
-                let trace = Trace::constant(Rate::from_kbps(50_000), ms(way.delay_ms));
-                let mut settings = LinkSettings::new(trace, seed * 100 + at as u64 * 2 + direction);
-                settings.burst_loss =
-                    (way.loss > 0.0).then(|| GilbertElliott::bursts(way.loss, 5.0));
-                settings.jitter = Some(Jitter { deviation: ms(2), reorders: true });
-                Link::new(settings)
+                let trace = Trace::constant(Rate::from_kbps(50_000), ms(delay));
+                Link::new(LinkSettings {
+                    burst_loss: Some(GilbertElliott::bursts(loss, 5.0)),
+                    jitter: Some(Jitter { deviation: ms(2), reorders: true }),
+                    ..LinkSettings::new(trace, seed * 100 + at * 2 + direction)
+                })
             })
         };
         Self {
             now: Instant::ZERO,
             near: router(false),
             far: router(true),
-            links: ways.iter().enumerate().map(link).collect(),
-            carried: vec![BTreeSet::new(); ways.len()],
+            links: [0, 1].map(link),
+            carried: Default::default(),
             first_copies: Vec::new(),
             sent: BTreeMap::new(),
             out: Vec::new(),
@@ -98,10 +90,8 @@ impl World {
     }
 
     fn send(&mut self, number: u32) {
-        let mut packet = vec![0x45, 0, (PACKET_BYTES >> 8) as u8, PACKET_BYTES as u8];
-        packet.extend([0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
-        packet.extend(number.to_be_bytes());
-        packet.resize(PACKET_BYTES, 0);
+        let mut packet = udp_v4([10, 0, 0, 1], [10, 0, 0, 2], 0, PACKET_BYTES);
+        packet[20..24].copy_from_slice(&number.to_be_bytes());
         self.near.handle_inner(self.now, &packet);
         self.sent.insert(number, self.now);
         self.turn();
@@ -159,39 +149,29 @@ impl World {
         }
     }
 
-    /// Sends for [`SECONDS`], with `disturb` at each second, and waits for the last packets.
-    fn stream(&mut self, mut disturb: impl FnMut(&mut Self, u64)) {
-        for number in 0..SECONDS as u32 * 1_000 {
+    /// Sends for a minute, and waits for the last packets.
+    fn stream(&mut self) {
+        for number in 0..60_000 {
             self.run_until(Instant::from_millis(number.into()));
-            if number % 1_000 == 0 {
-                disturb(self, u64::from(number) / 1_000);
-            }
             self.send(number);
         }
         self.run_until(self.now + ms(3_000));
     }
 
-    fn numbers(&self) -> BTreeSet<u32> {
-        self.out.iter().map(|(_, number)| *number).collect()
+    fn brought(&self) -> BTreeSet<u32> {
+        self.carried.iter().flatten().copied().collect()
     }
-
-    fn received(&self) -> RouterStatus {
-        self.far.status()
-    }
-}
-
-fn reorder(millis: u64) -> Order {
-    Order::Reorder { max_buffer: ms(millis) }
 }
 
 #[test]
 fn what_one_link_brings_arrives_in_order_and_only_what_both_lose_is_lost() {
-    let mut world = World::new(&PAPER, reorder(300), 1);
-    world.stream(|_, _| {});
-    let brought: BTreeSet<u32> = world.carried.iter().flatten().copied().collect();
-    assert_eq!(world.numbers(), brought, "all that came, and nothing else");
+    let mut world = World::new(300, 1);
+    world.stream();
+    let brought = world.brought();
+    let numbers: BTreeSet<u32> = world.out.iter().map(|(_, number)| *number).collect();
+    assert_eq!(numbers, brought, "all that came, and nothing else");
     assert!(world.out.windows(2).all(|two| two[0].1 < two[1].1), "in order, each once");
-    let status = world.received();
+    let status = world.far.status();
     // The last packets may be lost on both links and then remain unknown.
     let sent = status.peer_packets;
     assert!((world.sent.len() as u64 - sent) < 10, "{sent}");
@@ -210,7 +190,6 @@ fn what_one_link_brings_arrives_in_order_and_only_what_both_lose_is_lost() {
     }
 }
 
-/// Timeouts and discarded packets.
 type Counts = (u64, u64);
 
 /// The same arrivals under the paper's own algorithm.
@@ -227,16 +206,11 @@ fn by_figure_5(world: &World, millis: u64, holds: Limit) -> Counts {
 #[test]
 fn a_short_buffer_discards_what_the_slower_link_brings() {
     let run = |millis| {
-        let mut world = World::new(&PAPER, reorder(millis), 2);
-        world.stream(|_, _| {});
-        let received = world.received().stats.lanes.remove(0).received;
+        let mut world = World::new(millis, 2);
+        world.stream();
+        let received = world.far.status().stats.lanes.remove(0).received;
         let discarded = received.drops.get(DropReason::OutOfOrder);
-        let brought: BTreeSet<u32> = world.carried.iter().flatten().copied().collect();
-        assert_eq!(
-            world.out.len() as u64 + discarded,
-            brought.len() as u64,
-            "all is accounted for"
-        );
+        assert_eq!(world.out.len() as u64 + discarded, world.brought().len() as u64);
         assert!(world.out.windows(2).all(|two| two[0].1 < two[1].1), "in order, each once");
         assert_eq!(received.order.forced, 0, "nothing ended a wait but time");
         let paper = [Limit::ItsPacketWaits, Limit::NextPacket]
