@@ -82,45 +82,39 @@ fn write(streams: &mut Streams, now: Instant, id: StreamId, bytes: usize) -> usi
     streams.write(now, id, &vec![7; bytes]).unwrap()
 }
 
-const STATES: [fn(&mut Pair, StreamId); 5] = [
-    |_, _| {},
-    |pair, id| pair.with(ANCHOR, |streams, now| streams.accept(now, id)).unwrap(),
-    under_way,
-    |pair, id| {
-        under_way(pair, id);
-        pair.with(BOX, |streams, now| streams.finish(now, id)).unwrap();
-    },
-    |pair, id| {
-        under_way(pair, id);
-        pair.with(ANCHOR, |streams, now| streams.finish(now, id)).unwrap();
-    },
-];
-
-fn under_way(pair: &mut Pair, id: StreamId) {
-    pair.with(ANCHOR, |streams, now| streams.accept(now, id)).unwrap();
-    for end in [BOX, ANCHOR] {
-        assert!(pair.with(end, |streams, now| write(streams, now, id, 3_000_000)) > 100_000);
-    }
-}
-
 #[test]
 fn a_reset_reaches_the_other_end_from_every_state() {
-    for (state, bring) in STATES.iter().enumerate() {
-        for (loss, by) in [(0.0, BOX), (0.0, ANCHOR), (0.1, BOX), (0.1, ANCHOR)] {
-            let (mut pair, id) = Pair::open(Config { leg_loss: loss, loss, ..config(1) });
-            bring(&mut pair, id);
-            pair.run(ms(60));
-            let code = ResetCode::Unreachable;
-            pair.with(by, |streams, now| streams.reset(now, id, code)).unwrap();
-            pair.run(ms(3_000));
-            let events = &pair.events[1 - by];
-            let expected = Event::Reset { id, code, by_peer: true };
-            assert!(events.contains(&expected), "{state} by {by}: {events:?}");
-            for end in [BOX, ANCHOR] {
-                let left = pair.with(end, |streams, _| streams.open_streams());
-                assert_eq!(left, 0, "{state} by {by} at {end}");
-            }
+    // Whether the anchor has accepted the stream, whether both ends have written, and who has
+    // finished.
+    let states = [
+        (false, false, None),
+        (true, false, None),
+        (true, true, None),
+        (true, true, Some(BOX)),
+        (true, true, Some(ANCHOR)),
+    ];
+    let ways = [(0.0, BOX), (0.0, ANCHOR), (0.1, BOX), (0.1, ANCHOR)];
+    for (state, (loss, by)) in states.into_iter().flat_map(|it| ways.map(|way| (it, way))) {
+        let (mut pair, id) = Pair::open(Config { leg_loss: loss, loss, ..config(1) });
+        let (is_accepted, is_under_way, finished) = state;
+        if is_accepted {
+            pair.with(ANCHOR, |streams, now| streams.accept(now, id)).unwrap();
         }
+        for end in [BOX, ANCHOR].into_iter().filter(|_| is_under_way) {
+            assert!(pair.with(end, |streams, now| write(streams, now, id, 3_000_000)) > 100_000);
+        }
+        if let Some(end) = finished {
+            pair.with(end, |streams, now| streams.finish(now, id)).unwrap();
+        }
+        pair.run(ms(60));
+        let code = ResetCode::Unreachable;
+        pair.with(by, |streams, now| streams.reset(now, id, code)).unwrap();
+        pair.run(ms(3_000));
+        let events = &pair.events[1 - by];
+        let expected = Event::Reset { id, code, by_peer: true };
+        assert!(events.contains(&expected), "{state:?} by {by}: {events:?}");
+        let left = [BOX, ANCHOR].map(|end| pair.with(end, |streams, _| streams.open_streams()));
+        assert_eq!(left, [0, 0], "{state:?} by {by}");
     }
 }
 

@@ -126,17 +126,6 @@ fn a_metered_uplink_is_left_out_unless_it_is_meant() {
 }
 
 #[test]
-fn a_server_that_allows_none_says_so_at_once() {
-    let mut world = World::joined(plan("xnc", vec![link(10, 20)]));
-    let began = world.now();
-    let report = measured(&mut world, &usual());
-    assert_eq!(report.state, SpeedtestState::Failed);
-    assert!(report.error.is_some_and(|why| why.contains("enabled = true")));
-    assert!(world.now().since(began) < ms(500));
-    assert_eq!(world.ends_mut().1.refusals()["speedtest-off"], 1);
-}
-
-#[test]
 fn a_test_ends_with_its_session_with_its_path_and_with_whoever_wants_to_know() {
     let begun = |plan: SpeedtestPlan| {
         let mut world = world(vec![link(10, 20)]);
@@ -171,6 +160,13 @@ fn what_cannot_be_measured_is_refused_with_the_reason() {
     let mut world = World::new(plan("xnc", vec![link(10, 20)]));
     assert_eq!(begin(&mut world, &usual()), Err(SpeedtestError::NoSession));
     let mut world = world.join();
+    // The server allows none.
+    let began = world.now();
+    let report = measured(&mut world, &usual());
+    assert_eq!(report.state, SpeedtestState::Failed);
+    assert!(report.error.is_some_and(|why| why.contains("enabled = true")));
+    assert!(world.now().since(began) < ms(500));
+    assert_eq!(world.ends_mut().1.refusals()["speedtest-off"], 1);
     let named = |name: &str| SpeedtestPlan { uplinks: vec![name.into()], ..usual() };
     let error = begin(&mut world, &named("wwan7")).expect_err("there is none").to_string();
     assert!(error.contains("wwan7") && error.contains("there are: wwan0"), "{error}");
