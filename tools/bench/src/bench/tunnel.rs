@@ -89,7 +89,7 @@ pub(super) struct Bench {
 
 impl Bench {
     /// Builds the namespaces; only inside a sandbox.
-    fn build(seconds: u32) -> anyhow::Result<Self> {
+    pub(super) fn build(seconds: u32) -> anyhow::Result<Self> {
         let directory = PathBuf::from(DIRECTORY);
         fs::create_dir_all(&directory).context("cannot make a directory for the bench")?;
         let (client, server) = (NetNs::create("client")?, NetNs::create("server")?);
