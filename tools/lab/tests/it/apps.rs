@@ -11,6 +11,8 @@ use roadweave_stream::{Event, Streams};
 use roadweave_tunnel::{Client, EndsStreams, StreamsOwner};
 
 const HEAD: usize = 16;
+/// Bytes made at a time; most writes take less.
+const CHUNK: u64 = 4 << 10;
 
 pub type RequestId = (usize, StreamsOwner, StreamId);
 
@@ -158,7 +160,7 @@ impl Request {
 
     fn act(&mut self, now: Instant, id: StreamId, streams: &mut Streams, reads: bool) {
         while self.written < self.up {
-            let bytes = pattern(id.0, self.written, self.up.min(self.written + (64 << 10)));
+            let bytes = pattern(id.0, self.written, self.up.min(self.written + CHUNK));
             match streams.write(now, id, &bytes) {
                 Ok(0) | Err(_) => break,
                 Ok(taken) => self.written += taken as u64,
@@ -220,7 +222,7 @@ impl Answer {
         let [seed, down] =
             [0, 8].map(|at| u64::from_be_bytes(self.head[at..at + 8].try_into().unwrap()));
         while self.written < down {
-            let end = down.min(self.written + (64 << 10));
+            let end = down.min(self.written + CHUNK);
             match streams.write(now, id, &pattern(!seed, self.written, end)) {
                 Ok(0) | Err(_) => return true,
                 Ok(taken) => self.written += taken as u64,
