@@ -1,19 +1,27 @@
-//! The command line without privileges: help, files, and mistakes in both.
+//! The command line without privileges: help, files, mistakes in both, and output that cannot be
+//! written.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, ExitStatus, Output, Stdio};
 
+use crate::common::PROGRAM;
 use tempfile::TempDir;
 
+fn program(arguments: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.args(arguments).env_remove("ROADWEAVE_LOG").current_dir("/");
+    command
+}
+
 fn run_in(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_roadweave"));
-    command.current_dir(folder).args(arguments).env_remove("ROADWEAVE_LOG").output().unwrap()
+    program(arguments).current_dir(folder).output().unwrap()
 }
 
 fn run(arguments: &[&str]) -> Output {
-    run_in(Path::new("/"), arguments)
+    program(arguments).output().unwrap()
 }
 
 fn said(bytes: &[u8]) -> String {
@@ -72,7 +80,7 @@ fn mistyped_words_are_refused_with_the_likely_one() {
 
 fn alone() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
-    let (original, program) = (env!("CARGO_BIN_EXE_roadweave"), folder.path().join("roadweave"));
+    let (original, program) = (PROGRAM, folder.path().join("roadweave"));
     if fs::hard_link(original, &program).is_err() {
         fs::copy(original, &program).unwrap();
     }
@@ -202,4 +210,48 @@ fn files_that_are_broken_or_cannot_be_read_are_named() {
     let output = run_in(files.0.path(), &["show", "--json", "--socket", "nothing.sock"]);
     check_refused(&output, 1, &["nothing runs at nothing.sock: start it"]);
     assert_eq!(said(&output.stderr).lines().count(), 1);
+}
+
+fn full() -> Stdio {
+    File::options().write(true).open("/dev/full").unwrap().into()
+}
+
+fn broken() -> Stdio {
+    std::io::pipe().unwrap().1.into()
+}
+
+fn run_into(arguments: &[&str], output: Stdio) -> (ExitStatus, String) {
+    let output = program(arguments).stdout(output).stderr(Stdio::piped()).output().unwrap();
+    (output.status, String::from_utf8(output.stderr).unwrap())
+}
+
+/// Commands that print in each way.
+const PRINT: [&[&str]; 3] = [&["keygen"], &["keygen", "--json"], &["client", "--help"]];
+
+#[test]
+fn a_full_output_is_an_error_and_a_reader_who_left_ends_the_program_as_sigpipe_does() {
+    let expected = "roadweave: cannot write to standard output: No space left on device";
+    for arguments in PRINT {
+        let (status, said) = run_into(arguments, full());
+        assert_eq!(status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(said.starts_with(expected) && said.ends_with('\n'), "{arguments:?}: {said:?}");
+        assert_eq!(said.lines().count(), 1, "{arguments:?}: {said}");
+        let (status, said) = run_into(arguments, broken());
+        assert_eq!((status.code(), said.as_str()), (Some(141), ""), "{arguments:?}");
+    }
+    // The standard library opens /dev/null in place of closed descriptors.
+    let script = "exec 1>&- 2>&-; exec \"$0\" keygen";
+    let status = Command::new("sh").args(["-c", script, PROGRAM]).status();
+    assert_eq!(status.unwrap().code(), Some(0));
+}
+
+#[test]
+fn an_error_that_cannot_be_told_still_has_its_code() {
+    for errors in [full, broken] {
+        let unknown = program(&["cleint"]).stderr(errors()).status().unwrap();
+        let missing =
+            program(&["client", "--config", "/nowhere"]).stderr(errors()).status().unwrap();
+        assert_eq!((unknown.code(), missing.code()), (Some(2), Some(2)));
+        assert_eq!((unknown.signal(), missing.signal()), (None, None));
+    }
 }

@@ -21,7 +21,6 @@ mod fleet;
 mod forwards;
 mod full_disk;
 mod lookup;
-mod output;
 mod peers;
 mod placement;
 mod policies;
