@@ -19,22 +19,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use netlink_packet_route::address::AddressMessage;
 
 use crate::Route;
+use crate::netlink::Lease;
 use crate::process::ROUTE_PROTOCOL;
-use crate::routes::space_length;
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Lease {
-    pub(crate) index: u32,
-    pub(crate) address: IpNet,
-    pub(crate) broadcast: Option<IpAddr>,
-    /// Whether it does not expire; leased and advertised addresses do.
-    pub(crate) is_permanent: bool,
-    /// The kernel's message, to remove and restore the address.
-    pub(crate) message: AddressMessage,
-}
+use crate::space::space_length;
 
 impl Lease {
     /// The addresses that uplinks must not have if this one belongs to an interface behind the box:

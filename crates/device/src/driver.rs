@@ -17,6 +17,7 @@ mod courtesy;
 mod debounce;
 mod edge;
 mod event_loop;
+mod from_config;
 mod granted;
 mod proxy;
 mod repeat_limiter;
@@ -31,6 +32,7 @@ mod serving;
 mod settings;
 mod shards;
 mod steering;
+mod technology;
 mod tun_name;
 
 use std::path::{Path, PathBuf};

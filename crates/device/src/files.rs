@@ -2,9 +2,9 @@
 //! new one.
 
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
@@ -40,6 +40,37 @@ pub(crate) fn invalid(message: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, message)
 }
 
+/// Opens a file to read it, unless other users may write in its folder.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    check_owner(path.parent().unwrap_or(Path::new(".")))?;
+    private(OpenOptions::new().read(true)).open(path)
+}
+
+/// Reads a text file of at most [`BYTES_MAX`] bytes, unless other users may write in its folder.
+pub(crate) fn read(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let length = open(path)?.take(BYTES_MAX + 1).read_to_string(&mut text)?;
+    if length as u64 > BYTES_MAX {
+        return Err(invalid(format!("it is longer than {BYTES_MAX} bytes")));
+    }
+    Ok(text)
+}
+
+/// Checks that other users cannot write in the folder; they may read it.
+pub(crate) fn check_owner(directory: &Path) -> io::Result<()> {
+    let there = fs::metadata(directory)?;
+    let me = rustix::process::geteuid().as_raw();
+    if there.uid() != me && there.uid() != 0 || there.mode() & 0o022 != 0 {
+        let (owner, mode) = (there.uid(), there.mode() & 0o7777);
+        let why = format!(
+            "others may write in its folder (uid {owner}, mode {mode:04o}): give it to the user who \
+             runs this, and chmod 700"
+        );
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
+    Ok(())
+}
+
 fn write(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     let mut options = OpenOptions::new();
     let options = private(options.write(true).create(true).truncate(true)).mode(mode);
@@ -47,6 +78,8 @@ fn write(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     file.write_all(contents)?;
     file.sync_all()
 }
+
+const BYTES_MAX: u64 = 256 << 20;
 
 #[cfg(test)]
 mod tests {

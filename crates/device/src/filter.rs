@@ -18,8 +18,11 @@ mod flows;
 mod forwards;
 mod keeper;
 mod netfilter;
+mod nft;
 mod nftables;
+mod options;
 mod ruleset;
+mod sets;
 mod shares;
 mod sockets;
 pub(crate) mod split;
@@ -27,109 +30,23 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use std::io;
-use std::net::IpAddr;
-use std::process::Command;
-use std::time::Duration;
-
 pub use keeper::FilterKeeper;
 
-use crate::program::{self, Failure};
-use crate::{Apart, DeviceError, Excluded, Instance, sysctl};
+use crate::{DeviceError, Instance, sysctl};
 pub(crate) use chain::{Chain, begin, count_and_drop, counter, counter_from, end, set_mark};
-pub(crate) use flows::{FlowRemover, Left};
+pub(crate) use flows::FlowRemover;
 pub use forwards::Forward;
-use ipnet::IpNet;
-use nftables::Nftables;
-use roadweave_config::AllowedDestination;
-use roadweave_proto::Marks;
-pub(crate) use ruleset::is_quotable;
+pub(crate) use nft::remove_tables;
+use options::Opened;
+pub use options::{Destination, FilterOptions, Forwarding};
 use ruleset::ruleset;
+pub(crate) use sets::is_quotable;
 pub use shares::Share;
 use shares::Shares;
 pub(crate) use sockets::check_sockets;
 pub(crate) use table::KeptTable;
 use table::Table;
 pub use table::Turn;
-
-/// What the filters allow and change.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FilterOptions {
-    /// The TUN's name.
-    pub tun: String,
-    /// Its MTU, bytes; TCP segments through it are clamped to fit.
-    pub mtu: u16,
-    /// The TUN's own addresses, reachable only from this machine and the tunnel.
-    pub own_addresses: Vec<IpAddr>,
-    /// A server's inner networks.
-    pub inner: Vec<IpNet>,
-    /// Whether packets out of the tunnel get an address of this machine.
-    pub masquerade: bool,
-    /// `Some`: packets into the tunnel get the TUN's own address, except from these prefixes.
-    pub masquerade_into_tun: Option<Vec<IpNet>>,
-    /// What leaves a box outside the tunnel, unless it came out of it. With `masquerade_into_tun`
-    /// it gets the address of the outgoing interface.
-    pub excluded: Excluded,
-    /// Ports of a server's machine that are forwarded to devices behind its clients.
-    pub forwards: Vec<Forward>,
-    /// Whether sockets of this machine have addresses of `inner`.
-    pub client_sockets: bool,
-    /// What is forwarded.
-    pub forwarding: Forwarding,
-    /// Separates this end from neighbours on the same machine that may have the same inner
-    /// addresses. Nothing passes between their interfaces.
-    pub apart: Option<Apart>,
-    /// The share of the kernel's tables for each client of a server, or each host behind a box.
-    pub share: Option<Share>,
-    /// The marks of forwarded packets, and of packets for sockets of this machine.
-    pub marks: Marks,
-    /// Whether to turn forwarding on, as a server, or a box with a network behind it, needs.
-    pub forward: bool,
-}
-
-/// What this machine forwards. Its own packets, answers, and what its own rules redirect (DNAT)
-/// always pass.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Forwarding {
-    /// Anything that the machine's routes and firewall let pass.
-    Open,
-    /// A vehicle's box: nothing from its uplinks.
-    Box {
-        /// The interfaces that are no uplinks. All others are, including those added later.
-        inside: Vec<Interface>,
-        /// The machine's addresses on `inside`; not reachable from uplinks.
-        addresses: Vec<IpAddr>,
-        /// Whether connections may begin on one uplink and leave by another.
-        between_uplinks: bool,
-    },
-    /// A server. Forwarding between interfaces other than the TUN stays as it was before.
-    Server {
-        /// Whether connections may begin outside and enter the tunnel.
-        outside_to_tunnel: bool,
-        /// Whether clients reach each other.
-        clients_reach_clients: bool,
-        /// Destinations denied to packets out of the tunnel. This machine's own addresses, except
-        /// `own_addresses`, are denied as well.
-        denied: Vec<IpNet>,
-        /// Exceptions from `denied`.
-        allowed: Vec<AllowedDestination>,
-    },
-}
-
-/// An interface, as rules name it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Interface {
-    /// The interface's name.
-    pub name: String,
-    /// The kernel's number, used for names that nft cannot read.
-    pub index: u32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Opened {
-    ipv4: bool,
-    ipv6: bool,
-}
 
 /// The filters of one instance. Dropping it restores the forwarding settings and removes the table.
 #[derive(Debug)]
@@ -294,47 +211,5 @@ pub(crate) fn tables_to_remove(instance: &Instance, failed: &[String]) -> Vec<St
     vec![instance.filter_table(), instance.shares_table()]
 }
 
-pub(crate) fn remove_tables(tables: &[String]) -> Result<(), DeviceError> {
-    // Without netlink `nft` reports the reason.
-    let mut netlink = Nftables::open().ok();
-    let is_there = |table: &&String| {
-        let contents = netlink.as_mut().and_then(|netlink| netlink.contents(table).ok());
-        contents.is_none_or(|contents| contents.rules > 0)
-    };
-    // "add" first, so that "delete" finds a table.
-    let remove = |table| format!("add table inet {table}\ndelete table inet {table}\n");
-    let script: String = tables.iter().filter(is_there).map(remove).collect();
-    if script.is_empty() { Ok(()) } else { call_nft(&["-f", "-"], &script, REMOVAL_LIMIT) }
-}
-
-fn run_nft(script: &str) -> Result<(), DeviceError> {
-    call_nft(&["-f", "-"], script, LIMIT)
-}
-
-fn call_nft(arguments: &[&str], script: &str, limit: Duration) -> Result<(), DeviceError> {
-    match program::run(Command::new("nft").args(arguments), script, limit) {
-        Ok(()) => Ok(()),
-        Err(Failure::NotStarted(error)) => Err(match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => DeviceError::Unavailable {
-                why: format!("the program nft cannot be run ({error}): install nftables"),
-            },
-            // No descriptors or no memory: temporary.
-            _ => DeviceError::system("run nft", error),
-        }),
-        Err(Failure::Said(detail)) if detail.contains("Operation not permitted") => {
-            Err(DeviceError::NoPermission { what: "set packet filters".to_owned() })
-        }
-        Err(Failure::Said(detail)) => {
-            Err(DeviceError::Program { program: "nft".to_owned(), detail })
-        }
-    }
-}
-
-/// The timeout of `nft`. 4,000 prefixes take a second on a slow machine; without processor time a
-/// few need more than 10 s. No event loop waits for it.
-const LIMIT: Duration = Duration::from_secs(60);
-/// The timeout of removing tables, twice at an end: a service manager kills a program after 90 s.
-/// `nft` waits for RCU grace periods of the kernel, which take seconds on a busy machine.
-const REMOVAL_LIMIT: Duration = Duration::from_secs(30);
 const FORWARD_V4: &str = "net.ipv4.ip_forward";
 const FORWARD_V6: &str = "net.ipv6.conf.all.forwarding";

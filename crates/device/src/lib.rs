@@ -51,6 +51,7 @@ mod routes;
 mod serial;
 mod signals;
 mod socket;
+mod space;
 mod state;
 pub mod status;
 pub mod streams;
@@ -71,17 +72,18 @@ pub use driver::{
 };
 pub use error::DeviceError;
 pub use filter::{
-    FilterKeeper, FilterOptions, Filters, Forward, Forwarding, Interface, Share, Turn,
+    Destination, FilterKeeper, FilterOptions, Filters, Forward, Forwarding, Share, Turn,
 };
 pub use modem::ModemFacts;
 pub use monitor::{Gateway, Monitor, Uplink, UplinkEvent};
-pub use netlink::{Netlink, NetworkInterface, Route, Rule};
+pub use netlink::{Interface, Netlink, NetworkInterface, Route, Rule};
 pub use poll::{Event, Interest, Poller, Token, Waker, wait_readable};
 pub use privileges::become_owner_of;
 pub use process::{Instance, InstanceLock, ROUTE_PROTOCOL};
 pub use random::random_bytes;
 pub use routes::{
-    AnchorTun, Change, ClientRoutes, Excluded, Grant, RouteKeeper, RouteSettings, Routes,
+    AnchorTun, Change, ClientRoutes, Excluded, Grant, LocalNetworks, RouteKeeper, RouteSettings,
+    Routes,
 };
 pub use serial::is_exclusive;
 pub use signals::{Signal, Signals};
@@ -90,5 +92,5 @@ pub use technology::detected_technology;
 pub use time_of_day::{ClockReading, HighestTime, TimeOfDay};
 pub use tun::{Tun, TunOptions, TunStatistics, WriteCounts};
 pub use udp::{
-    Incoming, Outgoing, SendFailure, SendOutcome, UdpOptions, UdpStatistics, UplinkSocket,
+    Ecn, Incoming, Outgoing, SendFailure, SendOutcome, UdpOptions, UdpStatistics, UplinkSocket,
 };

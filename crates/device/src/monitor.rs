@@ -18,8 +18,8 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::route::RouteType;
 use roadweave_proto::{UplinkId, UplinkSelector};
 
-use crate::conflicts::{Changes, Conflicts, Lease, Owner, Protected, Standing};
-use crate::netlink::{Messages, drain, open_socket, parse_address, parse_lease, parse_link};
+use crate::conflicts::{Changes, Conflicts, Owner, Protected, Standing};
+use crate::netlink::{Lease, Messages, drain, open_socket, parse_address, parse_lease, parse_link};
 use crate::process::ROUTE_PROTOCOL;
 use crate::technology::is_wireless;
 use crate::{DeviceError, Interface, Netlink, NetworkInterface, Route};

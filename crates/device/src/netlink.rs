@@ -62,6 +62,27 @@ pub struct NetworkInterface {
     pub group: u32,
 }
 
+/// An interface, as rules name it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Interface {
+    /// The interface's name.
+    pub name: String,
+    /// The kernel's number, used for names that nft cannot read.
+    pub index: u32,
+}
+
+/// An address of an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Lease {
+    pub(crate) index: u32,
+    pub(crate) address: IpNet,
+    pub(crate) broadcast: Option<IpAddr>,
+    /// Whether it does not expire; leased and advertised addresses do.
+    pub(crate) is_permanent: bool,
+    /// The kernel's message, to remove and restore the address.
+    pub(crate) message: AddressMessage,
+}
+
 /// A route, either found or to be added or removed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Route {

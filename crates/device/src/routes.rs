@@ -49,77 +49,31 @@
 
 mod apart;
 mod client;
+mod entries;
 mod excluded;
 mod keeper;
 mod passing;
 mod plan;
 mod repairs;
+mod settings;
 mod sockets;
 mod watch;
 
 use std::collections::BTreeSet;
 
 use ipnet::IpNet;
-use roadweave_config::{BeforeJoin, ClientFile, LocalNetworks};
-use roadweave_proto::UplinkSelector;
 
 use crate::process::ROUTE_PROTOCOL;
 use crate::{DeviceError, Instance, Netlink, NetworkInterface, Route, Rule, Tun, sysctl};
 
-pub(crate) use crate::threads::lock;
 pub use apart::AnchorTun;
 pub use client::ClientRoutes;
+use entries::{KERNEL_PROTOCOL, LOCAL_TABLE, MAIN_TABLE, PRIORITY_MAIN, PRIORITY_TUNNEL};
 pub use excluded::Excluded;
 pub use keeper::RouteKeeper;
-use plan::refusal;
-pub(crate) use plan::space_length;
 pub use repairs::Change;
 pub(crate) use repairs::Repairs;
-
-/// What a client routes, from its configuration.
-#[derive(Clone, Debug)]
-pub struct RouteSettings {
-    /// Destinations that belong into the tunnel; `0.0.0.0/0` and `::/0` stand for everything that
-    /// is not behind this box.
-    pub into_tunnel: Vec<IpNet>,
-    /// What leaves outside the tunnel nevertheless.
-    pub excluded: Excluded,
-    /// Whether packets for the tunnel are refused before the first session.
-    pub closed_before_join: bool,
-    /// The part of the uplinks' own private networks that is reached outside the tunnel.
-    pub local: LocalNetworks,
-    /// Networks that a server may grant.
-    pub accept: Vec<IpNet>,
-    /// Which interfaces are uplinks.
-    pub selector: UplinkSelector,
-}
-
-impl RouteSettings {
-    /// The settings of a client's file.
-    pub(crate) fn of(file: &ClientFile) -> Self {
-        Self {
-            into_tunnel: file.routes.into_tunnel.clone(),
-            excluded: Excluded::of(&file.routes),
-            closed_before_join: file.routes.before_join == BeforeJoin::Closed,
-            local: file.uplinks.local,
-            accept: file.routes.accept.clone(),
-            selector: file.selector(),
-        }
-    }
-}
-
-/// What a session leads into the tunnel in addition to the configuration.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Grant {
-    /// The addresses of the TUN. A family without an address stays closed.
-    pub addresses: Vec<IpNet>,
-    /// The server's own inner addresses.
-    pub gateways: Vec<IpNet>,
-    /// Networks that are reached through the server only.
-    pub networks: Vec<IpNet>,
-    /// The MTU of the TUN, bytes.
-    pub mtu: u32,
-}
+pub use settings::{Grant, LocalNetworks, RouteSettings};
 
 /// The routes and rules of a server or router. Call it from the network namespace in which it was
 /// opened, to which the settings belong. Dropping it removes the routes and restores the settings.
@@ -391,12 +345,6 @@ fn hide_other_addresses(
     Ok(Some(key))
 }
 
-/// A route into the TUN: a default in `table`, anything else in the main table.
-fn tun_route(tun: u32, prefix: IpNet, table: u32) -> Route {
-    let table = if prefix.prefix_len() == 0 { table } else { MAIN_TABLE };
-    Route { interface: Some(tun), ..refusal(prefix, table, tun) }
-}
-
 /// The families of rules to restore: a kernel without IPv6 has none of it.
 fn families(networks: &[IpNet]) -> impl Iterator<Item = bool> {
     let has_ipv6 = networks.iter().any(|network| network.addr().is_ipv6())
@@ -417,20 +365,3 @@ fn default_rules(ipv4: bool, table: u32) -> [Rule; 2] {
         Rule { priority: PRIORITY_TUNNEL, table, ..rule },
     ]
 }
-
-const MAIN_TABLE: u32 = 254;
-const LOCAL_TABLE: u32 = 255;
-const KERNEL_PROTOCOL: u8 = 2;
-const PRIORITY_INWARD: u32 = 518;
-const PRIORITY_ANSWERS: u32 = 519;
-const PRIORITY_UPLINK: u32 = 520;
-const PRIORITY_BOUND: u32 = 521;
-const PRIORITY_INNER: u32 = 523;
-const PRIORITY_EXCLUDED: u32 = 524;
-const PRIORITY_NEAR: u32 = 525;
-const PRIORITY_NEIGHBOURS: u32 = 526;
-const PRIORITY_MAIN: u32 = 530;
-const PRIORITY_TUNNEL: u32 = 531;
-const PRIORITY_REST: u32 = 532;
-/// The kernel's own rule for the main table.
-const PRIORITY_MAIN_TABLE: u32 = 32766;

@@ -13,9 +13,8 @@
 //! Unreadable files are logged and ignored: strategies learn again, and usage counts from zero.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +27,7 @@ use roadweave_tunnel::{Learned, Usage};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::files::{self, invalid, make_private, private};
+use crate::files::{self, check_owner, invalid, make_private, read};
 
 /// State that is kept in a file of its own.
 pub trait Kept: Clone + Default + PartialEq + Send + Sync + 'static {
@@ -293,21 +292,6 @@ fn unknown_version(version: u32, known: u32) -> io::Error {
     invalid(format!("its version is {version}, this program knows {known}"))
 }
 
-/// Opens a file to read it, unless other users may write in its folder.
-pub(crate) fn open(path: &Path) -> io::Result<File> {
-    check_owner(path.parent().unwrap_or(Path::new(".")))?;
-    private(OpenOptions::new().read(true)).open(path)
-}
-
-pub(crate) fn read(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    let length = open(path)?.take(BYTES_MAX + 1).read_to_string(&mut text)?;
-    if length as u64 > BYTES_MAX {
-        return Err(invalid(format!("it is longer than {BYTES_MAX} bytes")));
-    }
-    Ok(text)
-}
-
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
     make_private(directory)?;
@@ -329,30 +313,14 @@ fn tell(path: &Path, result: &io::Result<()>, is_failing: &AtomicBool) {
     }
 }
 
-/// Checks that other users cannot write in the folder; they may read it.
-pub(crate) fn check_owner(directory: &Path) -> io::Result<()> {
-    let there = fs::metadata(directory)?;
-    let me = rustix::process::geteuid().as_raw();
-    if there.uid() != me && there.uid() != 0 || there.mode() & 0o022 != 0 {
-        let (owner, mode) = (there.uid(), there.mode() & 0o7777);
-        let why = format!(
-            "others may write in its folder (uid {owner}, mode {mode:04o}): give it to the user who \
-             runs this, and chmod 700"
-        );
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
-    }
-    Ok(())
-}
-
 const VERSION: u32 = 1;
 /// The first version with days.
 const USAGE_VERSION: u32 = 2;
 const LAST_MAX: Duration = Duration::from_secs(1);
-/// Enough for a thousand peers with RAVEN's state of three networks each.
-const BYTES_MAX: u64 = 256 << 20;
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;

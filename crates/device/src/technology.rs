@@ -1,9 +1,9 @@
-//! The technology by which an uplink reaches the Internet, from the configuration or the kernel.
+//! The technology by which an uplink reaches the Internet, from the kernel.
 //!
 //! ```text
 //! /sys/class/net/NAME/wireless, phy80211      WiFi
 //! /sys/class/net/NAME/uevent: DEVTYPE=wlan    WiFi
-//!                             DEVTYPE=wwan    a modem: LTE, unless configured as more
+//!                             DEVTYPE=wwan    a modem: LTE at least
 //! ```
 //!
 //! Only the modem's own programs know its generation, and may report it (`roadweave modems`); a
@@ -11,65 +11,11 @@
 
 use std::path::{Path, PathBuf};
 
-use roadweave_config::{UplinkFields, UplinkTraits};
 use roadweave_proto::Technology;
-
-use crate::modem::ModemFacts;
 
 /// The technology of an uplink as the kernel shows it, if it does.
 pub fn detected_technology(uplink: &str) -> Option<Technology> {
     detected(uplink, Path::new(INTERFACES))
-}
-
-/// The technology of an uplink, by configuration, then the kernel.
-pub(crate) fn technology_of(uplinks: &UplinkFields, uplink: &UplinkTraits) -> Option<Technology> {
-    technology_in(uplinks, uplink, Path::new(INTERFACES))
-}
-
-fn technology_in(
-    uplinks: &UplinkFields,
-    uplink: &UplinkTraits,
-    interfaces: &Path,
-) -> Option<Technology> {
-    configured(uplinks, uplink).or_else(|| detected(uplink.name, interfaces))
-}
-
-/// The place of an uplink in the order, by configuration, then its modem's report, then the kernel.
-/// One with a weak signal comes after all others.
-pub(crate) fn rank(
-    uplinks: &UplinkFields,
-    uplink: &UplinkTraits,
-    modem: Option<&ModemFacts>,
-) -> u8 {
-    rank_in(uplinks, uplink, modem, Path::new(INTERFACES))
-}
-
-fn rank_in(
-    uplinks: &UplinkFields,
-    uplink: &UplinkTraits,
-    modem: Option<&ModemFacts>,
-    interfaces: &Path,
-) -> u8 {
-    let last = u8::try_from(uplinks.order.len()).unwrap_or(u8::MAX);
-    let by_modem = modem.and_then(|modem| modem.technology.as_deref());
-    let rank = |technology| Technology::rank(Some(technology), &uplinks.order);
-    let rank = match (configured(uplinks, uplink), by_modem) {
-        (Some(configured), _) => rank(configured),
-        (None, Some("5g-sa")) => rank(Technology::FiveGSa),
-        (None, Some("5g-nsa")) => rank(Technology::FiveGNsa),
-        (None, Some("lte")) => rank(Technology::Lte),
-        // Slower than all in the order.
-        (None, Some("3g" | "2g")) => last,
-        (None, _) => Technology::rank(detected(uplink.name, interfaces), &uplinks.order),
-    };
-    match modem.is_some_and(ModemFacts::is_weak) {
-        true => rank.saturating_add(last).saturating_add(1),
-        false => rank,
-    }
-}
-
-fn configured(uplinks: &UplinkFields, uplink: &UplinkTraits) -> Option<Technology> {
-    uplinks.policy_of(uplink)?.technology
 }
 
 pub(crate) fn hardware(uplink: &str) -> Option<String> {
@@ -111,13 +57,7 @@ const DEVICES: &str = "/sys/devices";
 mod tests {
     use std::fs;
 
-    use roadweave_config::PolicyFields;
-
     use super::*;
-
-    fn policy(name: &str, technology: Option<Technology>) -> PolicyFields {
-        PolicyFields { name: Some(name.to_owned()), technology, ..PolicyFields::default() }
-    }
 
     #[test]
     fn hardware_is_told_as_the_kernel_numbers_ports() {
@@ -140,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_owner_says_counts_before_what_the_kernel_does() {
+    fn the_kernel_knows_wifi_and_modems() {
         let directory = tempfile::tempdir().expect("a directory");
         let interfaces = directory.path();
         let interface = |name: &str, uevent: &str| {
@@ -149,62 +89,18 @@ mod tests {
         };
         interface("eth0", "INTERFACE=eth0\nIFINDEX=2\n");
         interface("wwan0", "DEVTYPE=wwan\nINTERFACE=wwan0\n");
-        interface("wwan1", "DEVTYPE=wwan\nINTERFACE=wwan1\n");
         interface("wlp2s0", "DEVTYPE=wlan\n");
         interface("mlan0", "INTERFACE=mlan0\n");
         fs::create_dir(interfaces.join("mlan0/phy80211")).expect("a directory");
-        let policies = vec![
-            policy("wwan1", Some(Technology::FiveGSa)),
-            policy("wwan*", None),
-            policy("eth1", Some(Technology::Satellite)),
-        ];
-        let uplinks = UplinkFields { policies, ..UplinkFields::default() };
         let check = |name: &str, expected| {
-            let found = technology_in(&uplinks, &UplinkTraits::by_name(name), interfaces);
-            assert_eq!(found, expected, "{name}");
+            assert_eq!(detected(name, interfaces), expected, "{name}");
         };
         check("eth0", None);
         check("wwan0", Some(Technology::Lte));
-        check("wwan1", Some(Technology::FiveGSa));
         check("wlp2s0", Some(Technology::Wifi));
         check("mlan0", Some(Technology::Wifi));
-        check("eth1", Some(Technology::Satellite));
         for none in ["", ".", "..", "../wwan0", "usb0"] {
             check(none, None);
         }
-    }
-
-    #[test]
-    fn what_a_modem_tells_counts_before_the_kernel_and_a_weak_signal_is_behind_all() {
-        let directory = tempfile::tempdir().expect("a directory");
-        for name in ["wwan0", "wwan1"] {
-            fs::create_dir(directory.path().join(name)).expect("a directory");
-            let uevent = directory.path().join(name).join("uevent");
-            fs::write(uevent, "DEVTYPE=wwan\n").expect("a file");
-        }
-        let policies = vec![policy("wwan1", Some(Technology::Lte))];
-        let uplinks = UplinkFields { policies, ..UplinkFields::default() };
-        let modem = |technology: &str, rsrp_dbm: f64| ModemFacts {
-            technology: Some(technology.to_owned()),
-            rsrp_dbm: Some(rsrp_dbm),
-            ..ModemFacts::default()
-        };
-        let rank = |name: &str, modem: Option<&ModemFacts>| {
-            rank_in(&uplinks, &UplinkTraits::by_name(name), modem, directory.path())
-        };
-        let of = |technology| Technology::rank(Some(technology), &Technology::ORDER);
-        assert_eq!(rank("wwan0", None), of(Technology::Lte));
-        assert_eq!(rank("wwan0", Some(&modem("5g-sa", -90.0))), of(Technology::FiveGSa));
-        assert_eq!(rank("wwan0", Some(&ModemFacts::default())), of(Technology::Lte));
-        let owner = "a modem that lies is told off by its owner";
-        assert_eq!(rank("wwan1", Some(&modem("5g-sa", -90.0))), of(Technology::Lte), "{owner}");
-        let slow = rank("wwan0", Some(&modem("3g", -90.0)));
-        assert!(slow > of(Technology::Satellite));
-        assert!(rank("wwan0", Some(&modem("5g-sa", -125.0))) > slow);
-        assert!(rank("wwan1", Some(&modem("lte", -125.0))) > slow);
-        let order = vec![Technology::Lte; 1_000];
-        let long = UplinkFields { order, ..UplinkFields::default() };
-        let (uplink, slow) = (UplinkTraits::by_name("wwan0"), modem("3g", -125.0));
-        assert_eq!(rank_in(&long, &uplink, Some(&slow), directory.path()), u8::MAX);
     }
 }

@@ -12,7 +12,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ipnet::IpNet;
-use roadweave_config::TunFields;
 use roadweave_proto::peer_text;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -32,17 +31,6 @@ pub struct TunOptions {
     pub addresses: Vec<IpNet>,
     /// Whether to use the kernel's segmentation offload.
     pub offload: bool,
-}
-
-impl TunOptions {
-    pub(crate) fn of<M: Copy + Into<i64>>(tun: &TunFields<M>, addresses: &[IpNet]) -> Self {
-        Self {
-            name: tun.name.as_str().to_owned(),
-            mtu: tun.mtu(),
-            addresses: addresses.to_vec(),
-            offload: tun.offload,
-        }
-    }
 }
 
 /// A TUN interface, nonblocking.

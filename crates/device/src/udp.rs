@@ -14,8 +14,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use noq_udp::{EcnCodepoint, Transmit, UdpSocketState};
-use roadweave_quic::Ecn;
+pub use noq_udp::EcnCodepoint as Ecn;
+use noq_udp::{Transmit, UdpSocketState};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -243,7 +243,7 @@ impl UplinkSocket {
         self.statistics.sends += 1;
         let transmit = Transmit {
             destination: self.to_socket(outgoing.destination),
-            ecn: outgoing.ecn.and_then(|ecn| EcnCodepoint::from_bits(ecn.bits())),
+            ecn: outgoing.ecn,
             contents,
             segment_size: (segment < contents.len()).then_some(segment),
             src_ip: outgoing.source.map(|source| self.to_socket_ip(source)),

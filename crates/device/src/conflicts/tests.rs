@@ -1,3 +1,5 @@
+use netlink_packet_route::address::AddressMessage;
+
 use super::*;
 
 const WIFI: u32 = 3;

@@ -14,8 +14,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::DeviceError;
-use crate::files::{self, beside};
-use crate::state::{self, check_owner};
+use crate::files::{self, beside, check_owner};
 
 #[derive(Debug)]
 pub(super) struct ResolvConf {
@@ -105,7 +104,7 @@ impl ResolvConf {
     }
 
     fn read_kept(&self) -> Option<Kept> {
-        match state::read(&self.kept) {
+        match files::read(&self.kept) {
             Ok(text) => serde_json::from_str(&text).ok(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
@@ -137,7 +136,7 @@ pub(crate) fn before(root: &Path, text: &str) -> Option<String> {
     let (_, rest) = text.lines().next()?.strip_prefix(OF_OURS)?.split_once(WHILE)?;
     let under_root = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
     let kept = under_root(Path::new(rest.strip_suffix(HAS_BEFORE)?));
-    let kept: Kept = serde_json::from_str(&state::read(&kept).ok()?).ok()?;
+    let kept: Kept = serde_json::from_str(&files::read(&kept).ok()?).ok()?;
     match kept.before {
         Before::Nothing => Some(String::new()),
         Before::Contents(text) => Some(text),

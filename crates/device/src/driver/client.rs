@@ -35,6 +35,7 @@ use super::client_filters::ClientFilters;
 use super::debounce::Debounce;
 use super::edge::Edge;
 use super::event_loop::{Driver, MONITOR, ROUTERS, Role, Running, take_instance};
+use super::from_config::{excluded, route_settings, tun_options};
 use super::granted::Granted;
 use super::repeat_limiter::RepeatLimiter;
 use super::resolvers::{Changed, Resolvers};
@@ -57,8 +58,7 @@ use crate::random::random_bytes;
 use crate::status::{ClientStatus, RoleStatus, Status};
 use crate::time_of_day::ClockReading;
 use crate::{
-    Clock, Event, Excluded, Instance, InstanceLock, Monitor, RouteSettings, Signals, StateFile,
-    Tun, TunOptions, Uplink, Waker,
+    Clock, Event, Instance, InstanceLock, Monitor, Signals, StateFile, Tun, Uplink, Waker,
 };
 
 const SILENCE_MAX: Duration = Duration::from_secs(5);
@@ -125,7 +125,7 @@ fn start(
     let clock = options.membership.as_ref().map_or_else(Clock::start, |its| its.clock);
     let metrics = file.metrics.as_ref().map(|metrics| MetricsListener::bind(metrics.listen));
     // Addresses and routes are set once the server has granted them.
-    let tun = Tun::open(&TunOptions::of(&file.tun, &[]))?;
+    let tun = Tun::open(&tun_options(&file.tun, &[]))?;
     // Before the first thread starts: threads inherit the restrictions.
     privileges::restrict(&Needs {
         files: needed_files(&options.files, &file.state_directory),
@@ -133,7 +133,7 @@ fn start(
     })?;
     file.uplinks.exclude.push(tun.name().to_owned());
     let dns = Dns::start(instance, tun.name(), file.dns.clone(), &file.state_directory)?;
-    let steering = Steering::start(instance, RouteSettings::of(file), tun.index(), dns)?;
+    let steering = Steering::start(instance, route_settings(file), tun.index(), dns)?;
     let is_closed = file.routes.before_join == BeforeJoin::Closed;
     let name = file.tun.name.as_str().to_owned();
     begin(options, merge, taken, clock, metrics, tun, steering).inspect_err(|_| {
@@ -185,7 +185,7 @@ fn begin(
     let mut streams =
         streams.map(|streams| LanStreams::open(&instance, streams, &driver)).transpose()?;
     if let Some(streams) = &mut streams {
-        streams.set_excluded(&mut steering, Instant::ZERO, &Excluded::of(&file.routes));
+        streams.set_excluded(&mut steering, Instant::ZERO, &excluded(&file.routes));
     }
     tracing::info!(tun = driver.edge.tun_name(), ?offload, "the client runs");
     let role = ClientRole {

@@ -19,6 +19,7 @@ use roadweave_config::ClientFile;
 use roadweave_proto::DropCounters;
 
 use super::filters_of;
+use super::from_config::excluded;
 use crate::{
     DeviceError, Excluded, FilterKeeper, FilterOptions, Forwarding, Instance, Interface, Share,
     Tun, Waker,
@@ -48,7 +49,7 @@ impl ClientFilters {
         };
         let options = FilterOptions {
             masquerade_into_tun: file.routes.masquerade.then(Vec::new),
-            excluded: Excluded::of(&file.routes),
+            excluded: excluded(&file.routes),
             share: Some(Share::default()),
             // Nothing is routed into the tunnel yet.
             forward: false,

@@ -9,7 +9,7 @@ use roadweave_tunnel::{Io, Node, RecvMeta};
 
 use super::DriverError;
 use crate::status::DeviceCounters;
-use crate::{Clock, Incoming, Outgoing, SendFailure, SendOutcome, Tun, UplinkSocket};
+use crate::{Clock, Ecn, Incoming, Outgoing, SendFailure, SendOutcome, Tun, UplinkSocket};
 
 const DISCARDS_MAX: usize = 64;
 
@@ -107,6 +107,7 @@ fn read(
     let received = socket.recv(|incoming| {
         let Incoming { remote, local, ecn, received, payload, .. } = incoming;
         let socket = uplink.unwrap_or(UplinkId(0));
+        let ecn = ecn.and_then(|ecn| roadweave_quic::Ecn::from_bits(ecn as u8));
         let received = received.map(|at| clock.at(at));
         let meta = RecvMeta { socket, remote, local, ecn, received };
         node.handle_packet(now, &meta, payload);
@@ -134,7 +135,7 @@ impl Io for Edge {
             let outgoing = Outgoing {
                 destination: run.route.destination,
                 source: run.route.source,
-                ecn: run.route.ecn,
+                ecn: run.route.ecn.and_then(|ecn| Ecn::from_bits(ecn.bits())),
                 contents: run.data,
                 segment_size: run.segment_size,
             };

@@ -17,7 +17,7 @@ use roadweave_tunnel::ClientEvent;
 
 use super::client_filters::ClientFilters;
 use super::steering::Steering;
-use crate::routes::space_length;
+use crate::space::space_length;
 use crate::{Gateway, Grant, Netlink, Tun, Uplink};
 
 #[derive(Debug, Default)]

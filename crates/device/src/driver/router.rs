@@ -9,6 +9,7 @@ use roadweave_tunnel::{Router, RouterConfig, RouterEvent};
 
 use super::edge::Edge;
 use super::event_loop::{Driver, Role, Running, take_instance};
+use super::from_config::tun_options;
 use super::repeat_limiter::RepeatLimiter;
 use super::{DriverError, filters_of, lead_into};
 use crate::metrics::MetricsListener;
@@ -17,7 +18,7 @@ use crate::privileges::{self, Needs};
 use crate::random::random_bytes;
 use crate::status::{RoleStatus, RouterRoleStatus, RouterSession, SocketStatus, Status};
 use crate::{
-    Clock, DeviceError, FilterKeeper, Forwarding, RouteKeeper, Routes, Tun, TunOptions, UdpOptions,
+    Clock, DeviceError, FilterKeeper, Forwarding, RouteKeeper, Routes, Tun, UdpOptions,
     UplinkSocket, Waker, cleanup,
 };
 
@@ -56,7 +57,7 @@ fn start(file: RouterFile) -> Result<Running<Router, RouterRole>, DriverError> {
     let clock = Clock::start();
     let router = Router::new(config)?;
     let metrics = file.metrics.map(|metrics| MetricsListener::bind(metrics.listen));
-    let tun = Tun::open(&TunOptions::of(&file.tun, &file.addresses))?;
+    let tun = Tun::open(&tun_options(&file.tun, &file.addresses))?;
     // Sockets are reopened when their interface returns.
     let low_ports = sockets.iter().any(|socket| socket.listen.port() < 1024);
     // Before the first thread starts: threads inherit the restrictions.

@@ -8,6 +8,7 @@
 
 mod absent;
 mod anchors;
+mod departed;
 mod fleet;
 pub(super) mod host;
 pub(super) mod machine;

@@ -20,6 +20,7 @@
 mod exchange;
 mod faults;
 mod front;
+pub(super) mod group;
 mod life;
 mod slot;
 #[cfg(test)]

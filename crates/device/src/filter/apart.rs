@@ -14,8 +14,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use roadweave_proto::DropReason;
 
-use super::FilterOptions;
 use super::chain::{Chain, count_and_drop, family, set_mark, sets_of};
+use super::options::FilterOptions;
 use crate::apart::{Apart, GROUP};
 
 pub(super) fn masquerade(tun: &str, apart: Apart) -> String {

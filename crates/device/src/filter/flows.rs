@@ -7,37 +7,20 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP};
-use roadweave_identity::PublicKey;
-use roadweave_tunnel::Peers;
 
 use super::netfilter::{Message, Netfilter, attribute, find};
 use crate::threads::spawn;
 use crate::{Apart, DeviceError};
 
+/// The thread, which ends with this.
 #[derive(Debug)]
-pub(crate) struct FlowRemover(Sender<Left>);
+pub(crate) struct FlowRemover(Sender<Departed>);
 
-#[derive(Debug)]
-pub(crate) struct Left {
-    /// All clients, including those that left.
-    pub(crate) peers: Arc<Peers>,
-    pub(crate) keys: Vec<PublicKey>,
-}
-
-impl Left {
-    /// Whether an address belongs to one of them. A client's default route may be another's too,
-    /// and is ignored.
-    fn has(&self, address: IpAddr) -> bool {
-        let owner = self.peers.route(address).filter(|key| self.keys.contains(key));
-        let peer = owner.and_then(|key| self.peers.get(&key));
-        let mut own = peer.iter().flat_map(|peer| &peer.addresses);
-        own.any(|own| own.prefix_len() > 0 && own.contains(&address))
-    }
-}
+/// Whether an address belongs to a client that left.
+pub(crate) type Departed = Box<dyn Fn(IpAddr) -> bool + Send>;
 
 impl FlowRemover {
     /// Starts in the network namespace of the calling thread, for connections in the zone of
@@ -49,16 +32,17 @@ impl FlowRemover {
         Ok(Self(sender))
     }
 
-    pub(crate) fn remove(&self, left: Left) {
-        let _ = self.0.send(left);
+    /// Removes the connections that began at, or are answered from, an address of `departed`.
+    pub(crate) fn remove(&self, departed: Departed) {
+        let _ = self.0.send(departed);
     }
 }
 
-fn run(requests: &Receiver<Left>, zone: u16) {
+fn run(requests: &Receiver<Departed>, zone: u16) {
     while let Ok(first) = requests.recv() {
         // One dump serves all waiting requests.
-        let left: Vec<Left> = [first].into_iter().chain(requests.try_iter()).collect();
-        match remove(&left, zone) {
+        let departed: Vec<Departed> = [first].into_iter().chain(requests.try_iter()).collect();
+        match remove(&departed, zone) {
             Ok(0) => {}
             Ok(removed) => tracing::debug!(removed, "connections of clients that left are removed"),
             Err(error) => tracing::warn!(
@@ -69,14 +53,14 @@ fn run(requests: &Receiver<Left>, zone: u16) {
     }
 }
 
-fn remove(left: &[Left], zone: u16) -> io::Result<usize> {
+fn remove(departed: &[Departed], zone: u16) -> io::Result<usize> {
     let mut netfilter = Netfilter::open()?;
     let mut removed = 0;
     for family in [FAMILY_IPV4, FAMILY_IPV6] {
         let mut found = Vec::new();
         let all = Message { subsystem: SUBSYSTEM, family, kind: GET, attributes: Vec::new() };
         let dumped = netfilter.ask(all, NLM_F_DUMP, |message| {
-            found.extend(key_of(&message, left, zone));
+            found.extend(key_of(&message, departed, zone));
         });
         // An interrupted dump misses only connections that began since.
         dumped.or_else(|error| match error.kind() {
@@ -96,10 +80,10 @@ fn remove(left: &[Left], zone: u16) -> io::Result<usize> {
 }
 
 /// The attributes that identify a connection, if it is in `zone` and of a departed client.
-fn key_of(message: &Message, left: &[Left], zone: u16) -> Option<Vec<u8>> {
+fn key_of(message: &Message, departed: &[Departed], zone: u16) -> Option<Vec<u8>> {
     let original = message.attribute(TUPLE_ORIGINAL)?;
     let sources = [Some(original), message.attribute(TUPLE_REPLY)].into_iter().flatten();
-    if !sources.filter_map(source_of).any(|source| left.iter().any(|left| left.has(source))) {
+    if !sources.filter_map(source_of).any(|source| departed.iter().any(|has| has(source))) {
         return None;
     }
     let both = message.attribute(ZONE);
@@ -141,31 +125,8 @@ mod tests {
     use std::net::UdpSocket;
     use std::time::{Duration, Instant};
 
-    use roadweave_identity::Identity;
-    use roadweave_tunnel::Peer;
-
     use super::*;
     use crate::netns::{NetNs, run_sandboxed};
-
-    fn peer(seed: u8, addresses: &[&str]) -> (PublicKey, Peer) {
-        let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
-        let peer = Peer::new(format!("bus-{seed}"), addresses);
-        (Identity::from_seed([seed; 32]).public_key(), peer)
-    }
-
-    fn left(peers: &[(PublicKey, Peer)], key: PublicKey) -> Left {
-        Left { peers: Arc::new(peers.iter().cloned().collect()), keys: vec![key] }
-    }
-
-    #[test]
-    fn the_longest_prefix_says_whose_a_connection_is() {
-        let peers = [peer(1, &["0.0.0.0/0", "10.0.0.0/8"]), peer(2, &["10.9.0.2/32"])];
-        let first = left(&peers, peers[0].0);
-        let has = |text: &str| first.has(text.parse().unwrap());
-        assert!(has("10.9.0.3"));
-        assert!(!has("10.9.0.2"), "another's");
-        assert!(!has("203.0.113.1"), "the machine has such addresses too");
-    }
 
     #[test]
     #[allow(clippy::disallowed_methods, reason = "a test of sockets")]
@@ -192,7 +153,7 @@ mod tests {
                 let text = std::fs::read_to_string("/proc/thread-self/net/nf_conntrack").unwrap();
                 text.lines().filter(|line| line.contains(&source)).count()
             };
-            let peers = [peer(1, &["10.9.0.2/32", "fd09::2/128"]), peer(2, &["10.9.0.3/32"])];
+            let left = ["10.9.0.2", "fd09::2"].map(|text| text.parse::<IpAddr>().unwrap());
             machine
                 .enter(|| {
                     for client in clients {
@@ -204,7 +165,7 @@ mod tests {
                     }
                     assert!(clients.iter().all(|client| entries(client) >= 250));
                     let remover = FlowRemover::start(None).unwrap();
-                    remover.remove(left(&peers, peers[0].0));
+                    remover.remove(Box::new(move |address| left.contains(&address)));
                     let begun = Instant::now();
                     while entries("10.9.0.2") + entries("fd09::2") > 0 {
                         assert!(begun.elapsed() < Duration::from_secs(60));

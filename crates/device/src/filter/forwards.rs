@@ -11,16 +11,15 @@
 //! Their connections have a mark that outlives the program: even after a crash, connections of a
 //! removed forward are distinguished from those that other rules let in.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
-use roadweave_config::ForwardFields;
 use roadweave_proto::{DropReason, Kind, Marks};
 
-use super::FilterOptions;
 use super::chain::{count_and_drop, family, set_mark, sets_of};
-use super::ruleset::of_family;
+use super::options::FilterOptions;
+use super::sets::of_family;
 
 /// Before the machine's own DNAT, which may use the same port for a container that clients must not
 /// reach.
@@ -29,27 +28,34 @@ pub(super) const HOOK: &str = "nat hook prerouting priority dstnat - 1";
 /// Ports that lead to a device behind a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forward {
-    /// The ports, and the device.
-    pub fields: ForwardFields,
+    /// Whether TCP is forwarded.
+    pub tcp: bool,
+    /// Whether UDP is forwarded.
+    pub udp: bool,
+    /// The ports of this machine.
+    pub ports: RangeInclusive<u16>,
+    /// The device's address, within a client's networks.
+    pub to: IpAddr,
+    /// The ports of the device, as many.
+    pub to_ports: RangeInclusive<u16>,
     /// The networks of the same client, of the family of the device's address.
     pub near: Vec<IpNet>,
 }
 
 impl Forward {
     fn protocols(&self) -> impl Iterator<Item = &'static str> {
-        let protocol = self.fields.protocol;
-        let all = [("tcp", protocol.has_tcp()), ("udp", protocol.has_udp())].into_iter();
+        let all = [("tcp", self.tcp), ("udp", self.udp)].into_iter();
         all.filter(|(_, is)| *is).map(|(name, _)| name)
     }
 
     fn matches(&self) -> impl Iterator<Item = String> {
-        let version = if self.fields.to.is_ipv4() { "ipv4" } else { "ipv6" };
-        let ports = range(&self.fields.ports());
+        let version = if self.to.is_ipv4() { "ipv4" } else { "ipv6" };
+        let ports = range(&self.ports);
         self.protocols().map(move |of| format!("meta nfproto {version} {of} dport {ports}"))
     }
 
     fn target(&self, protocol: &str) -> String {
-        let (to, ports, to_ports) = (self.fields.to, self.fields.ports(), self.fields.to_ports());
+        let (to, ports, to_ports) = (self.to, self.ports.clone(), self.to_ports.clone());
         if ports == to_ports {
             return to.to_string();
         }
@@ -76,7 +82,7 @@ pub(super) fn translating(options: &FilterOptions) -> Vec<String> {
     }
     let set_mark = set_mark("ct mark", options.marks.kind(Kind::Forwarded));
     for forward in forwards {
-        let family = family(forward.fields.to.is_ipv4());
+        let family = family(forward.to.is_ipv4());
         for (of, matches) in forward.protocols().zip(forward.matches()) {
             let to = forward.target(of);
             rules.push(format!("{matches} {set_mark} dnat {family} to {to}"));
@@ -105,8 +111,8 @@ pub(super) fn judged(tun: &str, marks: Marks) -> [String; 2] {
 pub(super) fn forwarded(options: &FilterOptions) -> Vec<String> {
     let mut rules = Vec::new();
     for forward in &options.forwards {
-        let ForwardFields { to: device, .. } = &forward.fields;
-        let (from, to) = (range(&forward.fields.ports()), range(&forward.fields.to_ports()));
+        let device = forward.to;
+        let (from, to) = (range(&forward.ports), range(&forward.to_ports));
         let family = family(device.is_ipv4());
         rules.extend(forward.protocols().map(|of| {
             format!(
@@ -124,7 +130,7 @@ pub(super) fn forwarded(options: &FilterOptions) -> Vec<String> {
 pub(super) fn masquerade(options: &FilterOptions) -> Vec<String> {
     let marked = marked(options.marks);
     let rule = |forward: &Forward| {
-        let to = forward.fields.to;
+        let to = forward.to;
         let (family, near) =
             (family(to.is_ipv4()), of_family(&forward.near, to.is_ipv4()).join(", "));
         format!(

@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 use roadweave_proto::DropCounters;
 
 use super::chain::counter;
+use super::nft::LIMIT;
 use super::nftables::{Nftables, drain_notices, open_notices};
-use super::{FilterOptions, Filters, LIMIT, ruleset, shares};
+use super::{FilterOptions, Filters, ruleset, shares};
 use crate::threads::{lock, spawn};
 use crate::{DeviceError, Instance, Interest, Poller, Token, Waker};
 

@@ -15,13 +15,12 @@
 
 use std::net::IpAddr;
 
-use ipnet::IpNet;
-use roadweave_config::AllowedDestination;
 use roadweave_proto::DropReason;
 
 use super::chain::{Chain, begin, count_and_drop, counter, counter_from, end, family, sets_of};
-use super::{FilterOptions, Forwarding, Interface, Opened, apart, forwards, sockets};
-use crate::Excluded;
+use super::options::{Destination, FilterOptions, Forwarding, Opened};
+use super::sets::{excluded_sets, inside_sets, matches_excluded, matches_inside, of_family, set};
+use super::{apart, forwards, sockets};
 
 pub(super) const COUNTED: [DropReason; 3] =
     [DropReason::ForwardRefused, DropReason::InnerFromOutside, DropReason::DeniedDestination];
@@ -83,28 +82,6 @@ fn sets(options: &FilterOptions) -> String {
     text
 }
 
-pub(super) fn set(name: &str, kind: &str, elements: Vec<String>) -> String {
-    if elements.is_empty() {
-        return String::new();
-    }
-    let flags = if kind.starts_with("ipv") { " flags interval;" } else { "" };
-    let elements = elements.join(", ");
-    format!("  set {name} {{ type {kind};{flags} elements = {{ {elements} }}; }}\n")
-}
-
-pub(super) fn inside_sets(inside: &[Interface]) -> String {
-    let (named, odd): (Vec<_>, Vec<_>) =
-        inside.iter().partition(|interface| is_quotable(&interface.name));
-    let named = named.iter().map(|interface| format!("\"{}\"", interface.name)).collect();
-    let odd = odd.iter().map(|it| it.index.to_string()).collect();
-    set("inside", "ifname", named) + &set("inside_odd", "iface_index", odd)
-}
-
-pub(super) fn excluded_sets(Excluded { destinations, .. }: &Excluded) -> String {
-    let set = |name, kind, ipv4| set(name, kind, of_family(destinations, ipv4));
-    set("excluded4", "ipv4_addr", true) + &set("excluded6", "ipv6_addr", false)
-}
-
 /// Drops packets to the machine's inner addresses that come from outside the tunnel
 /// (CVE-2019-14899), except locally generated ones by the loopback interface. The source proves
 /// nothing: an IPv6 packet from outside may have the machine's own.
@@ -147,7 +124,7 @@ fn destinations(options: &FilterOptions) -> Vec<String> {
         };
         rules.push(format!("{family} daddr {address} meta l4proto {icmp} return"));
     }
-    for AllowedDestination { network, port } in allowed {
+    for Destination { network, port } in allowed {
         let destination = format!("{} daddr {}", family(network.addr().is_ipv4()), network.trunc());
         match port {
             None => rules.push(format!("{destination} return")),
@@ -292,14 +269,6 @@ fn excluded(options: &FilterOptions) -> Vec<String> {
     matches_excluded(excluded).map(|which| format!("{leaves} {which}")).collect()
 }
 
-/// Matches excluded packets; the destinations are in [`excluded_sets`].
-pub(super) fn matches_excluded(excluded: &Excluded) -> impl Iterator<Item = String> {
-    let sets = sets_of(&excluded.destinations, "excluded").into_iter();
-    let sets = sets.map(|(family, set)| format!("{family} daddr @{set}"));
-    let marked = |(mark, mask): &(u32, u32)| format!("meta mark & {mask:#x} == {mark:#x}");
-    sets.chain(excluded.marks.iter().map(marked))
-}
-
 /// Closes what a server opened by turning forwarding on: between other interfaces only answers
 /// pass, and what the machine's own rules translate, such as containers and port forwards.
 fn opened(
@@ -336,30 +305,6 @@ fn opened(
     rules.push("ip6 saddr :: return".to_owned());
     rules.push(format!("iifname != \"lo\" {drop}"));
     rules
-}
-
-/// Matches the interfaces that are no uplinks (with `not`, all others), by `side`, `iif` or `oif`.
-pub(super) fn matches_inside(
-    inside: &[Interface],
-    side: &'static str,
-    not: &'static str,
-) -> impl Iterator<Item = String> {
-    let named = inside.iter().any(|interface| is_quotable(&interface.name));
-    let odd = inside.iter().any(|interface| !is_quotable(&interface.name));
-    let name = named.then(|| format!("{side}name {not}@inside"));
-    name.into_iter().chain(odd.then(|| format!("{side} {not}@inside_odd")))
-}
-
-/// Whether nft reads `"name"` as exactly this name. Linux allows nearly any byte in one.
-pub(crate) fn is_quotable(name: &str) -> bool {
-    name.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"*\\$".contains(&byte))
-}
-
-/// The networks of one family, adjacent ones joined: nft refuses overlapping intervals.
-pub(super) fn of_family(prefixes: &[IpNet], ipv4: bool) -> Vec<String> {
-    let fitting = prefixes.iter().filter(|prefix| prefix.addr().is_ipv4() == ipv4);
-    let networks: Vec<IpNet> = fitting.map(IpNet::trunc).collect();
-    IpNet::aggregate(&networks).iter().map(ToString::to_string).collect()
 }
 
 const AFTER_NAT: &str = "filter hook postrouting priority srcnat + 10";

@@ -27,8 +27,9 @@ use roadweave_proto::DropReason;
 
 use self::text::text;
 use super::chain::counter;
-use super::{FilterOptions, Forwarding, Interface, Table};
-use crate::{DeviceError, Instance, sysctl};
+use super::options::{FilterOptions, Forwarding};
+use super::table::Table;
+use crate::{DeviceError, Instance, Interface, sysctl};
 
 /// The share of one source in the kernel's tables.
 #[derive(Clone, Debug, PartialEq, Eq)]

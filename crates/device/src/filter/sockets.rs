@@ -15,8 +15,10 @@
 use ipnet::IpNet;
 use roadweave_proto::{DropReason, Kind, Marks};
 
+use super::apart;
 use super::chain::{count_and_drop, family, set_mark, sets_of};
-use super::{FilterOptions, REMOVAL_LIMIT, apart, call_nft};
+use super::nft::{REMOVAL_LIMIT, call_nft};
+use super::options::FilterOptions;
 use crate::DeviceError;
 use crate::apart::GROUP;
 

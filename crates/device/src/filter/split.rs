@@ -32,20 +32,31 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
-use roadweave_config::{TcpRule, TcpWay};
+use ipnet::IpNet;
 use roadweave_proto::{Kind, Marks};
 
 use super::chain::{self, Chain, counter_from, end, family, has_family, set_mark};
-use super::ruleset::{excluded_sets, inside_sets, matches_excluded, matches_inside, of_family};
-use super::{Interface, KeptTable, remove_tables};
-use crate::{DeviceError, Excluded, Instance};
+use super::nft::remove_tables;
+use super::sets::{excluded_sets, inside_sets, matches_excluded, matches_inside, of_family};
+use super::table::KeptTable;
+use crate::{DeviceError, Excluded, Instance, Interface};
+
+/// Whether connections to some destinations are split.
+#[derive(Clone, Debug)]
+pub(crate) struct SplitRule {
+    /// Their networks; empty: all.
+    pub(crate) to: Vec<IpNet>,
+    /// Their ports; empty: all.
+    pub(crate) ports: Vec<RangeInclusive<u16>>,
+    pub(crate) split: bool,
+}
 
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) tun: String,
-    pub(crate) rules: Vec<TcpRule>,
-    /// How connections go that match no rule.
-    pub(crate) others: TcpWay,
+    pub(crate) rules: Vec<SplitRule>,
+    /// Whether connections are split that match no rule.
+    pub(crate) split_others: bool,
     /// Listeners to hand connections over to, at most one of each family.
     pub(crate) listeners: Vec<(IpAddr, u16)>,
     pub(crate) inside: Vec<Interface>,
@@ -89,7 +100,7 @@ fn chains(options: &Options) -> Vec<Chain> {
     let mut chains = vec![
         plain("note", note("answered")),
         plain("blame", note("failed")),
-        plain("choose", choose(&options.rules, options.others)),
+        plain("choose", choose(&options.rules, options.split_others)),
         plain("taken", taken(options)),
     ];
     for (listener, name) in of_families(&options.listeners).into_iter().zip(["begin4", "begin6"]) {
@@ -122,16 +133,16 @@ fn note(set: &str) -> Vec<String> {
 
 /// Records hosts that answer, if connections to them may be split. Choosing before recording leaves
 /// one lookup for a SYN.
-fn choose(rules: &[TcpRule], others: TcpWay) -> Vec<String> {
-    let verdict = |way| if way == TcpWay::Split { "goto note" } else { "return" };
+fn choose(rules: &[SplitRule], split_others: bool) -> Vec<String> {
+    let verdict = |split| if split { "goto note" } else { "return" };
     let mut lines = Vec::new();
     for rule in rules {
-        let (to, ports) = (&rule.to, rule.port_ranges());
+        let SplitRule { to, ports, split } = rule;
         let ports = match ports.is_empty() {
             true => String::new(),
-            false => format!("tcp sport {{ {} }} ", joined(&ports)),
+            false => format!("tcp sport {{ {} }} ", joined(ports)),
         };
-        let verdict = verdict(rule.tcp);
+        let verdict = verdict(*split);
         if to.is_empty() {
             lines.push(format!("{ports}{verdict}"));
         }
@@ -143,7 +154,7 @@ fn choose(rules: &[TcpRule], others: TcpWay) -> Vec<String> {
             }
         }
     }
-    lines.push(verdict(others).to_owned());
+    lines.push(verdict(split_others).to_owned());
     lines
 }
 
@@ -255,17 +266,15 @@ const BURST: u32 = 50;
 
 #[cfg(test)]
 mod tests {
-    use roadweave_config::Ports;
-
     use super::*;
     use crate::golden::assert_golden;
 
-    fn options(inside: &[&str], rules: Vec<TcpRule>, others: TcpWay) -> Options {
+    fn options(inside: &[&str], rules: Vec<SplitRule>, split_others: bool) -> Options {
         let interface = |name: &&str| Interface { name: (*name).to_owned(), index: 7 };
         Options {
             tun: "rw0".to_owned(),
             rules,
-            others,
+            split_others,
             listeners: vec![("127.0.0.1".parse().unwrap(), 4000), ("::1".parse().unwrap(), 6000)],
             inside: inside.iter().map(interface).collect(),
             excluded: Excluded::default(),
@@ -275,25 +284,25 @@ mod tests {
 
     #[test]
     fn the_tables_are_in_their_golden_files() {
-        let rule = |to: &[&str], ports: &[Ports], tcp| TcpRule {
+        let rule = |to: &[&str], ports: &[RangeInclusive<u16>], split| SplitRule {
             to: to.iter().map(|network| network.parse().unwrap()).collect(),
             ports: ports.to_vec(),
-            tcp,
+            split,
         };
-        let ports = [Ports::Range([85, 89]), Ports::One(22), Ports::Range([80, 86])];
+        let ports = [85..=89, 22..=22, 80..=86];
         let rules = vec![
-            rule(&["192.0.2.0/24", "2001:db8::/32"], &ports, TcpWay::Tunnel),
-            rule(&["198.51.100.0/25", "198.51.100.128/25"], &[], TcpWay::Split),
-            rule(&[], &[Ports::One(443)], TcpWay::Split),
+            rule(&["192.0.2.0/24", "2001:db8::/32"], &ports, false),
+            rule(&["198.51.100.0/25", "198.51.100.128/25"], &[], true),
+            rule(&[], &[443..=443], true),
         ];
-        let mut excluded = options(&["lan0"], Vec::new(), TcpWay::Split);
+        let mut excluded = options(&["lan0"], Vec::new(), true);
         excluded.excluded = Excluded {
             destinations: ["203.0.113.0/24", "2001:db8::/32"].map(|it| it.parse().unwrap()).into(),
             marks: vec![(0x10, 0xff)],
         };
         for (name, options) in [
-            ("rules", options(&["lan0"], rules, TcpWay::Tunnel)),
-            ("nothing-inside", options(&[], Vec::new(), TcpWay::Split)),
+            ("rules", options(&["lan0"], rules, false)),
+            ("nothing-inside", options(&[], Vec::new(), true)),
             ("excluded", excluded),
         ] {
             assert_golden(&format!("nft-split-{name}.txt"), &text("t", &options).0);

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use roadweave_proto::Instant;
 
+use super::nft::run_nft;
 use super::nftables::{Contents, Nftables};
-use super::run_nft;
 use crate::threads::spawn;
 use crate::{DeviceError, Waker};
 

@@ -1,11 +1,10 @@
 //! Rulesets in their golden files; `tests/it/filters.rs` tests their effect.
 
-use roadweave_config::{ForwardFields, ForwardProtocol, Ports};
-use roadweave_proto::DropReason;
+use roadweave_proto::{DropReason, Marks};
 
 use super::*;
 use crate::golden::assert_golden;
-use crate::{Apart, Instance};
+use crate::{Apart, Excluded, Interface};
 
 fn options(forwarding: Forwarding) -> FilterOptions {
     FilterOptions {
@@ -31,7 +30,7 @@ fn server(outside_to_tunnel: bool, clients_reach_clients: bool, denied: &[&str])
         outside_to_tunnel,
         clients_reach_clients,
         denied: denied.iter().map(|net| net.parse().unwrap()).collect(),
-        allowed: vec!["203.0.113.1:53".parse().unwrap()],
+        allowed: vec![Destination { network: "203.0.113.1/32".parse().unwrap(), port: Some(53) }],
     }
 }
 
@@ -50,16 +49,18 @@ fn a_box(inside: &[&str], between_uplinks: bool) -> FilterOptions {
 }
 
 fn forwards() -> Vec<Forward> {
-    let forward = |protocol, port, to: &str, to_port, near: &[&str]| Forward {
-        fields: ForwardFields { protocol, port, to: to.parse().unwrap(), to_port },
+    let forward = |udp, ports, to: &str, to_ports, near: &[&str]| Forward {
+        tcp: true,
+        udp,
+        ports,
+        to: to.parse().unwrap(),
+        to_ports,
         near: near.iter().map(|net| net.parse().unwrap()).collect(),
     };
-    let (tcp, both) = (ForwardProtocol::Tcp, ForwardProtocol::Both);
-    let (near, range) = (["10.8.0.5/32", "192.168.5.0/24"], Ports::Range);
     vec![
-        forward(tcp, Ports::One(8443), "10.8.0.5", Some(Ports::One(443)), &near),
-        forward(both, range([7, 9]), "fd08::5", None, &["fd08::5/128"]),
-        forward(tcp, range([3, 4]), "fd08::5", Some(range([1, 2])), &["fd08::5/128"]),
+        forward(false, 8443..=8443, "10.8.0.5", 443..=443, &["10.8.0.5/32", "192.168.5.0/24"]),
+        forward(true, 7..=9, "fd08::5", 7..=9, &["fd08::5/128"]),
+        forward(false, 3..=4, "fd08::5", 1..=2, &["fd08::5/128"]),
     ]
 }
 

@@ -28,9 +28,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use zeroize::Zeroizing;
 
-use crate::files::{self, invalid, make_private, private};
+use crate::files::{self, check_owner, invalid, make_private, private};
 use crate::random_bytes;
-use crate::state::{self, check_owner};
 
 #[derive(Debug)]
 pub(super) struct Store {
@@ -246,7 +245,7 @@ fn lock_soon(file: &File) -> bool {
 
 fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    state::open(path)?.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    files::open(path)?.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > BYTES_MAX {
         true => Err(invalid(format!("it is longer than {BYTES_MAX} bytes"))),
         false => Ok(bytes),

@@ -12,8 +12,7 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 
-use super::{DEFAULT_V4, DEFAULT_V6, NetworkInterface, Route, Rule};
-use crate::conflicts::Lease;
+use super::{DEFAULT_V4, DEFAULT_V6, Lease, NetworkInterface, Route, Rule};
 use crate::process::ROUTE_PROTOCOL;
 
 pub(crate) fn parse_link(message: &LinkMessage) -> NetworkInterface {

@@ -17,7 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 
-use super::{MAIN_TABLE, Routes, families, refusal, tun_route};
+use super::entries::{MAIN_TABLE, refusal, tun_route};
+use super::{Routes, families};
 use crate::apart::{Apart, GROUP};
 use crate::process::ROUTE_PROTOCOL;
 use crate::{DeviceError, Route, Rule, sysctl};

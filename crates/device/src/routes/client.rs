@@ -14,13 +14,14 @@ use ipnet::IpNet;
 use netlink_packet_route::route::RouteType;
 use roadweave_proto::{Kind, UplinkId, UplinkSelector};
 
-use super::passing::PassingKeeper;
-use super::plan::{
-    Plan, Planner, Seen, leading_out, near_table, neighbours_table, split_table, uplink_table,
+use super::entries::{
+    PRIORITY_NEAR, Plan, near_table, neighbours_table, split_table, uplink_table,
 };
+use super::passing::PassingKeeper;
+use super::plan::{Planner, Seen, leading_out};
 use super::sockets::check_mark;
 use super::{
-    Change, Excluded, Grant, PRIORITY_NEAR, RouteSettings, Routes, hide_other_addresses,
+    Change, Excluded, Grant, RouteSettings, Routes, hide_other_addresses,
     loosen_reverse_path_filter, mend_link, mend_local_rules, note_removed,
 };
 use crate::monitor::foreign;

@@ -22,10 +22,11 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
-use roadweave_config::{PacketMark, RouteFields};
 
-use super::plan::{METRIC_TUN, Plan, inner_table, near_table, refusal};
-use super::{PRIORITY_EXCLUDED, PRIORITY_INNER, PRIORITY_MAIN_TABLE};
+use super::entries::{
+    METRIC_TUN, PRIORITY_EXCLUDED, PRIORITY_INNER, PRIORITY_MAIN_TABLE, Plan, inner_table,
+    near_table, refusal,
+};
 use crate::process::ROUTE_PROTOCOL;
 use crate::{Route, Rule};
 
@@ -39,12 +40,6 @@ pub struct Excluded {
 }
 
 impl Excluded {
-    /// What a client's file excludes.
-    pub(crate) fn of(routes: &RouteFields) -> Self {
-        let marks = routes.exclude_mark.map(PacketMark::bits).into_iter().collect();
-        Self { destinations: routes.exclude.clone(), marks }
-    }
-
     pub(crate) fn within(&self, other: &Self) -> Self {
         let mut both = self.clone();
         both.destinations.retain(|it| other.destinations.contains(it));

@@ -13,8 +13,9 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::route::RouteProtocol;
 use netlink_packet_route::rule::RuleAttribute;
 
+use super::Routes;
+use super::entries::LOCAL_TABLE;
 use super::watch::Watch;
-use super::{LOCAL_TABLE, Routes};
 use crate::process::ROUTE_PROTOCOL;
 use crate::threads::lock;
 use crate::{DeviceError, Waker};

@@ -13,23 +13,19 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
-use roadweave_config::LocalNetworks;
 use roadweave_proto::{Kind, Marks, UplinkId};
 
-use super::sockets::{LOOPBACK, METRIC, PRIORITY_SOCKETS};
-use super::{
-    Grant, MAIN_TABLE, PRIORITY_ANSWERS, PRIORITY_BOUND, PRIORITY_INWARD, PRIORITY_NEAR,
-    PRIORITY_NEIGHBOURS, PRIORITY_REST, PRIORITY_UPLINK, RouteSettings,
+use super::entries::{
+    LOOPBACK, MAIN_TABLE, METRIC_REFUSAL, METRIC_SOCKETS, METRIC_TUN, PRIORITY_ANSWERS,
+    PRIORITY_BOUND, PRIORITY_INWARD, PRIORITY_NEAR, PRIORITY_NEIGHBOURS, PRIORITY_REST,
+    PRIORITY_SOCKETS, PRIORITY_UPLINK, Plan, inner_table, near_table, neighbours_table, refusal,
+    split_table, uplink_table,
 };
+use super::settings::{Grant, LocalNetworks, RouteSettings};
 use crate::netlink::{DEFAULT_V4, DEFAULT_V6};
 use crate::process::ROUTE_PROTOCOL;
+use crate::space::{is_link_local, is_private};
 use crate::{Gateway, NetworkInterface, Route, Rule, Uplink};
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Plan {
-    pub rules: BTreeSet<Rule>,
-    pub routes: BTreeSet<Route>,
-}
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
@@ -199,7 +195,7 @@ impl Planner<'_> {
             plan.routes.insert(Route {
                 interface: Some(LOOPBACK),
                 local: true,
-                ..refusal(default_of(ipv4), table, METRIC)
+                ..refusal(default_of(ipv4), table, METRIC_SOCKETS)
             });
         }
     }
@@ -375,21 +371,6 @@ pub(super) fn leading_out<'a>(
     found.map(|link| link.name.clone())
 }
 
-/// A route without a next hop: it refuses, or is the base of another.
-pub(super) fn refusal(destination: IpNet, table: u32, metric: u32) -> Route {
-    Route {
-        destination,
-        gateway: None,
-        interface: None,
-        table,
-        metric,
-        protocol: ROUTE_PROTOCOL,
-        preferred_source: None,
-        local: false,
-        passes_by: false,
-    }
-}
-
 fn copy(route: &Route, table: u32) -> Route {
     Route { table, protocol: ROUTE_PROTOCOL, ..route.clone() }
 }
@@ -407,35 +388,8 @@ fn link_local_v6() -> IpNet {
     IpNet::new_assert(IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, 0]), 64)
 }
 
-/// An uplink's table. More than 250 uplinks share tables; nothing fails.
-pub(super) fn uplink_table(tables: &RangeInclusive<u32>, id: UplinkId) -> u32 {
-    tables.start() + 1 + id.0 % 250
-}
-
-pub(super) fn near_table(tables: &RangeInclusive<u32>) -> u32 {
-    *tables.end()
-}
-
-pub(super) fn neighbours_table(tables: &RangeInclusive<u32>) -> u32 {
-    tables.end() - 1
-}
-
-/// For connections that end at this box.
-pub(super) fn split_table(tables: &RangeInclusive<u32>) -> u32 {
-    tables.end() - 3
-}
-
-/// The server's inner addresses, for packets marked as excluded.
-pub(super) fn inner_table(tables: &RangeInclusive<u32>) -> u32 {
-    tables.end() - 4
-}
-
 fn is_host(network: IpNet) -> bool {
     network == IpNet::from(network.addr())
-}
-
-fn is_link_local(network: IpNet) -> bool {
-    within(network, &LINK_LOCAL)
 }
 
 fn without(network: IpNet, holes: &[IpNet]) -> Vec<IpNet> {
@@ -449,36 +403,6 @@ fn without(network: IpNet, holes: &[IpNet]) -> Vec<IpNet> {
         Ok(halves) => halves.flat_map(|half| without(half, &inner)).collect(),
     }
 }
-
-/// The length of the private space that holds `address`; zero for public space.
-pub(crate) fn space_length(address: IpAddr) -> u8 {
-    let space = PRIVATE.iter().find(|(space, length)| {
-        IpNet::new_assert(space.parse().expect("a constant address"), *length).contains(&address)
-    });
-    space.map_or(0, |(_, length)| *length)
-}
-
-fn is_private(network: IpNet) -> bool {
-    within(network, &PRIVATE)
-}
-
-fn within(network: IpNet, spaces: &[(&str, u8)]) -> bool {
-    spaces.iter().any(|(address, length)| {
-        let space = IpNet::new_assert(address.parse().expect("a constant address"), *length);
-        network.prefix_len() >= *length && space.contains(&network.addr())
-    })
-}
-
-/// Private (RFC 1918), shared (RFC 6598) and unique local (RFC 4193) space.
-const PRIVATE: [(&str, u8); 5] =
-    [("10.0.0.0", 8), ("172.16.0.0", 12), ("192.168.0.0", 16), ("100.64.0.0", 10), ("fc00::", 7)];
-/// Link-local space and groups (RFC 3927, RFC 4291, RFC 5771).
-const LINK_LOCAL: [(&str, u8); 4] =
-    [("169.254.0.0", 16), ("fe80::", 10), ("224.0.0.0", 4), ("ff00::", 8)];
-/// Loses against a network behind this box with the same prefix.
-pub(super) const METRIC_TUN: u32 = u32::MAX - 2;
-/// Loses against every other route.
-const METRIC_REFUSAL: u32 = u32::MAX - 1;
 
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,8 @@
 use ipnet::IpNet;
 use roadweave_proto::Kind;
 
-use super::{Routes, families, refusal};
+use super::entries::{LOOPBACK, METRIC_SOCKETS, PRIORITY_SOCKETS, refusal};
+use super::{Routes, families};
 use crate::process::ROUTE_PROTOCOL;
 use crate::{DeviceError, Route, Rule};
 
@@ -67,7 +68,7 @@ pub(super) fn check_mark(rules: &[Rule], (own, mine): (u32, u32)) -> Result<(), 
 impl SocketTable {
     pub(super) fn route(&self, prefix: &IpNet) -> Option<Route> {
         let is_default = prefix.prefix_len() == 0;
-        let route = refusal(prefix.trunc(), self.number, METRIC);
+        let route = refusal(prefix.trunc(), self.number, METRIC_SOCKETS);
         (!is_default).then_some(Route { interface: Some(LOOPBACK), local: true, ..route })
     }
 
@@ -88,9 +89,3 @@ impl SocketTable {
         families(&self.networks).map(rule).collect()
     }
 }
-
-pub(super) const PRIORITY_SOCKETS: u32 = 522;
-/// The index of the loopback interface, in every network namespace.
-pub(super) const LOOPBACK: u32 = 1;
-/// Not zero: for that the kernel would choose.
-pub(super) const METRIC: u32 = 1024;

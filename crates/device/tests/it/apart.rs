@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use roadweave_device::{
-    AnchorTun, Apart, FilterOptions, Filters, Forwarding, Instance, RouteKeeper, Routes, Tun,
-    TunOptions, cleanup, wait_readable,
+    AnchorTun, Apart, Destination, FilterOptions, Filters, Forwarding, Instance, RouteKeeper,
+    Routes, Tun, TunOptions, cleanup, wait_readable,
 };
 
 use crate::common::*;
@@ -108,7 +108,9 @@ impl<'a> Anchor<'a> {
             routes.keep_apart(apart, surroundings(&tun, networks, false)).unwrap();
             routes.route_into_tun(tun.index(), &prefixes(behind)).unwrap();
             // Clients may reach private networks.
-            let allowed = ["10.0.0.0/8", "fd00::/8"].map(|it| it.parse().unwrap()).to_vec();
+            let allowed = ["10.0.0.0/8", "fd00::/8"]
+                .map(|it| Destination { network: it.parse().unwrap(), port: None })
+                .to_vec();
             let forwarding = Forwarding::Server {
                 outside_to_tunnel: false,
                 clients_reach_clients: true,

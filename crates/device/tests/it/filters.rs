@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use roadweave_device::{
-    FilterKeeper, FilterOptions, Filters, Forwarding, Instance, Interface, Monitor, cleanup,
+    Destination, FilterKeeper, FilterOptions, Filters, Forwarding, Instance, Interface, Monitor,
+    cleanup,
 };
 use roadweave_proto::{DropReason, UplinkSelector};
 
@@ -446,7 +447,9 @@ fn clients_do_not_reach_what_a_server_denies() {
             outside_to_tunnel: false,
             clients_reach_clients: false,
             denied: ["10.4.0.0/24", "fd04::/64"].map(prefix).to_vec(),
-            allowed: ["10.3.0.1:53", "10.1.0.1:53"].map(|it| it.parse().unwrap()).to_vec(),
+            allowed: ["10.3.0.1/32", "10.1.0.1/32"]
+                .map(|it| Destination { network: prefix(it), port: Some(53) })
+                .to_vec(),
         };
         let own = ["10.1.0.1", "fd01::1"].map(|address| address.parse().unwrap());
         let options = FilterOptions { own_addresses: own.to_vec(), ..options(forwarding) };

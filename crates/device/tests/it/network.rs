@@ -9,12 +9,11 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
-use roadweave_config::LocalNetworks;
 use roadweave_device::{
     Change, ClientRoutes, DeviceError, Excluded, FilterKeeper, FilterOptions, Filters, Forwarding,
-    Gateway, Grant, Instance, Monitor, Netlink, Outgoing, ROUTE_PROTOCOL, RouteSettings, Routes,
-    SendOutcome, Tun, TunOptions, UdpOptions, Uplink, UplinkEvent, UplinkSocket, cleanup,
-    wait_readable,
+    Gateway, Grant, Instance, LocalNetworks, Monitor, Netlink, Outgoing, ROUTE_PROTOCOL,
+    RouteSettings, Routes, SendOutcome, Tun, TunOptions, UdpOptions, Uplink, UplinkEvent,
+    UplinkSocket, cleanup, wait_readable,
 };
 use roadweave_proto::UplinkSelector;
 

@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 
 use super::ClientRole;
 use crate::driver::settings;
+use crate::driver::technology::rank;
 use crate::local::{RpcError, TellModem};
-use crate::technology::{hardware, rank};
+use crate::technology::hardware;
 
 impl ClientRole {
     /// Stores facts about a modem if its interface is an uplink.

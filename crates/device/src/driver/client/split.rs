@@ -11,9 +11,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use roadweave_config::ClientStreams;
+use roadweave_config::{ClientStreams, TcpWay};
 use roadweave_proto::{Instant, Kind, Marks};
 
+use crate::driver::from_config::split_rule;
 use crate::driver::steering::Steering;
 use crate::filter::split::{self, Options};
 use crate::filter::{KeptTable, Turn};
@@ -45,11 +46,12 @@ impl Split {
         let listeners = listeners.map(|address| (address.ip(), address.port())).collect();
         let (name, tun, marks) = (instance.split_table(), tun.to_owned(), instance.marks());
         let (inside, excluded) = (Vec::new(), Excluded::default());
-        let (rules, others) = (fields.rules.clone(), fields.tcp);
+        let rules = fields.rules.iter().map(split_rule).collect();
+        let split_others = fields.tcp == TcpWay::Split;
         Self {
             table: KeptTable::new(name.clone(), Some(waker)),
             name,
-            options: Options { tun, rules, others, listeners, inside, excluded, marks },
+            options: Options { tun, rules, split_others, listeners, inside, excluded, marks },
             inside: Vec::new(),
             is_led: false,
             next_look: Instant::ZERO,

@@ -10,7 +10,8 @@ use roadweave_tunnel::{Client, UplinkPolicy};
 use super::{ClientRole, UPLINK_RETRY};
 use crate::conflicts::{Owner, Protected};
 use crate::driver::event_loop::Driver;
-use crate::technology::{hardware, technology_of};
+use crate::driver::technology::technology_of;
+use crate::technology::hardware;
 use crate::{DeviceError, Gateway, UdpOptions, Uplink, UplinkEvent, UplinkSocket};
 
 impl ClientRole {

@@ -12,9 +12,8 @@ use roadweave_tunnel::Client;
 
 use super::ClientRole;
 use super::streams::LanStreams;
-use crate::Excluded;
 use crate::driver::event_loop::Driver;
-use crate::driver::reread;
+use crate::driver::{from_config, reread};
 use crate::local::{LocalRequest, ReloadAnswer, RpcError};
 
 #[derive(Debug, Default)]
@@ -63,7 +62,7 @@ impl ClientRole {
     /// filters are added before the routes that need them, and removed after.
     pub(super) fn exclude(&mut self, now: Instant, read: RouteFields) {
         let routes = &mut self.options.file.routes;
-        let (before, excluded) = (Excluded::of(routes), Excluded::of(&read));
+        let (before, excluded) = (from_config::excluded(routes), from_config::excluded(&read));
         if before == excluded {
             return;
         }
@@ -83,7 +82,7 @@ impl ClientRole {
             return;
         }
         self.waiting.exclusion = false;
-        let excluded = Excluded::of(&self.options.file.routes);
+        let excluded = from_config::excluded(&self.options.file.routes);
         if self.steering.set_excluded(now, excluded.clone()) {
             self.filters.set_excluded(excluded.clone());
         }

@@ -8,11 +8,12 @@ use roadweave_identity::PublicKey;
 use roadweave_proto::Marks;
 use roadweave_tunnel::Peers;
 
-use super::super::{DriverError, filters_of, needed_files};
+use super::super::{DriverError, filters_of, from_config, needed_files};
 use super::ServingOptions;
+use super::departed::Departed;
 use super::machine::{Leads, Machine};
 use super::reload::Destinations;
-use crate::filter::{FlowRemover, Left, check_sockets};
+use crate::filter::{FlowRemover, check_sockets};
 use crate::privileges::{self, Needs};
 use crate::streams::{Sources, check_rights};
 use crate::{
@@ -125,7 +126,8 @@ impl Host {
     /// Removes firewall connections of clients that left, in a thread.
     pub(super) fn forget(&self, peers: Arc<Peers>, keys: Vec<PublicKey>) {
         if !keys.is_empty() {
-            self.flows.remove(Left { peers, keys });
+            let departed = Departed { peers, keys };
+            self.flows.remove(Box::new(move |address| departed.has(address)));
         }
     }
 }
@@ -191,7 +193,7 @@ fn with_clients(
     let mut filters = FilterOptions { inner, share, forwards, ..options.clone() };
     if let Forwarding::Server { denied, allowed, .. } = &mut filters.forwarding {
         denied.clone_from(&destinations.denied);
-        allowed.clone_from(&destinations.allowed);
+        *allowed = from_config::destinations(&destinations.allowed);
     }
     filters
 }

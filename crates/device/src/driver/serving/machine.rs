@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use roadweave_tunnel::Peers;
 
 use super::super::lead_into;
-use crate::routes::lock;
+use crate::threads::lock;
 use crate::{DeviceError, RouteKeeper, Routes};
 
 /// Routes to networks behind clients.

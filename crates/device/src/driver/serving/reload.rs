@@ -14,14 +14,13 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 
 use ipnet::IpNet;
-use roadweave_config::{
-    AllowedDestination, AnchorFile, ForwardFields, ProxyFile, ServerFile, peers,
-};
+use roadweave_config::{AllowedDestination, AnchorFile, ProxyFile, ServerFile, peers};
 use roadweave_identity::PublicKey;
 use roadweave_tunnel::{Forwarded, Peer, Peers, PeersChange, ProxyTenant};
 
 use super::anchors::{AnchorPlace, TenantRoutes};
 use super::machine::{Leads, Machine};
+use crate::driver::from_config::forward;
 use crate::driver::reread::{Reload, Reread};
 use crate::fleet::{LeftOut, Members, Space, beside};
 use crate::{DeviceError, Forward, Waker};
@@ -55,11 +54,7 @@ pub(in crate::driver) struct Destinations {
 
 impl From<&ServerFile> for ServerReload {
     fn from(file: &ServerFile) -> Self {
-        let forward = |fields: &ForwardFields| Forward {
-            near: fields.near(&file.peers),
-            fields: fields.clone(),
-        };
-        let forwards = file.forwards.iter().map(forward).collect();
+        let forwards = file.forwards.iter().map(|fields| forward(fields, &file.peers)).collect();
         let (denied, allowed) = (file.deny_destinations.clone(), file.allow_destinations.clone());
         Self {
             peers: peers(&file.peers),
@@ -92,11 +87,11 @@ impl From<&AnchorFile> for ServerReload {
 
 impl Destinations {
     pub(in crate::driver) fn forwarded(&self) -> Vec<Forwarded> {
-        let of = |Forward { fields, .. }: &Forward| Forwarded {
-            to: fields.to,
-            tcp: fields.protocol.has_tcp(),
-            udp: fields.protocol.has_udp(),
-            ports: fields.to_ports(),
+        let of = |forward: &Forward| Forwarded {
+            to: forward.to,
+            tcp: forward.tcp,
+            udp: forward.udp,
+            ports: forward.to_ports.clone(),
         };
         self.forwards.iter().map(of).collect()
     }

@@ -12,15 +12,15 @@ use super::reload::Destinations;
 use super::{Serving, ServingOptions, Tables, open_by, tell_failed};
 use crate::driver::edge::Edge;
 use crate::driver::event_loop::{Driver, Role, Running, STREAMS, take_instance};
+use crate::driver::from_config::tun_options;
+use crate::driver::shards::group;
 use crate::driver::{DriverError, requests};
 use crate::local::{LocalRequest, RpcError};
 use crate::metrics::MetricsListener;
 use crate::pauses::Pause;
 use crate::status::{RoleStatus, Status};
 use crate::streams::{Exit, ExitRules, ExitSettings};
-use crate::{
-    Clock, Event, Instance, InstanceLock, Signals, Tun, TunOptions, UplinkSocket, Waker, cleanup,
-};
+use crate::{Clock, Event, Instance, InstanceLock, Signals, Tun, UplinkSocket, Waker, cleanup};
 
 /// What differs between the roles that accept peers.
 pub(in crate::driver) trait Egress {
@@ -141,11 +141,11 @@ impl Ground {
         cleanup(&taken.1, &taken.2)?;
         let sockets = match map {
             // All stay open: if one leaves the reuseport group, packets reach wrong shards.
-            Some(map) => open_by(serving.listen, |udp| UplinkSocket::open_group(udp, map))?,
+            Some(map) => open_by(serving.listen, |udp| group::open_group(udp, map))?,
             None => vec![open_by(serving.listen, UplinkSocket::open)?],
         };
         let mut ground = Self::new(taken, serving, sockets)?;
-        let tun = TunOptions::of(&options.tun, &options.addresses);
+        let tun = tun_options(&options.tun, &options.addresses);
         ground.tuns = match map {
             Some(map) => Tun::open_queues(&tun, map.count())?,
             None => vec![Tun::open(&tun)?],

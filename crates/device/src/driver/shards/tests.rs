@@ -34,7 +34,7 @@ impl World {
         };
         let open = || {
             let address = "127.0.0.1:4433".parse().expect("an address");
-            let sockets = UplinkSocket::open_group(&UdpOptions::server(address), &map);
+            let sockets = group::open_group(&UdpOptions::server(address), &map);
             let tuns = Tun::open_queues(&tun, map.count());
             let client = UdpSocket::bind("127.0.0.1:0").expect("a socket");
             client.connect(address).expect("connected");

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use roadweave_proto::DropReason;
 
 use super::super::chain::{Chain, begin, count_and_drop, counter, counter_from, end, family};
-use super::super::ruleset::{self, inside_sets, matches_inside, of_family};
+use super::super::sets::{inside_sets, matches_inside, of_family, set};
 use super::{COUNTED, From, Limits};
 
 /// The text of the table, and its number of rules. With `before`, the limits of the installed
@@ -86,9 +86,9 @@ fn list_sets(limits: &Limits) -> String {
         From::Inside(inside) => inside_sets(inside),
     };
     for ((ipv4, length), networks) in &limits.prefixes {
-        let (set, kind) = (wide(*ipv4, *length), if *ipv4 { "ipv4_addr" } else { "ipv6_addr" });
+        let (wide, kind) = (wide(*ipv4, *length), if *ipv4 { "ipv4_addr" } else { "ipv6_addr" });
         let networks: Vec<IpNet> = networks.iter().copied().collect();
-        text += &ruleset::set(&set, kind, of_family(&networks, *ipv4));
+        text += &set(&wide, kind, of_family(&networks, *ipv4));
     }
     text
 }
