@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use roadweave_device::local::{self, RequestError};
-use roadweave_device::{Signal, Signals, wait_readable};
+use roadweave_linux::{Signal, Signals, wait_readable};
 use roadweave_proto::peer_text;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;

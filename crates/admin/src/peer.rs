@@ -14,8 +14,8 @@ use roadweave_config::{
 use roadweave_device::fleet::Membership;
 use roadweave_device::local::{self, RequestError, RpcError};
 use roadweave_device::status::RoleStatus;
-use roadweave_device::{Instance, random_bytes};
 use roadweave_identity::{Identity, PublicKey};
+use roadweave_linux::{Instance, random_bytes};
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use toml::value::Datetime;

@@ -25,7 +25,7 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use roadweave_device::history::History;
 use roadweave_device::local::{self, SetUplink};
-use roadweave_device::{Signal, Signals};
+use roadweave_linux::{Signal, Signals};
 use roadweave_terminal::exit::BadInput;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;

@@ -39,8 +39,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use roadweave_linux::{DeviceError, Excluded, FilterOptions, Forwarding, Routes, Tun};
+
 use crate::fleet::Membership;
-use crate::{DeviceError, Excluded, FilterOptions, Forwarding, Routes, Tun};
 use ipnet::IpNet;
 use roadweave_identity::Identity;
 use roadweave_proto::Marks;

@@ -19,15 +19,14 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use roadweave_linux::threads::{lock, spawn};
+use roadweave_linux::{Callers, DeviceError};
 use serde_json::Value;
 
 use self::http::{Answer, read_request};
 use self::load::{Load, Used};
-use crate::DeviceError;
-use crate::callers::Callers;
 use crate::local::{RequestSender, RpcError};
 use crate::status::Status;
-use crate::threads::{lock, spawn};
 
 /// The longest time for which a caller is served.
 const CALL_MAX: Duration = Duration::from_secs(5);
@@ -171,9 +170,11 @@ mod tests {
     use std::io::{Read as _, Write as _};
     use std::sync::mpsc::sync_channel;
 
+    use roadweave_linux::Waker;
+
+    use roadweave_linux::netns::wait_within;
+
     use super::*;
-    use crate::Waker;
-    use crate::netns::wait_within;
 
     /// A listener, and what the event loop was asked.
     fn world() -> (SocketAddr, std::sync::mpsc::Receiver<crate::local::LocalRequest>) {

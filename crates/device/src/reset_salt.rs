@@ -12,10 +12,9 @@
 use std::io;
 use std::path::Path;
 
+use roadweave_linux::{DeviceError, random_bytes};
 use serde::{Deserialize, Serialize};
 
-use crate::error::DeviceError;
-use crate::random::random_bytes;
 use crate::state::{Kept, StateFile};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -22,12 +22,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use roadweave_identity::{PublicKey, Signature};
+use roadweave_linux::files::{self, check_owner, invalid, make_private, read};
 use roadweave_proto::wire::Binding;
 use roadweave_tunnel::{Learned, Usage};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-
-use crate::files::{self, check_owner, invalid, make_private, read};
 
 /// State that is kept in a file of its own.
 pub trait Kept: Clone + Default + PartialEq + Send + Sync + 'static {

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use crate::threads::spawn;
 
+/// Serves the callers of a listening socket, a thread for each.
 #[derive(Debug)]
-pub(crate) struct Callers {
+pub struct Callers {
     name: &'static str,
     most: usize,
     /// Each caller has a share of it.
@@ -18,25 +19,28 @@ pub(crate) struct Callers {
 
 impl Callers {
     /// At most `most` callers at a time; `name` is the service, for the log.
-    pub(crate) fn new(name: &'static str, most: usize) -> Arc<Self> {
+    pub fn new(name: &'static str, most: usize) -> Arc<Self> {
         Arc::new(Self { name, most, places: Arc::default(), stop: AtomicBool::new(false) })
     }
 
-    pub(crate) fn stop(&self) {
+    /// Takes no more callers.
+    pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
     }
 
-    pub(crate) fn is_full(&self) -> bool {
+    /// Whether the maximum of callers is served.
+    pub fn is_full(&self) -> bool {
         Arc::strong_count(&self.places) > self.most
     }
 
-    pub(crate) fn is_stopped(&self) -> bool {
+    /// Whether it was stopped.
+    pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
 
     /// Serves each of `incoming` in its own thread until stopped. Callers beyond the maximum are
     /// closed at once.
-    pub(crate) fn take<S: Send + 'static>(
+    pub fn take<S: Send + 'static>(
         self: &Arc<Self>,
         incoming: impl Iterator<Item = io::Result<S>>,
         serve: impl Fn(S) + Clone + Send + 'static,
@@ -65,7 +69,8 @@ impl Callers {
         }
     }
 
-    pub(crate) fn begin<S: Send + 'static>(
+    /// Serves one caller in its own thread, unless the maximum is served.
+    pub fn begin<S: Send + 'static>(
         self: &Arc<Self>,
         stream: S,
         serve: impl FnOnce(S) + Send + 'static,

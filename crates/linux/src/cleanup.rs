@@ -23,7 +23,7 @@ pub fn cleanup(instance: &Instance, lock: &InstanceLock) -> Result<(), DeviceErr
 /// Restores only the changed settings; returns those that could not be restored. The next client
 /// takes over routes, rules, packet filters and marks as they are and replaces them in one step, so
 /// that nothing opens meanwhile.
-pub(crate) fn take_over(instance: &Instance, _lock: &InstanceLock) -> Vec<String> {
+pub fn take_over(instance: &Instance, _lock: &InstanceLock) -> Vec<String> {
     instance.restore(|_| true)
 }
 

@@ -49,6 +49,11 @@ pub(crate) fn since_boot() -> Duration {
     read(ClockId::Boottime)
 }
 
+/// The processor time of this program.
+pub fn processor_time() -> Duration {
+    read(ClockId::ProcessCPUTime)
+}
+
 pub(crate) fn read(clock: ClockId) -> Duration {
     clock_gettime(clock).try_into().unwrap_or_default()
 }

@@ -53,8 +53,9 @@ impl Lease {
     }
 }
 
+/// The owner of a protected address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Owner {
+pub enum Owner {
     /// A server, by configuration or fleet.
     Server,
     /// Granted by the server, or its own inner address.
@@ -99,12 +100,13 @@ impl Standing {
     }
 }
 
+/// Addresses that an uplink must not have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Protected {
+pub struct Protected {
     /// By configuration or server.
-    pub(crate) certain: Vec<(IpNet, Owner)>,
+    pub certain: Vec<(IpNet, Owner)>,
     /// By the network of the uplink of this name.
-    pub(crate) said: Vec<(String, IpAddr, Owner)>,
+    pub said: Vec<(String, IpAddr, Owner)>,
 }
 
 impl Protected {

@@ -29,10 +29,12 @@ use crate::threads::spawn;
 use crate::{DeviceError, Instance, files};
 
 use file::ResolvConf;
-pub(crate) use file::{before, nameservers};
+pub(crate) use file::before;
+pub use file::nameservers;
 
+/// The machine's name servers while a tunnel is up, set by a thread.
 #[derive(Debug)]
-pub(crate) struct Dns {
+pub struct Dns {
     servers: Vec<IpAddr>,
     /// Sends the thread whether a session is up; `None` without `servers`.
     due: Option<Sender<bool>>,
@@ -59,7 +61,7 @@ enum DnsBackend {
 
 impl Dns {
     /// Changes nothing yet. Without `servers` no thread is started.
-    pub(crate) fn start(
+    pub fn start(
         instance: &Instance,
         tun: &str,
         servers: Vec<IpAddr>,
@@ -82,17 +84,18 @@ impl Dns {
         Ok(Self { servers, due: Some(due), thread: Some(thread) })
     }
 
-    pub(crate) fn servers(&self) -> &[IpAddr] {
+    /// The name servers in the tunnel.
+    pub fn servers(&self) -> &[IpAddr] {
         &self.servers
     }
 
     /// Sets the resolvers in the thread. Failures are logged and retried.
-    pub(crate) fn set(&self) {
+    pub fn set(&self) {
         self.ask(true);
     }
 
     /// Restores the former resolvers in the thread.
-    pub(crate) fn unset(&self) {
+    pub fn unset(&self) {
         self.ask(false);
     }
 
@@ -246,7 +249,7 @@ pub(crate) fn restore(instance: &Instance) -> Result<(), DeviceError> {
 }
 
 /// As [`restore`] at a client's start, which knows its state directory even if `/run` was cleared.
-pub(crate) fn restore_of(instance: &Instance, state_directory: &Path) -> Result<(), DeviceError> {
+pub fn restore_of(instance: &Instance, state_directory: &Path) -> Result<(), DeviceError> {
     ResolvConf::new(instance.name(), Path::new(RESOLV_CONF), state_directory).restore()?;
     restore(instance)
 }

@@ -11,7 +11,7 @@ use rustix::fs::OFlags;
 
 /// Replaces the file at `path`, whose folder exists, with `contents` and `mode`. On an error the
 /// old file stays, and no temporary file is left.
-pub(crate) fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
+pub fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     let new = beside(path);
     let result = write(&new, contents, mode).and_then(|()| fs::rename(&new, path));
     if result.is_err() {
@@ -20,34 +20,36 @@ pub(crate) fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()>
     result
 }
 
-pub(crate) fn beside(path: &Path) -> PathBuf {
+/// The path of the temporary file that [`replace`] writes first.
+pub fn beside(path: &Path) -> PathBuf {
     let mut name = OsString::from(path.file_name().unwrap_or_default());
     name.push(".roadweave");
     path.with_file_name(name)
 }
 
 /// Creates a folder for this user alone, unless it exists.
-pub(crate) fn make_private(directory: &Path) -> io::Result<()> {
+pub fn make_private(directory: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory)
 }
 
 /// Options for a file with mode 0600 that is not a symbolic link.
-pub(crate) fn private(options: &mut OpenOptions) -> &mut OpenOptions {
+pub fn private(options: &mut OpenOptions) -> &mut OpenOptions {
     options.mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
 }
 
-pub(crate) fn invalid(message: String) -> io::Error {
+/// The error of malformed contents.
+pub fn invalid(message: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, message)
 }
 
 /// Opens a file to read it, unless other users may write in its folder.
-pub(crate) fn open(path: &Path) -> io::Result<File> {
+pub fn open(path: &Path) -> io::Result<File> {
     check_owner(path.parent().unwrap_or(Path::new(".")))?;
     private(OpenOptions::new().read(true)).open(path)
 }
 
 /// Reads a text file of at most [`BYTES_MAX`] bytes, unless other users may write in its folder.
-pub(crate) fn read(path: &Path) -> io::Result<String> {
+pub fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     let length = open(path)?.take(BYTES_MAX + 1).read_to_string(&mut text)?;
     if length as u64 > BYTES_MAX {
@@ -57,7 +59,7 @@ pub(crate) fn read(path: &Path) -> io::Result<String> {
 }
 
 /// Checks that other users cannot write in the folder; they may read it.
-pub(crate) fn check_owner(directory: &Path) -> io::Result<()> {
+pub fn check_owner(directory: &Path) -> io::Result<()> {
     let there = fs::metadata(directory)?;
     let me = rustix::process::geteuid().as_raw();
     if there.uid() != me && there.uid() != 0 || there.mode() & 0o022 != 0 {

@@ -25,7 +25,7 @@ mod ruleset;
 mod sets;
 mod shares;
 mod sockets;
-pub(crate) mod split;
+pub mod split;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -34,7 +34,7 @@ pub use keeper::FilterKeeper;
 
 use crate::{DeviceError, Instance, sysctl};
 pub(crate) use chain::{Chain, begin, count_and_drop, counter, counter_from, end, set_mark};
-pub(crate) use flows::FlowRemover;
+pub use flows::{Departed, FlowRemover};
 pub use forwards::Forward;
 pub(crate) use nft::remove_tables;
 use options::Opened;
@@ -43,8 +43,8 @@ use ruleset::ruleset;
 pub(crate) use sets::is_quotable;
 pub use shares::Share;
 use shares::Shares;
-pub(crate) use sockets::check_sockets;
-pub(crate) use table::KeptTable;
+pub use sockets::check_sockets;
+pub use table::KeptTable;
 use table::Table;
 pub use table::Turn;
 

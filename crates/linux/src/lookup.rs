@@ -28,28 +28,38 @@ mod servers;
 use exchange::{Exchange, Try};
 use message::{AddressRecords, ENTROPY};
 
-pub(crate) use nat64::Nat64Prefix;
-pub(crate) use radvert::{Advertised, RouterNews, RouterNotices};
-pub(crate) use run::run;
-pub(crate) use servers::{Network, told_portal};
+pub use nat64::Nat64Prefix;
+pub use radvert::{Advertised, RouterNews, RouterNotices};
+pub use run::run;
+pub use servers::Network;
+pub(crate) use servers::told_portal;
 
 pub(crate) const ADDRESSES_MAX: usize = 8;
 
+/// The servers to find, and the network to find them by.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Request {
-    pub(crate) names: Vec<ServerName>,
-    pub(crate) network: Network,
-    pub(crate) ipv4: bool,
-    pub(crate) ipv6: bool,
-    pub(crate) prefixes: Vec<Nat64Prefix>,
+pub struct Request {
+    /// The servers' names.
+    pub names: Vec<ServerName>,
+    /// The network by which they are looked up.
+    pub network: Network,
+    /// Whether the uplink carries IPv4.
+    pub ipv4: bool,
+    /// Whether the uplink carries IPv6.
+    pub ipv6: bool,
+    /// NAT64 prefixes that its routers advertise.
+    pub prefixes: Vec<Nat64Prefix>,
 }
 
+/// The result of a lookup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Found {
-    pub(crate) servers: Vec<SocketAddr>,
+pub struct Found {
+    /// The addresses of the servers, best first.
+    pub servers: Vec<SocketAddr>,
     /// The lifetime of the result; `None` if no server was asked.
-    pub(crate) lasts: Option<Duration>,
-    pub(crate) reason: Option<String>,
+    pub lasts: Option<Duration>,
+    /// Why a name was not found.
+    pub reason: Option<String>,
 }
 
 impl Request {
@@ -58,7 +68,7 @@ impl Request {
     }
 
     /// The result if it needs no question; `None` otherwise.
-    pub(crate) fn known(&self) -> Option<Found> {
+    pub fn known(&self) -> Option<Found> {
         let asks_prefix = self.needs_nat64() && self.prefixes.is_empty();
         let is_known = |name: &ServerName| match name.is_ipv4() {
             Some(is_ipv4) => !(is_ipv4 && asks_prefix),
@@ -70,7 +80,7 @@ impl Request {
 
     /// The part that needs no question: literal addresses of a family that the uplink carries, or
     /// behind a known NAT64 prefix.
-    pub(crate) fn at_once(&self) -> Found {
+    pub fn at_once(&self) -> Found {
         Search::new(Instant::ZERO, self.clone(), Vec::new(), Path::new("")).found()
     }
 }

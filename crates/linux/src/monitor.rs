@@ -110,7 +110,7 @@ pub struct Monitor {
     netlink: Netlink,
     selector: UplinkSelector,
     /// The interface with this index is no uplink, under any name.
-    pub(crate) left_out: Option<u32>,
+    pub left_out: Option<u32>,
     known: BTreeMap<String, Uplink>,
     ids: BTreeMap<String, UplinkId>,
     others: Vec<Interface>,
@@ -169,7 +169,9 @@ impl Monitor {
         self.stale = true;
     }
 
-    pub(crate) fn protect(&mut self, protected: Protected) {
+    /// Replaces the addresses that uplinks must not have, and removes uplinks' addresses from now
+    /// on.
+    pub fn protect(&mut self, protected: Protected) {
         self.stale |= self.protected != protected || !self.enforces;
         self.protected = protected;
         self.enforces = true;
@@ -177,13 +179,14 @@ impl Monitor {
 
     /// A server answered over an uplink in a family, so a single other network cannot claim its
     /// addresses.
-    pub(crate) fn settle(&mut self, uplink: &str, ipv4: bool) {
+    pub fn settle(&mut self, uplink: &str, ipv4: bool) {
         let Some(known) = self.known.get(uplink) else { return };
         let addresses = known.addresses.iter().filter(|it| it.addr().is_ipv4() == ipv4);
         note(&mut self.seen, uplink, addresses, true);
     }
 
-    pub(crate) fn give_back(&mut self) {
+    /// Restores all removed addresses, at the end.
+    pub fn give_back(&mut self) {
         self.conflicts.take_all().into_iter().for_each(|back| self.restore(back));
     }
 
@@ -200,7 +203,8 @@ impl Monitor {
         self.known.values()
     }
 
-    pub(crate) fn conflicts(&self) -> BTreeMap<String, String> {
+    /// Why addresses of uplinks are withheld, by uplink.
+    pub fn conflicts(&self) -> BTreeMap<String, String> {
         let conflict = |it: &Uplink| Some((it.name.clone(), it.conflict.clone()?));
         self.known.values().filter_map(conflict).collect()
     }

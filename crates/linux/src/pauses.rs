@@ -12,12 +12,14 @@ use rustix::time::ClockId;
 
 use crate::clock::{self, since_boot};
 
-pub(crate) const TURN_MAX: Duration = Duration::from_secs(1);
+/// The longest wait of a loop that wants to notice sleep.
+pub const TURN_MAX: Duration = Duration::from_secs(1);
 const SLEPT_MIN: Duration = Duration::from_secs(1);
 const STOOD_STILL_MIN: Duration = Duration::from_secs(3);
 
+/// A reading of both clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Readings {
+pub struct Readings {
     /// `CLOCK_MONOTONIC`, without sleep.
     awake: Duration,
     /// `CLOCK_BOOTTIME`, with sleep.
@@ -25,29 +27,35 @@ pub(crate) struct Readings {
 }
 
 impl Readings {
-    pub(crate) fn take() -> Self {
+    /// Reads the clocks.
+    pub fn take() -> Self {
         Self { awake: clock::read(ClockId::Monotonic), all: since_boot() }
     }
 }
 
+/// Finds pauses between readings.
 #[derive(Debug)]
-pub(crate) struct Pauses {
+pub struct Pauses {
     last: Readings,
 }
 
+/// A pause of the program or the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pause {
-    pub(crate) lasted: Duration,
+pub struct Pause {
+    /// Its length.
+    pub lasted: Duration,
     /// Whether the machine slept for most of it; otherwise the program was stopped.
     slept: bool,
 }
 
 impl Pauses {
-    pub(crate) fn new(now: Readings) -> Self {
+    /// Begins with a reading.
+    pub fn new(now: Readings) -> Self {
         Self { last: now }
     }
 
-    pub(crate) fn on_turn(&mut self, now: Readings) -> Option<Pause> {
+    /// The pause since the last reading, if there was one.
+    pub fn on_turn(&mut self, now: Readings) -> Option<Pause> {
         let last = std::mem::replace(&mut self.last, now);
         let all = now.all.saturating_sub(last.all);
         let awake = now.awake.saturating_sub(last.awake);

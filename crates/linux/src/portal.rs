@@ -23,8 +23,9 @@ use crate::Clock;
 use crate::lookup::{self, Network, Request, told_portal};
 use crate::udp::bind_to_interface;
 
+/// The result of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Finding {
+pub enum Finding {
     /// No login is needed.
     Open,
     /// Login is needed, at this address if one is known.
@@ -35,7 +36,7 @@ pub(crate) enum Finding {
 
 /// Probes in the network namespace of the calling thread, for at most half a minute. Stops early
 /// when `interest` is dropped.
-pub(crate) fn run(url: &ProbeUrl, request: Request, interest: &Weak<()>) -> Finding {
+pub fn run(url: &ProbeUrl, request: Request, interest: &Weak<()>) -> Finding {
     let network = request.network.clone();
     let found = lookup::run(request, interest);
     let reason = || found.reason.clone().unwrap_or_else(|| "no address was found".to_owned());

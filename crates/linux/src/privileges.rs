@@ -37,18 +37,18 @@ mod calls {
 
 /// What a daemon needs in addition to the network's capabilities.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Needs<'a> {
+pub struct Needs<'a> {
     /// Whether it only uses sockets that it has, without an interface, route or filter of its own.
-    pub(crate) only_sockets: bool,
+    pub only_sockets: bool,
     /// Whether it opens sockets at ports below 1024 again.
-    pub(crate) low_ports: bool,
+    pub low_ports: bool,
     /// Files and folders that it reads or writes again.
-    pub(crate) files: Vec<&'a Path>,
+    pub files: Vec<&'a Path>,
 }
 
 /// Drops unneeded privileges. Call it once, in the thread that starts the others: threads inherit
 /// capabilities. System calls that the kernel does not know are logged and skipped.
-pub(crate) fn restrict(needs: &Needs<'_>) -> Result<(), DeviceError> {
+pub fn restrict(needs: &Needs<'_>) -> Result<(), DeviceError> {
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     let _ = setrlimit(Resource::Core, none);
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);

@@ -107,7 +107,7 @@ impl Instance {
     }
 
     /// The name of its table that redirects LAN connections.
-    pub(crate) fn split_table(&self) -> String {
+    pub fn split_table(&self) -> String {
         format!("roadweave_{}_split", self.name)
     }
 
@@ -153,7 +153,7 @@ impl Instance {
 
     /// Checks that no other instance since boot has the same mark: the kernel may still hold its
     /// connections. Call it before cleaning up by the mark.
-    pub(crate) fn check_tables(&self) -> Result<(), DeviceError> {
+    pub fn check_tables(&self) -> Result<(), DeviceError> {
         let files = fs::read_dir(&self.directory).into_iter().flatten().flatten();
         for path in files.map(|file| file.path()) {
             let is_lock = path.extension().is_some_and(|kind| kind == "lock");
@@ -201,7 +201,7 @@ fn not_in(directory: &Path, verb: &str, path: &Path, error: std::io::Error) -> D
 
 /// Creates `directory` if needed, and makes it private to this user. Other users with write access
 /// could block an instance, or redirect its files.
-pub(crate) fn own_directory(directory: &Path) -> Result<(), DeviceError> {
+pub fn own_directory(directory: &Path) -> Result<(), DeviceError> {
     let failed = |error| not_in(directory, "make", directory, error);
     match make_private(directory) {
         // Perhaps a dangling link; checked below.

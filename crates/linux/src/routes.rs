@@ -72,7 +72,7 @@ use entries::{KERNEL_PROTOCOL, LOCAL_TABLE, MAIN_TABLE, PRIORITY_MAIN, PRIORITY_
 pub use excluded::Excluded;
 pub use keeper::RouteKeeper;
 pub use repairs::Change;
-pub(crate) use repairs::Repairs;
+pub use repairs::Repairs;
 pub use settings::{Grant, LocalNetworks, RouteSettings};
 
 /// The routes and rules of a server or router. Call it from the network namespace in which it was
@@ -230,10 +230,7 @@ impl Routes {
     }
 
     /// Sets the reverse path filter of `interface` to loose until the instance ends.
-    pub(crate) fn loosen_reverse_path_filter(
-        &mut self,
-        interface: &str,
-    ) -> Result<(), DeviceError> {
+    pub fn loosen_reverse_path_filter(&mut self, interface: &str) -> Result<(), DeviceError> {
         self.settings.extend(loosen_reverse_path_filter(&self.instance, interface)?);
         Ok(())
     }
@@ -322,7 +319,8 @@ fn loosen_reverse_path_filter(
     Ok(None)
 }
 
-pub(crate) fn has_reverse_path_filter(interface: &str) -> bool {
+/// Whether the kernel drops packets whose sender it would reach by another interface.
+pub fn has_reverse_path_filter(interface: &str) -> bool {
     let keys =
         ["all", &interface.replace('.', "/")].map(|of| format!("net.ipv4.conf.{of}.rp_filter"));
     keys.iter().any(|key| sysctl::read(key).is_ok_and(|value| value != "0"))

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use socket2::Socket;
 
 /// Begins to connect a socket that does not block.
-pub(crate) fn begin_connect(socket: &Socket, to: SocketAddr) -> io::Result<()> {
+pub fn begin_connect(socket: &Socket, to: SocketAddr) -> io::Result<()> {
     match socket.connect(&to.into()) {
         Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => Ok(()),
         result => result,
@@ -16,7 +16,7 @@ pub(crate) fn begin_connect(socket: &Socket, to: SocketAddr) -> io::Result<()> {
 }
 
 /// A link-local address needs the index of its interface.
-pub(crate) fn with_scope(address: SocketAddr, index: u32) -> SocketAddr {
+pub fn with_scope(address: SocketAddr, index: u32) -> SocketAddr {
     match address {
         SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => {
             SocketAddrV6::new(*v6.ip(), v6.port(), 0, index).into()
@@ -27,7 +27,7 @@ pub(crate) fn with_scope(address: SocketAddr, index: u32) -> SocketAddr {
 
 /// Sets an option that neither std, socket2 nor rustix has, and that the kernel reads as a `T`.
 #[allow(unsafe_code, reason = "these options have no safe wrapper")]
-pub(crate) fn set_option<T>(
+pub fn set_option<T>(
     socket: impl AsFd,
     level: libc::c_int,
     option: libc::c_int,

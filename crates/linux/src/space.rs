@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 /// The length of the private space that holds `address`; zero for public space.
-pub(crate) fn space_length(address: IpAddr) -> u8 {
+pub fn space_length(address: IpAddr) -> u8 {
     let space = PRIVATE.iter().find(|(space, length)| {
         IpNet::new_assert(space.parse().expect("a constant address"), *length).contains(&address)
     });

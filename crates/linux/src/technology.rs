@@ -18,7 +18,8 @@ pub fn detected_technology(uplink: &str) -> Option<Technology> {
     detected(uplink, Path::new(INTERFACES))
 }
 
-pub(crate) fn hardware(uplink: &str) -> Option<String> {
+/// The port that an uplink is plugged into, as the kernel names it.
+pub fn hardware(uplink: &str) -> Option<String> {
     hardware_in(uplink, Path::new(INTERFACES), Path::new(DEVICES))
 }
 

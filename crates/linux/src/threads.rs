@@ -5,7 +5,8 @@ use std::thread::JoinHandle;
 
 use crate::DeviceError;
 
-pub(crate) fn spawn<T: Send + 'static>(
+/// Starts a thread; `name` has at most 15 bytes.
+pub fn spawn<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<JoinHandle<T>, DeviceError> {
@@ -14,6 +15,6 @@ pub(crate) fn spawn<T: Send + 'static>(
 }
 
 /// What `mutex` guards, even if a thread panicked while it held it.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

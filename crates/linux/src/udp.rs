@@ -370,7 +370,8 @@ fn is_dual(address: SocketAddr) -> bool {
     address.is_ipv6() && address.ip().is_unspecified()
 }
 
-pub(crate) fn bind_to_interface(socket: &Socket, interface: &str) -> Result<(), DeviceError> {
+/// Binds a socket to an interface by its name.
+pub fn bind_to_interface(socket: &Socket, interface: &str) -> Result<(), DeviceError> {
     socket.bind_device(Some(interface.as_bytes())).map_err(|error| {
         match Errno::from_io_error(&error) {
             Some(Errno::NODEV | Errno::NXIO) => {

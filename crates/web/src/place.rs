@@ -7,9 +7,9 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use anyhow::{Context as _, Result, anyhow};
-use roadweave_device::Netlink;
 use roadweave_device::history::History;
 use roadweave_device::status::RoleStatus;
+use roadweave_linux::Netlink;
 use roadweave_terminal::exit::BadInput;
 use socket2::{Domain, Socket, Type};
 

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use roadweave_device::history::History;
-use roadweave_device::{detected_technology, local};
+use roadweave_device::local;
+use roadweave_linux::detected_technology;
 use roadweave_proto::Technology;
 
 use crate::samples::Samples;

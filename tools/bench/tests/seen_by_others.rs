@@ -18,8 +18,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use roadweave_bench::emulate::{EmulateFile, EmulatedLinkReport, Emulator};
-use roadweave_device::netns::{NetNs, run_sandboxed};
-use roadweave_device::{Signal, Signals};
+use roadweave_linux::netns::{NetNs, run_sandboxed};
+use roadweave_linux::{Signal, Signals};
 use rustix::process::{getpid, kill_process};
 use serde_json::Value;
 

@@ -14,7 +14,8 @@ use roadweave_config::{
     ClientFile, ClientStreams, FileError, ServerFile, lane_configs, load, reading_group,
 };
 use roadweave_device::status::RoleStatus;
-use roadweave_device::{ClockReading, Monitor, Netlink, UdpOptions, Uplink, UplinkSocket, local};
+use roadweave_device::{ClockReading, local};
+use roadweave_linux::{Monitor, Netlink, UdpOptions, Uplink, UplinkSocket};
 use roadweave_proto::{Marks, ServerHost, ServerName};
 use rustix::net::sockopt;
 use serde_json::Value;

@@ -8,8 +8,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use roadweave_linux::netns::{wait_or_show, wait_until};
+
 use crate::common::*;
-use roadweave_device::netns::{wait_or_show, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use roadweave_config::{AnchorFile, AnchorStreams, Within};
+use roadweave_linux::random_bytes;
 use roadweave_proto::Instant;
 use roadweave_quic::Epoch;
 use roadweave_tunnel::{Anchor, AnchorConfig, AnchorEvent, AnchorTenant, PeerTable};
@@ -15,7 +16,6 @@ use super::serving::role::{self, Egress, Ground, Served};
 use super::serving::{Serving, Tables};
 use super::{DriverError, MemberOptions};
 use crate::StateFile;
-use crate::random::random_bytes;
 use crate::reset_salt::reset_salt;
 use crate::state::KeptBindings;
 use crate::status::{AnchorRoleStatus, RoleStatus, Status};

@@ -19,6 +19,14 @@ use std::time::Duration;
 
 use roadweave_config::{BeforeJoin, ClientFile, ClientStreams, UplinkFields, lane_configs};
 use roadweave_identity::Identity;
+use roadweave_linux::dns::{Dns, restore_of};
+use roadweave_linux::lookup::RouterNotices;
+use roadweave_linux::pauses::Pause;
+use roadweave_linux::privileges::{self, Needs};
+use roadweave_linux::{
+    Clock, Event, Instance, InstanceLock, Monitor, Signals, Tun, Uplink, Waker, cleanup,
+    random_bytes, take_over,
+};
 use roadweave_proto::{Instant, PathStatus, UplinkId};
 use roadweave_quic::Epoch;
 use roadweave_tunnel::{Candidate, Client, ClientConfig, PathStatusReport, Superseded, Usage};
@@ -42,24 +50,16 @@ use super::resolvers::{Changed, Resolvers};
 use super::settings;
 use super::steering::Steering;
 use super::{DriverError, MemberOptions, STATE_INTERVAL, needed_files};
-use crate::cleanup::{cleanup, take_over};
-use crate::dns::{Dns, restore_of};
+use crate::StateFile;
 use crate::fleet::{Fleet, FleetOptions, Merge};
 use crate::local::{
     LocalRequest, ReloadAnswer, RpcError, SetAnswer, SetQoe, SetStrategy, Supersede,
     SupersedeAnswer, TellPlayer,
 };
-use crate::lookup::RouterNotices;
 use crate::metrics::MetricsListener;
 use crate::modem::Modems;
-use crate::pauses::Pause;
-use crate::privileges::{self, Needs};
-use crate::random::random_bytes;
 use crate::status::{ClientStatus, RoleStatus, Status};
 use crate::time_of_day::ClockReading;
-use crate::{
-    Clock, Event, Instance, InstanceLock, Monitor, Signals, StateFile, Tun, Uplink, Waker,
-};
 
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 const TIME_OF_DAY: Duration = Duration::from_secs(60);

@@ -16,14 +16,14 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use roadweave_config::ClientFile;
+use roadweave_linux::{
+    DeviceError, Excluded, FilterKeeper, FilterOptions, Forwarding, Instance, Interface, Share,
+    Tun, Waker,
+};
 use roadweave_proto::DropCounters;
 
 use super::filters_of;
 use super::from_config::excluded;
-use crate::{
-    DeviceError, Excluded, FilterKeeper, FilterOptions, Forwarding, Instance, Interface, Share,
-    Tun, Waker,
-};
 
 /// Dropping it removes the filters.
 #[derive(Debug)]

@@ -3,13 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use roadweave_linux::{
+    Clock, Ecn, Incoming, Outgoing, SendFailure, SendOutcome, Tun, UplinkSocket,
+};
 use roadweave_proto::{DropCounters, DropReason, Instant, UplinkId};
 use roadweave_quic::Outbox;
 use roadweave_tunnel::{Io, Node, RecvMeta};
 
 use super::DriverError;
 use crate::status::DeviceCounters;
-use crate::{Clock, Ecn, Incoming, Outgoing, SendFailure, SendOutcome, Tun, UplinkSocket};
 
 const DISCARDS_MAX: usize = 64;
 

@@ -13,6 +13,11 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use roadweave_linux::pauses::{Pause, Pauses, Readings, TURN_MAX};
+use roadweave_linux::{
+    Clock, DeviceError, Event, Instance, InstanceLock, Interest, Poller, Signal, Signals, Token,
+    UplinkSocket, Waker, wait_readable,
+};
 use roadweave_proto::{DropCounters, Instant, Marks, UplinkId};
 use roadweave_tunnel::{Node, deliver, flush, turn};
 use serde_json::Value;
@@ -25,13 +30,7 @@ use super::service_manager::ServiceManager;
 use super::tun_name::TunName;
 use crate::local::{LocalRequest, LocalServer, RpcError, Subscribers};
 use crate::metrics::MetricsListener;
-use crate::pauses::{Pause, Pauses, Readings, TURN_MAX};
-use crate::poll::wait_readable;
 use crate::status::{LogCounters, RoleStatus, Status};
-use crate::{
-    Clock, DeviceError, Event, Instance, InstanceLock, Interest, Poller, Signal, Signals, Token,
-    UplinkSocket, Waker,
-};
 
 /// What a daemon does beyond turning its node.
 pub(super) trait Role<N: Node> {

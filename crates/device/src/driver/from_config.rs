@@ -5,9 +5,8 @@ use roadweave_config::{
     AllowedDestination, BeforeJoin, ClientFile, ForwardFields, LocalNetworks as Local, PacketMark,
     PeerFields, RouteFields, TcpRule, TcpWay, TunFields,
 };
-
-use crate::filter::split::SplitRule;
-use crate::{Destination, Excluded, Forward, LocalNetworks, RouteSettings, TunOptions};
+use roadweave_linux::split::SplitRule;
+use roadweave_linux::{Destination, Excluded, Forward, LocalNetworks, RouteSettings, TunOptions};
 
 pub(super) fn tun_options<M: Copy + Into<i64>>(
     tun: &TunFields<M>,

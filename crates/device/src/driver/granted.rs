@@ -12,13 +12,12 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use roadweave_config::ClientFile;
+use roadweave_linux::{Gateway, Grant, Netlink, Tun, Uplink, space_length};
 use roadweave_proto::wire::Welcome;
 use roadweave_tunnel::ClientEvent;
 
 use super::client_filters::ClientFilters;
 use super::steering::Steering;
-use crate::space::space_length;
-use crate::{Gateway, Grant, Netlink, Tun, Uplink};
 
 #[derive(Debug, Default)]
 pub(super) struct Granted {

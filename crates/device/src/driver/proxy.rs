@@ -6,6 +6,8 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use roadweave_config::{ProxyFile, lane_configs};
+use roadweave_linux::privileges::{self, Needs};
+use roadweave_linux::{DeviceError, UdpOptions, UplinkSocket, random_bytes};
 use roadweave_proto::Marks;
 use roadweave_quic::Epoch;
 use roadweave_tunnel::{PeerTable, Server, ServerConfig};
@@ -15,10 +17,7 @@ use super::server::Clients;
 use super::serving::open_by;
 use super::serving::role::{self, Ground, Served};
 use super::{DriverError, MemberOptions, needed_files};
-use crate::privileges::{self, Needs};
-use crate::random::random_bytes;
 use crate::reset_salt::reset_salt;
-use crate::{DeviceError, UdpOptions, UplinkSocket};
 
 /// Runs a proxy until SIGINT or SIGTERM.
 pub fn run_proxy(options: MemberOptions<ProxyFile>) -> Result<(), DriverError> {

@@ -19,10 +19,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use ipnet::IpNet;
+use roadweave_linux::lookup::{self, Advertised, Found, Nat64Prefix, Network, Request, RouterNews};
+use roadweave_linux::{Gateway, Uplink, Waker};
 use roadweave_proto::{Instant, ServerHost, ServerName, UplinkId};
-
-use crate::lookup::{self, Advertised, Found, Nat64Prefix, Network, Request, RouterNews};
-use crate::{Gateway, Uplink, Waker};
 
 /// Key of lookups that use the machine's own routes instead of an uplink.
 pub(super) const SYSTEM: UplinkId = UplinkId(0);

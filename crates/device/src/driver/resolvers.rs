@@ -3,12 +3,12 @@
 use std::net::{IpAddr, SocketAddr};
 
 use roadweave_identity::PublicKey;
+use roadweave_linux::lookup::{Request, RouterNews};
+use roadweave_linux::{Uplink, Waker};
 use roadweave_proto::{Instant, ServerName, UplinkId};
 
 use super::client::options::CandidateOptions;
 use super::resolver::Resolver;
-use crate::lookup::{Request, RouterNews};
-use crate::{Uplink, Waker};
 
 /// Servers whose addresses changed, with the uplink over which they were found.
 pub(super) type Changed = Vec<(PublicKey, UplinkId)>;

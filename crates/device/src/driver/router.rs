@@ -4,6 +4,12 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use roadweave_config::{LinkSocket, RouterFile};
+use roadweave_linux::pauses::Pause;
+use roadweave_linux::privileges::{self, Needs};
+use roadweave_linux::{
+    Clock, DeviceError, FilterKeeper, Forwarding, RouteKeeper, Routes, Tun, UdpOptions,
+    UplinkSocket, Waker, cleanup, random_bytes,
+};
 use roadweave_proto::{Instant, Marks, PathStatus, UplinkId};
 use roadweave_tunnel::{Router, RouterConfig, RouterEvent};
 
@@ -13,14 +19,7 @@ use super::from_config::tun_options;
 use super::repeat_limiter::RepeatLimiter;
 use super::{DriverError, filters_of, lead_into};
 use crate::metrics::MetricsListener;
-use crate::pauses::Pause;
-use crate::privileges::{self, Needs};
-use crate::random::random_bytes;
 use crate::status::{RoleStatus, RouterRoleStatus, RouterSession, SocketStatus, Status};
-use crate::{
-    Clock, DeviceError, FilterKeeper, Forwarding, RouteKeeper, Routes, Tun, UdpOptions,
-    UplinkSocket, Waker, cleanup,
-};
 
 const SOCKET_RETRY: Duration = Duration::from_secs(2);
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use roadweave_config::{ServerFile, ServerStreams, lane_configs};
+use roadweave_linux::random_bytes;
 use roadweave_proto::Instant;
 use roadweave_quic::{Epoch, ShardMap};
 use roadweave_tunnel::{Kept, PeerTable, Server, ServerConfig};
@@ -15,7 +16,6 @@ use super::serving::reload::Destinations;
 use super::serving::role::{self, Egress, Ground, Served};
 use super::serving::{Serving, ServingOptions, Tables};
 use super::{DriverError, MemberOptions, shards};
-use crate::random::random_bytes;
 use crate::reset_salt::reset_salt;
 use crate::status::{ProxyRoleStatus, RoleStatus, ServerStatus, Status};
 

@@ -24,6 +24,8 @@ use std::time::Duration;
 
 use roadweave_config::{AnchorFile, ProxyFile, ServerFile};
 use roadweave_identity::{Identity, PublicKey};
+use roadweave_linux::pauses::Pause;
+use roadweave_linux::{DeviceError, UdpOptions};
 use roadweave_proto::{DropCounters, Instant};
 use roadweave_tunnel::{PeerTable, Peers};
 
@@ -41,8 +43,7 @@ use super::reread::{Askers, Reload};
 use super::{DriverError, MemberOptions};
 use crate::fleet::FleetOptions;
 use crate::local::{LocalRequest, ReloadAnswer, RpcError};
-use crate::pauses::Pause;
-use crate::{ClockReading, DeviceError, TimeOfDay, UdpOptions};
+use crate::{ClockReading, TimeOfDay};
 
 const TIME_OF_DAY: Duration = Duration::from_secs(1);
 

@@ -32,6 +32,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 
+use roadweave_linux::{Tun, UplinkSocket, random_bytes};
 use roadweave_proto::Instant;
 use roadweave_quic::ShardMap;
 use roadweave_tunnel::Kept;
@@ -47,9 +48,7 @@ use super::serving::reload::Destinations;
 use super::serving::role::{Egress, Served};
 use super::serving::{Serving, Tables};
 use super::tun_name::TunName;
-use crate::random::random_bytes;
 use crate::status::{RoleStatus, Status};
-use crate::{Tun, UplinkSocket};
 
 /// Capacity of the event queue to the log: 4,000 clients may leave and join at once.
 const EVENTS_MAX: usize = 16_384;

@@ -14,13 +14,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use roadweave_linux::dns::{Dns, nameservers};
+use roadweave_linux::{
+    Answers, ClientRoutes, DeviceError, Excluded, Grant, Instance, Repairs, RouteSettings, Turn,
+    Uplink, has_reverse_path_filter,
+};
 use roadweave_proto::{Instant, UplinkSelector};
-
-use crate::answers::Answers;
-use crate::dns::{Dns, nameservers};
-use crate::filter::Turn;
-use crate::routes::{Repairs, has_reverse_path_filter};
-use crate::{ClientRoutes, DeviceError, Excluded, Grant, Instance, RouteSettings, Uplink};
 
 const LOOK: Duration = Duration::from_secs(4);
 

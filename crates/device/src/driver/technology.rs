@@ -1,9 +1,9 @@
 //! The technology and the rank of an uplink, by configuration, modem and kernel.
 
 use roadweave_config::{UplinkFields, UplinkTraits};
+use roadweave_linux::detected_technology;
 use roadweave_proto::Technology;
 
-use crate::detected_technology;
 use crate::modem::ModemFacts;
 
 /// The technology of an uplink, by configuration, then the kernel.

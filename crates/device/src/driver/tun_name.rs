@@ -5,9 +5,8 @@
 
 use std::time::Duration;
 
+use roadweave_linux::Tun;
 use roadweave_proto::Instant;
-
-use crate::Tun;
 
 const LOOK: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(10);

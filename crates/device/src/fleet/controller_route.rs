@@ -9,11 +9,10 @@
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::Weak;
 
+use roadweave_linux::lookup::{self, Found, Network, Request};
+use roadweave_linux::socket::with_scope;
+use roadweave_linux::{Gateway, Uplink};
 use roadweave_proto::{ServerHost, ServerName};
-
-use crate::lookup::{self, Found, Network, Request};
-use crate::socket::with_scope;
-use crate::{Gateway, Uplink};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ControllerRoute {

@@ -6,6 +6,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use roadweave_fleet::Role;
+use roadweave_linux::threads::{lock, spawn};
+use roadweave_linux::{DeviceError, Waker};
 use roadweave_proto::Instant;
 
 use super::controller_route::ControllerRoute;
@@ -15,8 +17,6 @@ use super::membership::Membership;
 use super::thread::Thread;
 use super::worker::{Worker, keep_alive};
 use crate::status::FleetStatus;
-use crate::threads::{lock, spawn};
-use crate::{DeviceError, Waker};
 
 /// Reads the program's file with the controller's fields as defaults; `None`: no such fields.
 /// Returns it with the fields that the file overrides.

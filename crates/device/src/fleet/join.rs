@@ -16,13 +16,13 @@ use roadweave_fleet::{
     Trust, Version,
 };
 use roadweave_identity::{Identity, PublicKey};
+use roadweave_linux::{Clock, DeviceError};
 use roadweave_proto::Instant;
 
 use super::controller_route::ControllerRoute;
 use super::membership::{SOFTWARE, role_name};
 use super::store::{Store, StoreError};
 use super::worker::{KEEP_ALIVE, Worker, names};
-use crate::{Clock, DeviceError};
 
 const SOUGHT_MAX: Duration = Duration::from_secs(30);
 const ROUNDS_MAX: u32 = 3;

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use roadweave_fleet::{VerifiedServer, Version};
 use roadweave_identity::PublicKey;
+use roadweave_linux::Uplink;
 use roadweave_proto::{Instant, ServerName};
 use roadweave_tunnel::{ProxyTenant, SessionFigures};
 
 use super::members::Members;
-use crate::Uplink;
 use crate::status::FleetStatus;
 
 #[derive(Debug)]

@@ -17,15 +17,14 @@ use std::time::Duration;
 
 use roadweave_fleet::{Down, FrameError, Up};
 use roadweave_identity::{Identity, PeerPolicy, PublicKey, Refusal};
+use roadweave_linux::lookup::Found;
+use roadweave_linux::{DeviceError, Waker, wait_any};
 use roadweave_proto::{Instant, ServerName};
 use rustix::event::{PollFd, PollFlags};
 
 use super::backoff::Backoff;
 use super::controller_route::ControllerRoute;
 use super::stream::{Stream, StreamError};
-use crate::lookup::Found;
-use crate::poll::wait_any;
-use crate::{DeviceError, Waker};
 
 /// The head start of an address before the next one is tried beside it.
 const STAGGER: Duration = Duration::from_millis(300);

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use roadweave_fleet::{Agent, AgentEvent, Kept, Role, VerifiedServer, Version};
 use roadweave_identity::{Identity, PublicKey};
+use roadweave_linux::Clock;
 use roadweave_proto::Instant;
 
 use super::store::{Store, StoreError};
-use crate::Clock;
 
 /// This member's place in a fleet, restored and verified.
 pub struct Membership {

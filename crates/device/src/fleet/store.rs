@@ -22,14 +22,13 @@ use std::time::Duration;
 
 use roadweave_fleet::Digest;
 use roadweave_identity::Identity;
+use roadweave_linux::files::{self, check_owner, invalid, make_private, private};
+use roadweave_linux::random_bytes;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use zeroize::Zeroizing;
-
-use crate::files::{self, check_owner, invalid, make_private, private};
-use crate::random_bytes;
 
 #[derive(Debug)]
 pub(super) struct Store {

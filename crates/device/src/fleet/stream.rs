@@ -19,6 +19,8 @@ use std::time::Duration;
 use roadweave_fleet::{Down, FrameDecoder, FrameError, Up, encode};
 use roadweave_identity::tls::{self, HandshakeRefusal, Side};
 use roadweave_identity::{Identity, PeerPolicy, PublicKey};
+use roadweave_linux::bind_to_interface;
+use roadweave_linux::socket::begin_connect;
 use roadweave_proto::Instant;
 use rustls::pki_types::{ServerName, UnixTime};
 use rustls::time_provider::TimeProvider;
@@ -26,8 +28,6 @@ use rustls::{ClientConnection, Error as TlsError};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::controller_route::ControllerRoute;
-use crate::socket::begin_connect;
-use crate::udp::bind_to_interface;
 
 pub(super) const ALPN: &[u8] = b"roadweave-control/1";
 const SETUP_MAX: Duration = Duration::from_secs(10);
@@ -73,7 +73,7 @@ pub(super) enum StreamError {
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("{0}")]
-    Device(#[from] crate::DeviceError),
+    Device(#[from] roadweave_linux::DeviceError),
     #[error("its key is {0}, which is no controller's of this fleet")]
     OtherKey(PublicKey),
     #[error("it does not let this key in: {0}")]

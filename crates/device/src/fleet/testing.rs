@@ -13,13 +13,13 @@ use roadweave_fleet::{
 };
 use roadweave_identity::tls::{self, HandshakeRefusal, Side};
 use roadweave_identity::{Identity, PeerPolicy, PublicKey, Refusal};
+use roadweave_linux::Clock;
+use roadweave_linux::netns::{WAIT_MAX, wait_or_show};
 use rustls::pki_types::UnixTime;
 use rustls::time_provider::TimeProvider;
 use rustls::{ServerConnection, StreamOwned};
 
 use super::stream::ALPN;
-use crate::Clock;
-use crate::netns::{WAIT_MAX, wait_or_show};
 
 pub(super) const ROOT: u8 = 1;
 pub(super) const CONTROLLER: u8 = 2;

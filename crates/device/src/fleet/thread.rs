@@ -11,9 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use roadweave_fleet::{AgentEvent, Egress, Kind, Outcome, Role, Version};
+use roadweave_linux::threads::lock;
+use roadweave_linux::{Uplink, Waker, processor_time};
 use roadweave_proto::{Instant, Rate, ServerName};
 use roadweave_tunnel::ProxyTenant;
-use rustix::time::ClockId;
 
 use super::controller_route::ControllerRoute;
 use super::figures::Figures;
@@ -23,8 +24,6 @@ use super::members::Members;
 use super::membership::role_name;
 use super::worker::Worker;
 use crate::status::{DocumentStatus, FleetStatus};
-use crate::threads::lock;
-use crate::{Uplink, Waker, clock};
 
 const REFUSED_TOLD: usize = 8;
 
@@ -108,7 +107,7 @@ impl<C> Thread<C> {
             agent.on_sessions(count);
             let named = |(tenant, it): (String, Duration)| Some((tenant.parse().ok()?, it));
             agent.on_anchors(anchors.into_iter().filter_map(named));
-            let used = clock::read(ClockId::ProcessCPUTime);
+            let used = processor_time();
             for samples in self.figures.samples(now, (count, &sessions), used) {
                 agent.send_samples(samples);
             }

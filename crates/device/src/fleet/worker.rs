@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use roadweave_fleet::{Agent, AgentEvent, Down, FrameError, Role, Up};
 use roadweave_identity::{Identity, PublicKey};
+use roadweave_linux::{Clock, DeviceError, random_bytes};
 use roadweave_proto::{Instant, ServerName};
 
 use super::controller_route::ControllerRoute;
 use super::line::{Controllers, Line, LineEvent, LineOptions};
 use super::store::Store;
 use crate::driver::RepeatLimiter;
-use crate::{Clock, DeviceError, random_bytes};
 
 /// 9 MB a month.
 const KEEP_ALIVE_BOX: Duration = Duration::from_secs(50);

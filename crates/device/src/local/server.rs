@@ -10,17 +10,15 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use roadweave_linux::threads::spawn;
+use roadweave_linux::{Callers, DeviceError, Instance, Waker, own_directory};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use super::subscribers::{SEND_BUFFER, Subscribers};
 use super::{LINE_MAX, Subscribe};
-use crate::callers::Callers;
-use crate::process::own_directory;
 use crate::status::Status;
-use crate::threads::spawn;
-use crate::{DeviceError, Instance, Waker};
 
 /// Accepts requests for the event loop. Dropping it closes and removes the socket.
 #[derive(Debug)]

@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::Waker;
-use crate::threads::lock;
+use roadweave_linux::Waker;
+
+use roadweave_linux::threads::lock;
 
 /// The subscribers of one topic; clones share them.
 #[derive(Clone, Debug)]

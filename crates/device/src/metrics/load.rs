@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use rustix::time::ClockId;
-
-use crate::clock;
+use roadweave_linux::processor_time;
 
 /// The shortest time over which the share is measured.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -29,7 +27,7 @@ impl Load {
     /// The present use. The share covers the time since an earlier call, [`PERIOD`] ago or more;
     /// frequent calls do not shorten it.
     pub(super) fn tell(&mut self) -> Used {
-        self.update(Instant::now(), clock::read(ClockId::ProcessCPUTime))
+        self.update(Instant::now(), processor_time())
     }
 
     fn update(&mut self, now: Instant, processor: Duration) -> Used {

@@ -32,6 +32,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use roadweave_config::ClientStreams;
+use roadweave_linux::{DeviceError, Event, Interest, Poller, Token};
 use roadweave_proto::wire::{ResetCode, StreamId};
 use roadweave_proto::{Instant, Marks};
 use roadweave_stream::{Event as StreamEvent, Streams};
@@ -47,8 +48,6 @@ use super::hearing::{Heard, Hearing};
 use super::splice::{self, Splice, break_off, stream_of};
 use super::table::{Number, Table};
 use super::{Ends, SCRATCH, TURN};
-use crate::DeviceError;
-use crate::poll::{Event, Interest, Poller, Token};
 
 /// Configuration of an entrance.
 #[derive(Clone, Debug)]

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use roadweave_config::AllowedDestination;
+use roadweave_linux::{DeviceError, Event, Poller, Token, Waker};
 use roadweave_proto::wire::{Destination, ResetCode, StreamId};
 use roadweave_proto::{Instant, ServerHost, TokenBucket};
 use roadweave_stream::Event as StreamEvent;
@@ -35,9 +36,7 @@ use super::hearing::{Heard, Hearing};
 use super::splice::{self, Over, Splice, Turn, break_off, stream_of};
 use super::table::{Number, Table};
 use super::{Ends, SCRATCH, TURN};
-use crate::poll::{Event, Poller, Token};
 use crate::status::StreamsStatus;
-use crate::{DeviceError, Waker};
 
 /// Configuration of an exit.
 #[derive(Clone, Debug)]

@@ -15,13 +15,13 @@ use std::io::{self, IoSlice, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
+use roadweave_linux::Event;
 use roadweave_proto::Instant;
 use roadweave_proto::wire::{ResetCode, StreamId};
 use roadweave_stream::{Event as StreamEvent, StreamError, Streams};
 use socket2::{SockRef, TcpKeepalive};
 
 use super::hearing::{Heard, Hearing};
-use crate::poll::Event;
 
 #[derive(Debug)]
 pub(super) struct Splice {

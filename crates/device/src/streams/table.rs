@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use roadweave_linux::Token;
 use roadweave_proto::{Deadlines, Instant};
 
 use super::TOKENS;
-use crate::Token;
 
 /// Numbers are not reused, so a late event does not reach another connection.
 pub(super) type Number = u64;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant as Wall};
 
 use bytes::Bytes;
 use roadweave_config::TcpWay;
+use roadweave_linux::{Interest, Poller, Token};
 use roadweave_proto::wire::{ResetCode, StreamId};
 use roadweave_proto::{Instant, Marks, ServerHost};
 use roadweave_stream::{Config, Event as StreamEvent, Side, Streams};
@@ -16,7 +17,6 @@ use roadweave_stream::{Config, Event as StreamEvent, Side, Streams};
 use super::hearing::{Heard, Hearing};
 use super::splice::{self, Over, Splice, Turn};
 use super::*;
-use crate::{Interest, Poller, Token};
 
 mod http;
 
@@ -457,7 +457,7 @@ fn who_says_nothing_that_is_served_is_told_so_and_closed() {
 }
 
 fn loopback_index() -> u32 {
-    crate::Netlink::open().and_then(|mut it| it.link("lo")).expect("a loopback").index
+    roadweave_linux::Netlink::open().and_then(|mut it| it.link("lo")).expect("a loopback").index
 }
 
 #[test]

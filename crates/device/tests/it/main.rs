@@ -3,10 +3,4 @@
 #![allow(clippy::disallowed_methods, reason = "programs, sockets and real time")]
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
-mod apart;
-mod common;
-mod filters;
 mod local;
-mod network;
-mod tun;
-mod udp;

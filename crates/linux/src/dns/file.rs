@@ -151,7 +151,8 @@ pub(super) fn text(servers: &[IpAddr], remark: &str) -> String {
     remark.to_owned() + &lines.collect::<String>()
 }
 
-pub(crate) fn nameservers(path: &Path) -> Vec<IpAddr> {
+/// The name servers of a file like `/etc/resolv.conf`.
+pub fn nameservers(path: &Path) -> Vec<IpAddr> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let address = |line: &str| {
         let mut words = line.split_whitespace();

@@ -17,15 +17,15 @@ use crate::{Apart, DeviceError};
 
 /// The thread, which ends with this.
 #[derive(Debug)]
-pub(crate) struct FlowRemover(Sender<Departed>);
+pub struct FlowRemover(Sender<Departed>);
 
 /// Whether an address belongs to a client that left.
-pub(crate) type Departed = Box<dyn Fn(IpAddr) -> bool + Send>;
+pub type Departed = Box<dyn Fn(IpAddr) -> bool + Send>;
 
 impl FlowRemover {
     /// Starts in the network namespace of the calling thread, for connections in the zone of
     /// `apart`, or in the default zone.
-    pub(crate) fn start(apart: Option<Apart>) -> Result<Self, DeviceError> {
+    pub fn start(apart: Option<Apart>) -> Result<Self, DeviceError> {
         let (sender, requests) = channel();
         let zone = apart.map_or(0, Apart::zone);
         spawn("flows", move || run(&requests, zone))?;
@@ -33,7 +33,7 @@ impl FlowRemover {
     }
 
     /// Removes the connections that began at, or are answered from, an address of `departed`.
-    pub(crate) fn remove(&self, departed: Departed) {
+    pub fn remove(&self, departed: Departed) {
         let _ = self.0.send(departed);
     }
 }

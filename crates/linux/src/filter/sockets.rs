@@ -74,7 +74,8 @@ fn rules_for(near: &[IpNet], has_neighbours: bool, marks: Marks) -> Vec<String> 
     rules
 }
 
-pub(crate) fn check_sockets(table: &str) -> Result<(), DeviceError> {
+/// Checks that `nft` and the kernel can match sockets; nothing is installed.
+pub fn check_sockets(table: &str) -> Result<(), DeviceError> {
     let rules = ["192.0.2.0/24", "2001:db8::/64"].map(|net| net.parse().expect("a network"));
     let rules = rules_for(&rules, false, Marks::default());
     let text = format!(

@@ -43,41 +43,49 @@ use crate::{DeviceError, Excluded, Instance, Interface};
 
 /// Whether connections to some destinations are split.
 #[derive(Clone, Debug)]
-pub(crate) struct SplitRule {
+pub struct SplitRule {
     /// Their networks; empty: all.
-    pub(crate) to: Vec<IpNet>,
+    pub to: Vec<IpNet>,
     /// Their ports; empty: all.
-    pub(crate) ports: Vec<RangeInclusive<u16>>,
-    pub(crate) split: bool,
+    pub ports: Vec<RangeInclusive<u16>>,
+    /// Whether they are split.
+    pub split: bool,
 }
 
+/// What is handed over to which listeners.
 #[derive(Debug)]
-pub(crate) struct Options {
-    pub(crate) tun: String,
-    pub(crate) rules: Vec<SplitRule>,
+pub struct Options {
+    /// The TUN's name.
+    pub tun: String,
+    /// The first that matches decides.
+    pub rules: Vec<SplitRule>,
     /// Whether connections are split that match no rule.
-    pub(crate) split_others: bool,
+    pub split_others: bool,
     /// Listeners to hand connections over to, at most one of each family.
-    pub(crate) listeners: Vec<(IpAddr, u16)>,
-    pub(crate) inside: Vec<Interface>,
-    pub(crate) excluded: Excluded,
-    pub(crate) marks: Marks,
+    pub listeners: Vec<(IpAddr, u16)>,
+    /// The interfaces that connections come from.
+    pub inside: Vec<Interface>,
+    /// What leaves outside the tunnel, and is not split.
+    pub excluded: Excluded,
+    /// The marks of connections that are handed over.
+    pub marks: Marks,
 }
 
 /// How many SYNs since the installation of `table` were handed over and did not arrive.
-pub(crate) fn astray(table: &mut KeptTable) -> io::Result<u64> {
+pub fn astray(table: &mut KeptTable) -> io::Result<u64> {
     let counts = table.counters()?;
     let count = |name| counts.get(name).copied().unwrap_or_default();
     Ok(count(BEGUN).saturating_sub(count(COME_IN)))
 }
 
-pub(crate) fn remove_left(instance: &Instance) -> Result<(), DeviceError> {
+/// Removes the table of an instance that is not running.
+pub fn remove_left(instance: &Instance) -> Result<(), DeviceError> {
     remove_tables(&[instance.split_table()])
 }
 
 /// The text of the table, which the kernel keeps until `cleanup` removes it, and its number of
 /// rules. Replacing the table loses the recorded destinations.
-pub(crate) fn text(table: &str, options: &Options) -> (String, usize) {
+pub fn text(table: &str, options: &Options) -> (String, usize) {
     let mut text = chain::begin(table);
     for (set, minutes) in [("answered", ANSWERED_MINUTES), ("failed", FAILED_MINUTES)] {
         for (family, kind) in [(4, "ipv4_addr"), (6, "ipv6_addr")] {

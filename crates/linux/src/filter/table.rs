@@ -95,7 +95,7 @@ impl Table {
 /// A table that a thread installs, so that no event loop waits for `nft`. Dropping it waits for the
 /// thread.
 #[derive(Debug)]
-pub(crate) struct KeptTable {
+pub struct KeptTable {
     name: String,
     waker: Option<Waker>,
     table: Option<Table>,
@@ -123,7 +123,7 @@ pub enum Turn {
 
 impl KeptTable {
     /// Installs nothing before the first [`KeptTable::turn`] after [`KeptTable::set_stale`].
-    pub(crate) fn new(name: String, waker: Option<Waker>) -> Self {
+    pub fn new(name: String, waker: Option<Waker>) -> Self {
         let next_look = Instant::ZERO;
         let (table, work, is_stale, is_changed) = (None, None, false, false);
         Self { name, waker, table, work, is_stale, is_changed, next_look }
@@ -133,16 +133,19 @@ impl KeptTable {
         self.waker = Some(waker);
     }
 
-    pub(crate) fn set_stale(&mut self) {
+    /// Replaces the table at the next turn.
+    pub fn set_stale(&mut self) {
         self.is_stale = true;
         self.next_look = Instant::ZERO;
     }
 
-    pub(crate) fn is_in_place(&self) -> bool {
+    /// Whether the present text is installed.
+    pub fn is_in_place(&self) -> bool {
         self.table.is_some() && self.work.is_none() && !self.is_stale
     }
 
-    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+    /// When the next turn is due.
+    pub fn poll_timeout(&self) -> Option<Instant> {
         // The end of the thread wakes the loop.
         self.work.is_none().then_some(self.next_look)
     }
@@ -150,7 +153,7 @@ impl KeptTable {
     /// Collects the thread's result, or checks the table from time to time and begins to replace
     /// it. `text` returns the table's text, given the packets of its counters, and its number of
     /// rules.
-    pub(crate) fn turn(
+    pub fn turn(
         &mut self,
         now: Instant,
         text: impl FnOnce(&BTreeMap<String, u64>) -> (String, usize),

@@ -9,15 +9,16 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
+/// A NAT64 prefix (RFC 6052).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Nat64Prefix {
+pub struct Nat64Prefix {
     bits: u128,
     length: u8,
 }
 
 impl Nat64Prefix {
     /// `None` for a length, or set bits 64 to 71, that RFC 6052 section 2.2 excludes.
-    pub(crate) fn new(address: Ipv6Addr, length: u8) -> Option<Self> {
+    pub fn new(address: Ipv6Addr, length: u8) -> Option<Self> {
         if !LENGTHS.contains(&length) {
             return None;
         }

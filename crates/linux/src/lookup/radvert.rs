@@ -16,35 +16,42 @@ use super::nat64::{self, Nat64Prefix};
 use crate::DeviceError;
 use crate::netlink::{open_socket, take_message};
 
+/// An option of a router advertisement.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RouterNews {
-    pub(crate) index: u32,
-    pub(crate) advertised: Advertised,
+pub struct RouterNews {
+    /// The index of the interface.
+    pub index: u32,
+    /// The option.
+    pub advertised: Advertised,
     /// Its lifetime; zero withdraws it.
-    pub(crate) lasts: Duration,
+    pub lasts: Duration,
 }
 
+/// An option that the kernel leaves to programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Advertised {
+pub enum Advertised {
     /// Name servers, at most [`SERVERS_MAX`](super::servers::SERVERS_MAX).
     NameServers(Vec<IpAddr>),
+    /// A NAT64 prefix.
     Nat64(Nat64Prefix),
 }
 
+/// Receives router advertisements.
 #[derive(Debug)]
-pub(crate) struct RouterNotices {
+pub struct RouterNotices {
     socket: OwnedFd,
 }
 
 impl RouterNotices {
-    pub(crate) fn open() -> Result<Self, DeviceError> {
+    /// Opens it in the network namespace of the calling thread.
+    pub fn open() -> Result<Self, DeviceError> {
         let socket = open_socket(GROUP_ND_USEROPT)
             .map_err(|error| DeviceError::system("hear router advertisements", error))?;
         Ok(Self { socket })
     }
 
     /// The options since the last call, at most [`NEWS_MAX`]; more may be ready.
-    pub(crate) fn poll(&mut self) -> Vec<RouterNews> {
+    pub fn poll(&mut self) -> Vec<RouterNews> {
         let mut news = Vec::new();
         let mut buffer = [0; 8192];
         while news.len() < NEWS_MAX {

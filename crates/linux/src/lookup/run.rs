@@ -22,7 +22,7 @@ use crate::udp::bind_to_interface;
 use crate::{Clock, random_bytes};
 
 /// Blocks for up to 15 s, and stops soon after `interest` is dropped.
-pub(crate) fn run(request: Request, interest: &Weak<()>) -> Found {
+pub fn run(request: Request, interest: &Weak<()>) -> Found {
     let root = Path::new("/");
     let clock = Clock::start();
     let network = request.network.clone();

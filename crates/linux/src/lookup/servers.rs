@@ -17,13 +17,17 @@ use crate::socket::with_scope;
 
 mod parse;
 
+/// The network by which names are looked up.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Network {
+pub struct Network {
     /// The interface's name; empty for the machine's own routes.
-    pub(crate) interface: String,
-    pub(crate) index: u32,
-    pub(crate) gateways: Vec<IpAddr>,
-    pub(crate) advertised: Vec<IpAddr>,
+    pub interface: String,
+    /// The interface's index.
+    pub index: u32,
+    /// Its gateways.
+    pub gateways: Vec<IpAddr>,
+    /// The name servers that its routers advertise.
+    pub advertised: Vec<IpAddr>,
 }
 
 impl Network {

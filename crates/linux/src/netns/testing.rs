@@ -15,7 +15,7 @@ pub const WAIT_MAX: Duration = Duration::from_secs(20);
 /// Runs `test` inside a fresh sandbox; call it on the thread of a `#[test]` function.
 ///
 /// ```no_run
-/// # use roadweave_device::netns::run_sandboxed;
+/// # use roadweave_linux::netns::run_sandboxed;
 /// // #[test]
 /// fn two_namespaces_see_each_other() {
 ///     run_sandboxed(|| { /* NetNs::create ... */ });

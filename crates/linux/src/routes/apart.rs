@@ -75,7 +75,7 @@ impl Routes {
 
     /// The `prefixes` that cannot be led into the TUN because they are known outside and a
     /// neighbour has them too, each with the reason.
-    pub(crate) fn find_clashes(
+    pub fn find_clashes(
         &mut self,
         prefixes: &[IpNet],
     ) -> Result<Vec<(IpNet, String)>, DeviceError> {

@@ -125,7 +125,7 @@ impl ClientRoutes {
     /// Receives packets that come in by these interfaces and are marked as parts of connections
     /// that end at this box. Fails with [`DeviceError::Unavailable`] when another program uses the
     /// mark; then none are received.
-    pub(crate) fn take_split(&mut self, interfaces: BTreeSet<String>) -> Result<(), DeviceError> {
+    pub fn take_split(&mut self, interfaces: BTreeSet<String>) -> Result<(), DeviceError> {
         check_mark(&self.netlink.rules()?, self.instance.marks().kind(Kind::Taken))?;
         if self.split == interfaces {
             return Ok(());
@@ -169,7 +169,7 @@ impl ClientRoutes {
     }
 
     /// Sets the uplinks' reverse path filters to loose again; returns those that were strict.
-    pub(crate) fn mend_reverse_path_filters(&mut self) -> Result<Vec<Change>, DeviceError> {
+    pub fn mend_reverse_path_filters(&mut self) -> Result<Vec<Change>, DeviceError> {
         let mut changes = Vec::new();
         for uplink in self.uplinks.values() {
             if loosen_reverse_path_filter(&self.instance, &uplink.name)?.is_some() {
@@ -274,7 +274,8 @@ impl ClientRoutes {
         self.uplinks().find(|uplink| uplink.index == index).map(|uplink| uplink.name.as_str())
     }
 
-    pub(crate) fn grant(&self) -> Option<&Grant> {
+    /// What the session grants, if there is one.
+    pub fn grant(&self) -> Option<&Grant> {
         self.grant.as_ref()
     }
 
@@ -284,7 +285,7 @@ impl ClientRoutes {
     }
 
     /// Whether all traffic without another route is refused until a session is granted.
-    pub(crate) fn refuses_all(&self) -> bool {
+    pub fn refuses_all(&self) -> bool {
         let RouteSettings { into_tunnel, closed_before_join, .. } = &self.settings;
         *closed_before_join
             && into_tunnel.iter().any(|it| it.addr().is_ipv4() && it.prefix_len() == 0)

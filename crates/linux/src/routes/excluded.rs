@@ -40,7 +40,8 @@ pub struct Excluded {
 }
 
 impl Excluded {
-    pub(crate) fn within(&self, other: &Self) -> Self {
+    /// What both exclude.
+    pub fn within(&self, other: &Self) -> Self {
         let mut both = self.clone();
         both.destinations.retain(|it| other.destinations.contains(it));
         both.marks.retain(|it| other.marks.contains(it));

@@ -49,7 +49,8 @@ impl RouteKeeper {
         lock(&self.routes)
     }
 
-    pub(crate) fn share(&self) -> Arc<Mutex<Routes>> {
+    /// The routes, to change them.
+    pub fn share(&self) -> Arc<Mutex<Routes>> {
         self.routes.clone()
     }
 }

@@ -56,8 +56,9 @@ impl Change {
     }
 }
 
+/// When to look for damage, and how it is logged.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Repairs {
+pub struct Repairs {
     due: Option<Instant>,
     /// The beginning of the period in which repairs are counted.
     window: Option<Instant>,
@@ -67,22 +68,26 @@ pub(crate) struct Repairs {
 }
 
 impl Repairs {
-    pub(crate) fn on_notice(&mut self, now: Instant) {
+    /// Something changed; a look is due soon.
+    pub fn on_notice(&mut self, now: Instant) {
         let is_fight = self.repairs >= FIGHT_BEGINS
             && self.window.is_some_and(|begin| now.since(begin) < SILENCE * 2);
         let wait = if is_fight { FIGHT } else { SOON };
         self.due.get_or_insert(now + wait);
     }
 
-    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+    /// When the next look is due.
+    pub fn poll_timeout(&self) -> Option<Instant> {
         self.due
     }
 
-    pub(crate) fn take_due(&mut self, now: Instant) -> bool {
+    /// Whether a look is due at `now`.
+    pub fn take_due(&mut self, now: Instant) -> bool {
         self.due.take_if(|due| *due <= now).is_some()
     }
 
-    pub(crate) fn on_repair(&mut self, now: Instant, changes: &[Change]) {
+    /// Logs what was repaired.
+    pub fn on_repair(&mut self, now: Instant, changes: &[Change]) {
         for line in self.lines(now, changes) {
             tracing::warn!("{line}");
         }

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use roadweave_device::{
+use roadweave_linux::{
     AnchorTun, Apart, Destination, FilterOptions, Filters, Forwarding, Instance, RouteKeeper,
     Routes, Tun, TunOptions, cleanup, wait_readable,
 };

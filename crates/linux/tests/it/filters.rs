@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use roadweave_device::{
+use roadweave_linux::{
     Destination, FilterKeeper, FilterOptions, Filters, Forwarding, Instance, Interface, Monitor,
     cleanup,
 };

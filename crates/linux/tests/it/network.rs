@@ -9,7 +9,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
-use roadweave_device::{
+use roadweave_linux::{
     Change, ClientRoutes, DeviceError, Excluded, FilterKeeper, FilterOptions, Filters, Forwarding,
     Gateway, Grant, Instance, LocalNetworks, Monitor, Netlink, Outgoing, ROUTE_PROTOCOL,
     RouteSettings, Routes, SendOutcome, Tun, TunOptions, UdpOptions, Uplink, UplinkEvent,
@@ -733,7 +733,7 @@ fn helper_sleeps_in_a_sandbox() {
     if std::env::var_os(HELPER).is_none() {
         return;
     }
-    use roadweave_device::netns::Sandbox;
+    use roadweave_linux::netns::Sandbox;
     if Sandbox::enter().unwrap() == Sandbox::Inside {
         let namespace = NetNs::create("inner").unwrap();
         let mut grandchild = namespace.command("sleep").arg("600").spawn().unwrap();

@@ -3,8 +3,8 @@
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use roadweave_device::netns::{NetNs, cable, run_sandboxed};
-use roadweave_device::{DeviceError, Outgoing, SendFailure, SendOutcome, UdpOptions, UplinkSocket};
+use roadweave_linux::netns::{NetNs, cable, run_sandboxed};
+use roadweave_linux::{DeviceError, Outgoing, SendFailure, SendOutcome, UdpOptions, UplinkSocket};
 
 /// An uplink socket on one end of a cable, and a plain socket on the other.
 struct World {

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use roadweave_device::{Outgoing, SendFailure, SendOutcome, UplinkSocket};
+use roadweave_linux::{Outgoing, SendFailure, SendOutcome, UplinkSocket};
 
 #[derive(Debug, Default)]
 pub struct Outbox {

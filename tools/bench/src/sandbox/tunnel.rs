@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use anyhow::bail;
 use roadweave_config::write_secrets;
-use roadweave_device::Instance;
-use roadweave_device::netns::NetNs;
-use roadweave_device::random_bytes;
 use roadweave_identity::Identity;
+use roadweave_linux::netns::NetNs;
+use roadweave_linux::{Instance, random_bytes};
 use roadweave_tunnel::Strategy;
 use serde_json::Value;
 

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use roadweave_fleet::VerifiedServer;
 use roadweave_identity::PublicKey;
+use roadweave_linux::Uplink;
 use roadweave_proto::{DropReason, Instant};
 use roadweave_tunnel::{Candidate, Client, SessionStatus};
 
 use super::{CandidateOptions, ClientRole, candidates};
-use crate::Uplink;
 use crate::driver::event_loop::Driver;
 use crate::fleet::News;
 

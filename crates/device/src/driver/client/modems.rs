@@ -1,6 +1,7 @@
 //! Modem facts from the local socket, and the rank of an uplink's technology.
 
 use roadweave_config::UplinkTraits;
+use roadweave_linux::hardware;
 use roadweave_proto::Instant;
 use roadweave_tunnel::Client;
 use serde_json::{Value, json};
@@ -9,7 +10,6 @@ use super::ClientRole;
 use crate::driver::settings;
 use crate::driver::technology::rank;
 use crate::local::{RpcError, TellModem};
-use crate::technology::hardware;
 
 impl ClientRole {
     /// Stores facts about a modem if its interface is an uplink.

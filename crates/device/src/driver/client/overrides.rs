@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use roadweave_linux::Uplink;
 use roadweave_proto::{Instant, PathStatus};
 use roadweave_tunnel::{Client, UplinkPolicy};
 use serde_json::{Value, json};
 
 use super::ClientRole;
-use crate::Uplink;
 use crate::driver::event_loop::Driver;
 use crate::driver::settings;
 use crate::local::{RpcError, SetAnswer, SetUplink};

@@ -14,14 +14,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use ipnet::IpNet;
+use roadweave_linux::lookup::Request;
+use roadweave_linux::portal::{self, Finding};
+use roadweave_linux::{Uplink, Waker};
 use roadweave_proto::{Instant, ProbeUrl, UplinkId};
 use roadweave_tunnel::{Client, Portal};
 
 use super::ClientRole;
 use crate::driver::event_loop::Driver;
-use crate::lookup::Request;
-use crate::portal::{self, Finding};
-use crate::{Uplink, Waker};
 
 /// How long a new uplink may take to reach the server before it is probed.
 const GRACE: Duration = Duration::from_secs(1);
@@ -194,8 +194,9 @@ impl ClientRole {
 
 #[cfg(test)]
 mod tests {
+    use roadweave_linux::Gateway;
+
     use super::*;
-    use crate::Gateway;
 
     fn at(millis: u64) -> Instant {
         Instant::from_millis(millis)

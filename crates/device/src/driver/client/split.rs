@@ -12,13 +12,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use roadweave_config::{ClientStreams, TcpWay};
+use roadweave_linux::split::{self, Options};
+use roadweave_linux::{DeviceError, Excluded, Instance, Interface, KeptTable, Turn, Waker};
 use roadweave_proto::{Instant, Kind, Marks};
 
 use crate::driver::from_config::split_rule;
 use crate::driver::steering::Steering;
-use crate::filter::split::{self, Options};
-use crate::filter::{KeptTable, Turn};
-use crate::{DeviceError, Excluded, Instance, Interface, Waker};
 
 pub(super) struct Split {
     name: String,

@@ -1,6 +1,7 @@
 //! Joins the streams of a box's LAN with the tunnel.
 
 use roadweave_config::ClientStreams;
+use roadweave_linux::{DeviceError, Event, Excluded, Instance, Interface};
 use roadweave_proto::Instant;
 use roadweave_stream::{Config, Side, Streams};
 use roadweave_tunnel::{Client, StreamsConfig, StreamsOwner};
@@ -8,10 +9,8 @@ use roadweave_tunnel::{Client, StreamsConfig, StreamsOwner};
 use super::split::Split;
 use crate::driver::event_loop::{Driver, STREAMS};
 use crate::driver::steering::Steering;
-use crate::poll::Event;
 use crate::status::{SplitStatus, StreamsStatus};
 use crate::streams::{Entrance, EntranceSettings, EventStreams, LOOPBACK, PlayerTold};
-use crate::{DeviceError, Excluded, Instance, Interface};
 
 pub(super) struct LanStreams {
     entrance: Entrance,

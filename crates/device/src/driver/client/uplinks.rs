@@ -4,15 +4,15 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use roadweave_config::UplinkTraits;
+use roadweave_linux::{
+    DeviceError, Gateway, Owner, Protected, UdpOptions, Uplink, UplinkEvent, UplinkSocket, hardware,
+};
 use roadweave_proto::{Instant, PathStatus, UplinkId, peer_text};
 use roadweave_tunnel::{Client, UplinkPolicy};
 
 use super::{ClientRole, UPLINK_RETRY};
-use crate::conflicts::{Owner, Protected};
 use crate::driver::event_loop::Driver;
 use crate::driver::technology::technology_of;
-use crate::technology::hardware;
-use crate::{DeviceError, Gateway, UdpOptions, Uplink, UplinkEvent, UplinkSocket};
 
 impl ClientRole {
     pub(super) fn look_at_uplinks(&mut self, driver: &mut Driver<Client>, now: Instant) {

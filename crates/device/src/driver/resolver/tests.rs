@@ -33,7 +33,7 @@ fn nat64(prefix: &str, seconds: u64) -> RouterNews {
 }
 
 fn poll(resolver: &mut Resolver, now: Instant) -> Vec<UplinkId> {
-    assert!(crate::wait_readable(&resolver.waker, Duration::from_secs(20)).unwrap());
+    assert!(roadweave_linux::wait_readable(&resolver.waker, Duration::from_secs(20)).unwrap());
     resolver.waker.clear();
     resolver.poll(now)
 }

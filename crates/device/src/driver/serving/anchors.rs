@@ -16,11 +16,11 @@
 use std::net::SocketAddr;
 
 use roadweave_identity::PublicKey;
+use roadweave_linux::Waker;
 use roadweave_proto::{Instant, ServerHost, ServerName};
 use roadweave_tunnel::{ProxyTenant, Server};
 
 use super::node::Serves;
-use crate::Waker;
 use crate::driver::resolver::{Resolver, SYSTEM};
 
 const NAMES_MAX: usize = 8;

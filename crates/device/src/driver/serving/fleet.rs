@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use roadweave_identity::PublicKey;
+use roadweave_linux::{DeviceError, Waker};
 use roadweave_proto::Instant;
 use roadweave_tunnel::{DrainReason, PeerTable};
 
@@ -13,7 +14,6 @@ use super::anchors::TenantRoutes;
 use super::node::Serves;
 use crate::fleet::{Fleet, FleetOptions, Members, News, ServerFigures};
 use crate::status::FleetStatus;
-use crate::{DeviceError, Waker};
 
 /// How long a start waits for revocations that were missed.
 const MISSED_MAX: Duration = Duration::from_secs(2);

@@ -5,6 +5,11 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use roadweave_config::{AnchorFile, ServerFile, TunFields};
 use roadweave_identity::PublicKey;
+use roadweave_linux::privileges::{self, Needs};
+use roadweave_linux::{
+    AnchorTun, Apart, DeviceError, FilterKeeper, FilterOptions, FlowRemover, Forwarding, Instance,
+    RouteKeeper, Routes, Share, Tun, check_sockets,
+};
 use roadweave_proto::Marks;
 use roadweave_tunnel::Peers;
 
@@ -13,13 +18,7 @@ use super::ServingOptions;
 use super::departed::Departed;
 use super::machine::{Leads, Machine};
 use super::reload::Destinations;
-use crate::filter::{FlowRemover, check_sockets};
-use crate::privileges::{self, Needs};
 use crate::streams::{Sources, check_rights};
-use crate::{
-    AnchorTun, Apart, DeviceError, FilterKeeper, FilterOptions, Forwarding, Instance, RouteKeeper,
-    Routes, Share, Tun,
-};
 
 /// How a server or an anchor sets up its machine.
 #[derive(Clone, Debug)]

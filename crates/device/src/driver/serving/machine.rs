@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use ipnet::IpNet;
+use roadweave_linux::threads::lock;
+use roadweave_linux::{DeviceError, RouteKeeper, Routes};
 use roadweave_tunnel::Peers;
 
 use super::super::lead_into;
-use crate::threads::lock;
-use crate::{DeviceError, RouteKeeper, Routes};
 
 /// Routes to networks behind clients.
 pub(in crate::driver) struct Machine {

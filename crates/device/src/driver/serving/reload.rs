@@ -16,6 +16,7 @@ use std::thread::JoinHandle;
 use ipnet::IpNet;
 use roadweave_config::{AllowedDestination, AnchorFile, ProxyFile, ServerFile, peers};
 use roadweave_identity::PublicKey;
+use roadweave_linux::{DeviceError, Forward, Waker};
 use roadweave_tunnel::{Forwarded, Peer, Peers, PeersChange, ProxyTenant};
 
 use super::anchors::{AnchorPlace, TenantRoutes};
@@ -23,7 +24,6 @@ use super::machine::{Leads, Machine};
 use crate::driver::from_config::forward;
 use crate::driver::reread::{Reload, Reread};
 use crate::fleet::{LeftOut, Members, Space, beside};
-use crate::{DeviceError, Forward, Waker};
 
 /// The part of the configuration that may change while a server, a proxy or an anchor runs.
 #[derive(Clone, Debug, Default)]

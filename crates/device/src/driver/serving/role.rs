@@ -1,5 +1,9 @@
 //! The role of a server, a proxy, an anchor, and of the loop that controls a server's shards.
 
+use roadweave_linux::pauses::Pause;
+use roadweave_linux::{
+    Clock, Event, Instance, InstanceLock, Signals, Tun, UplinkSocket, Waker, cleanup,
+};
 use roadweave_proto::{Instant, UplinkId, earliest};
 use roadweave_quic::ShardMap;
 use roadweave_tunnel::{LEG_SOCKET, Peers, StreamsConfig};
@@ -17,10 +21,8 @@ use crate::driver::shards::group;
 use crate::driver::{DriverError, requests};
 use crate::local::{LocalRequest, RpcError};
 use crate::metrics::MetricsListener;
-use crate::pauses::Pause;
 use crate::status::{RoleStatus, Status};
 use crate::streams::{Exit, ExitRules, ExitSettings};
-use crate::{Clock, Event, Instance, InstanceLock, Signals, Tun, UplinkSocket, Waker, cleanup};
 
 /// What differs between the roles that accept peers.
 pub(in crate::driver) trait Egress {

@@ -13,11 +13,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use roadweave_identity::PublicKey;
+use roadweave_linux::threads::lock;
+use roadweave_linux::{DeviceError, Waker};
 use roadweave_proto::{DropCounters, DropReason};
 use roadweave_tunnel::{Stray, StrayQueue};
-
-use crate::threads::lock;
-use crate::{DeviceError, Waker};
 
 #[derive(Debug)]
 pub(super) struct Exchange {

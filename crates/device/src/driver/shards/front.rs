@@ -9,6 +9,8 @@ use std::time::{Duration, Instant as Moment};
 
 use bytes::Bytes;
 use roadweave_identity::PublicKey;
+use roadweave_linux::DeviceError;
+use roadweave_linux::threads::lock;
 use roadweave_proto::Instant;
 use roadweave_quic::Transmit;
 use roadweave_tunnel::{
@@ -18,7 +20,6 @@ use roadweave_tunnel::{
 
 use super::slot::{Common, Order, ShardSlot};
 use super::told::{Counters, Gathered, Told};
-use crate::DeviceError;
 use crate::driver::DriverError;
 use crate::driver::event_loop::Driver;
 use crate::driver::requests::Governed;
@@ -26,7 +27,6 @@ use crate::driver::serving::Tables;
 use crate::driver::serving::node::Serves;
 use crate::driver::serving::reload::Destinations;
 use crate::status::{ServerStatus, ShardStatus};
-use crate::threads::lock;
 
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 

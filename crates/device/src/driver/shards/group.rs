@@ -10,9 +10,8 @@
 //! runs. A load beyond the packet's end returns 0. The program starts at the payload of UDP.
 
 use libc::sock_filter;
+use roadweave_linux::{DeviceError, UdpOptions, UplinkSocket};
 use roadweave_quic::ShardMap;
-
-use crate::{DeviceError, UdpOptions, UplinkSocket};
 
 /// Opens the sockets of all shards of `map` at one address, each at its shard's index.
 pub(in crate::driver) fn open_group(
@@ -77,8 +76,9 @@ mod tests {
     use std::net::{SocketAddr, UdpSocket};
     use std::time::Duration;
 
+    use roadweave_linux::wait_readable;
+
     use super::*;
-    use crate::wait_readable;
 
     const COUNT: u16 = 5;
 

@@ -17,6 +17,8 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use roadweave_linux::random_bytes;
+use roadweave_linux::threads::lock;
 use roadweave_quic::{Epoch, Shard};
 use roadweave_tunnel::Server;
 
@@ -27,9 +29,7 @@ use super::worker::Worker;
 use crate::driver::DriverError;
 use crate::driver::edge::Edge;
 use crate::driver::event_loop::{Driver, STREAMS};
-use crate::random::random_bytes;
 use crate::streams::Exit;
-use crate::threads::lock;
 
 /// A shard that ran for so long before it failed restarts at once.
 const GOOD_LIFE: Duration = Duration::from_secs(10);

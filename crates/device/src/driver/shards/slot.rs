@@ -5,6 +5,8 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 
 use roadweave_identity::Identity;
+use roadweave_linux::threads::lock;
+use roadweave_linux::{Clock, Tun, UplinkSocket, Waker};
 use roadweave_proto::DropCounters;
 use roadweave_quic::ShardMap;
 use roadweave_tunnel::{DrainReason, Kept, PeerTable, Server, ServerConfig, ServerEvent};
@@ -16,8 +18,6 @@ use crate::driver::event_loop::Driver;
 use crate::driver::serving::reload::Destinations;
 use crate::status::StreamsStatus;
 use crate::streams::{ExitEnd, ExitSettings};
-use crate::threads::lock;
-use crate::{Clock, Tun, UplinkSocket, Waker};
 
 /// Work for a shard between two turns.
 pub(super) type Order = Box<dyn FnOnce(&mut Driver<Server>) + Send>;

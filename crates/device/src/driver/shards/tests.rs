@@ -6,13 +6,13 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use roadweave_identity::Identity;
+use roadweave_linux::netns::{NetNs, WAIT_MAX, run_sandboxed, wait_until};
+use roadweave_linux::{Clock, TunOptions, UdpOptions, Waker};
 use roadweave_quic::TransportConfig;
 use roadweave_tunnel::{PeerTable, ServerConfig};
 
 use super::*;
-use crate::netns::{NetNs, WAIT_MAX, run_sandboxed, wait_until};
 use crate::status::StreamsStatus;
-use crate::{Clock, TunOptions, UdpOptions, Waker};
 
 struct World {
     front: Front,

@@ -6,6 +6,9 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
+use roadweave_linux::Event;
+use roadweave_linux::pauses::Pause;
+use roadweave_linux::threads::lock;
 use roadweave_proto::{Instant, UplinkId, earliest};
 use roadweave_tunnel::{Server, ServerEvent};
 
@@ -16,11 +19,8 @@ use crate::driver::event_loop::{Driver, Role};
 use crate::driver::repeat_limiter::RepeatLimiter;
 use crate::driver::serving::reload::Destinations;
 use crate::driver::serving::tell_failed;
-use crate::pauses::Pause;
-use crate::poll::Event;
 use crate::status::Status;
 use crate::streams::Exit;
-use crate::threads::lock;
 
 /// Interval of checking keys for expiry, and of recording counters.
 const SECOND: Duration = Duration::from_secs(1);

@@ -5,13 +5,13 @@ use std::net::{TcpListener, TcpStream};
 
 use roadweave_fleet::{FrameDecoder, Role, encode};
 use roadweave_identity::tls::{self, HandshakeRefusal, Pinned, Side};
+use roadweave_linux::{Gateway, Uplink};
 use rustls::{ServerConnection, StreamOwned};
 
 use super::*;
 use crate::fleet::stream::{ALPN, EARLY_MAX};
 use crate::fleet::testing::{Anybody, CONTROLLER, NoTime, identity, key};
 use crate::fleet::worker::keep_alive;
-use crate::{Gateway, Uplink};
 
 type Tls = StreamOwned<ServerConnection, TcpStream>;
 

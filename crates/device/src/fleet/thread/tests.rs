@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use roadweave_fleet::{Configuration, DeskEvent, Member, Version};
 use roadweave_identity::PublicKey;
+use roadweave_linux::netns::{WAIT_MAX, wait_or_show};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 
 use super::*;
 use crate::fleet::handle::{Fleet, FleetOptions};
 use crate::fleet::testing::{Controller, ROOT, chain, key, name, published};
 use crate::fleet::{JoinOptions, Membership, join};
-use crate::netns::{WAIT_MAX, wait_or_show};
 
 fn joined(controller: &Controller, directory: &Path, role: Role) -> PublicKey {
     let (token, state_directory) = (controller.token(), directory.to_owned());
@@ -129,7 +129,7 @@ fn confirmed(event: &DeskEvent) -> bool {
 
 /// The files that the store writes before it replaces its own.
 fn beside(folder: &Path) -> [PathBuf; 2] {
-    ["fleet.0", "fleet.1"].map(|name| crate::files::beside(&folder.join(name)))
+    ["fleet.0", "fleet.1"].map(|name| roadweave_linux::files::beside(&folder.join(name)))
 }
 
 /// Lets the disk hang: opening a pipe for writing waits for a reader.

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
 
-use crate::socket::set_option;
+use roadweave_linux::socket::set_option;
 
 pub(super) fn ask_for_interfaces(listener: &TcpListener) -> io::Result<()> {
     let (level, option) = match listener.local_addr()?.is_ipv4() {

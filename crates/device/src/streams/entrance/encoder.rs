@@ -13,13 +13,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use httparse::Header;
+use roadweave_linux::Callers;
 use socket2::SockRef;
 
 use super::EntranceEnd;
 use super::handshake::Asked;
 use super::http::{answer, answer_with, value_of};
 use super::report::{allowed_origin, cross_origin};
-use crate::callers::Callers;
 use crate::local::{SEND_BUFFER, Subscribe, Subscribers};
 
 pub(super) const TARGET: &str = "/v1/encoder";

@@ -11,11 +11,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
+use roadweave_linux::{Poller, Token};
 use roadweave_proto::Instant;
 use roadweave_proto::wire::ResetCode;
 
 use super::source::connect;
-use crate::poll::{Poller, Token};
 
 /// "Connection Attempt Delay", RFC 8305 section 5.
 const DELAY: Duration = Duration::from_millis(250);

@@ -4,9 +4,11 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 
+use roadweave_linux::threads::lock;
+
+use roadweave_linux::{DeviceError, Waker};
+
 use super::super::table::Number;
-use crate::threads::lock;
-use crate::{DeviceError, Waker};
 
 const THREADS: usize = 16;
 const WAITING_MAX: usize = 512;

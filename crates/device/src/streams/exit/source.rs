@@ -10,14 +10,13 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::ops::RangeInclusive;
 
+use roadweave_linux::socket::begin_connect;
+use roadweave_linux::{Interest, Poller, Token, random_bytes};
 use rustix::io::Errno;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::super::splice;
 use super::rules::is_local;
-use crate::poll::{Interest, Poller, Token};
-use crate::random_bytes;
-use crate::socket::begin_connect;
 
 /// The source addresses of clients' connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

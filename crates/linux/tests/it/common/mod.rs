@@ -1,10 +1,10 @@
 //! Shared by the tests of routes and filters.
 
 use ipnet::IpNet;
-pub use roadweave_device::netns::{
+pub use roadweave_linux::netns::{
     NetNs, WAIT_MAX, Watch, cable, run_sandboxed, wait_or_show, wait_until,
 };
-use roadweave_device::{Excluded, FilterOptions, Forwarding};
+use roadweave_linux::{Excluded, FilterOptions, Forwarding};
 use roadweave_proto::Marks;
 
 pub fn prefix(text: &str) -> IpNet {

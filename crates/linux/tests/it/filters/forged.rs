@@ -4,7 +4,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::thread::sleep;
 use std::time::Duration;
 
-use roadweave_device::{Answers, Instance, Turn, Uplink};
+use roadweave_linux::{Answers, Instance, Turn, Uplink};
 use roadweave_proto::{DropReason, Instant, UplinkId};
 
 use super::*;

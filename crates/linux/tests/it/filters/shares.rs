@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 
-use roadweave_device::{FilterKeeper, FilterOptions, Share};
+use roadweave_linux::{FilterKeeper, FilterOptions, Share};
 use roadweave_proto::DropReason;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 

@@ -31,7 +31,7 @@ use std::process::{Command, Output};
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
-pub use roadweave_device::netns::{
+pub use roadweave_linux::netns::{
     NetNs, WAIT_MAX, Watch, cable, run_sandboxed, wait_or_show, wait_until, wait_within,
 };
 use serde_json::Value;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
-use roadweave_device::netns::NetNs;
+use roadweave_linux::netns::NetNs;
 
 use super::nft;
 
