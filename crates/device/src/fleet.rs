@@ -23,10 +23,10 @@ mod testing;
 mod thread;
 mod worker;
 
-pub use handle::Merge;
 pub use join::{JoinError, JoinOptions, Joined, join};
 pub use membership::{Membership, MembershipError, role_name};
 pub use store::StoreError;
+pub use thread::Merge;
 
 pub(crate) use handle::{Fleet, FleetOptions};
 pub(crate) use latest::{News, ServerFigures};

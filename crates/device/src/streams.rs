@@ -16,15 +16,17 @@
 mod entrance;
 mod exit;
 mod hearing;
+mod player;
 mod splice;
 mod table;
 
 use std::collections::BTreeMap;
 
 pub(crate) use entrance::LOOPBACK;
-pub use entrance::{Entrance, EntranceEnd, EntranceSettings, EventStreams, Listening, PlayerTold};
+pub use entrance::{Entrance, EntranceEnd, EntranceSettings, EventStreams, Listening};
 pub(crate) use exit::check_rights;
 pub use exit::{Exit, ExitEnd, ExitRules, ExitSettings, Sources};
+pub use player::PlayerTold;
 
 /// Bytes that all connections together move in a turn.
 const TURN: usize = 512 << 10;

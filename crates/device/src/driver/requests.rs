@@ -1,43 +1,14 @@
 //! Requests of the local socket to a server, a proxy or all shards of a server.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use roadweave_proto::Instant;
-use roadweave_tunnel::{DRAIN_MAX, DrainReason, EncoderTarget, Server, SetError, Strategy};
+use roadweave_tunnel::{DRAIN_MAX, DrainReason};
 use serde_json::{Value, json};
 
-use super::serving::node::Serves;
+use super::serving::node::Governed;
 use super::settings::{answer, parse};
 use crate::local::{Drain, DrainAnswer, RpcError, SetStrategy};
-
-pub(super) trait Governed: Serves {
-    fn set_strategy(&mut self, lane: &str, strategy: Strategy) -> Result<(), SetError>;
-
-    fn encoder_targets(
-        &mut self,
-        now: Instant,
-    ) -> BTreeMap<String, BTreeMap<String, EncoderTarget>>;
-
-    fn is_draining(&self) -> bool;
-}
-
-impl Governed for Server {
-    fn set_strategy(&mut self, lane: &str, strategy: Strategy) -> Result<(), SetError> {
-        self.set_strategy(lane, strategy)
-    }
-
-    fn encoder_targets(
-        &mut self,
-        now: Instant,
-    ) -> BTreeMap<String, BTreeMap<String, EncoderTarget>> {
-        self.encoder_targets(now)
-    }
-
-    fn is_draining(&self) -> bool {
-        self.is_draining()
-    }
-}
 
 pub(super) fn handle(
     server: &mut dyn Governed,

@@ -1,60 +1,23 @@
 //! The server's role in the event loop: clients' sessions end here, behind one TUN device, or
 //! behind a proxy's legs.
 
+pub(super) mod options;
+
 use std::sync::Arc;
 
-use roadweave_config::{ServerFile, ServerStreams, lane_configs};
-use roadweave_linux::random_bytes;
+use roadweave_config::ServerFile;
 use roadweave_proto::Instant;
-use roadweave_quic::{Epoch, ShardMap};
-use roadweave_tunnel::{Kept, PeerTable, Server, ServerConfig};
+use roadweave_quic::Epoch;
+use roadweave_tunnel::{Kept, PeerTable, Server};
 
+use self::options::ServerOptions;
 use super::event_loop::Driver;
-use super::serving::host::HostOptions;
 use super::serving::node::LearnedFile;
 use super::serving::reload::Destinations;
 use super::serving::role::{self, Egress, Ground, Served};
 use super::serving::{Serving, ServingOptions, Tables};
 use super::{DriverError, MemberOptions, shards};
-use crate::reset_salt::reset_salt;
 use crate::status::{ProxyRoleStatus, RoleStatus, ServerStatus, Status};
-
-pub(super) struct ServerOptions {
-    pub(super) config: ServerConfig,
-    pub(super) serving: ServingOptions,
-    host: HostOptions,
-    pub(super) shards: u16,
-}
-
-impl ServerOptions {
-    fn of(options: MemberOptions<ServerFile>) -> Result<Self, DriverError> {
-        let (file, serving) = options.split();
-        let config = ServerConfig {
-            transport: file.transport.to_config(random_bytes()?),
-            lanes: lane_configs(&file.lanes),
-            gateways: file.addresses.clone(),
-            mtu: file.tun.mtu(),
-            streams: file.streams.as_ref().map(ServerStreams::to_config),
-            speedtest: file.speedtest.limits(),
-            clients_reach_clients: file.clients_reach_clients,
-            memory_max: file.limits.memory_mb.bytes(),
-            client_memory_max: file.limits.client_memory_mb.bytes(),
-        };
-        Ok(Self { config, serving, host: HostOptions::from(&file), shards: file.shards() })
-    }
-
-    /// Sets this machine up. Returns the table of clients as well.
-    pub(super) fn open(
-        &mut self,
-        map: Option<&ShardMap>,
-    ) -> Result<(Arc<PeerTable>, Ground), DriverError> {
-        let Self { config: ServerConfig { streams, transport, .. }, serving, host, .. } = self;
-        let clients = Arc::new(PeerTable::new(serving.of_file.peers.clone()));
-        let ground = Ground::with_host(host, serving, &clients.peers(), streams, false, map)?;
-        transport.reset_salt = reset_salt(&serving.state_directory, ground.instance.name())?;
-        Ok((clients, ground))
-    }
-}
 
 /// Runs a server until SIGINT or SIGTERM. If it cannot start, everything it had set up is removed.
 pub fn run_server(options: MemberOptions<ServerFile>) -> Result<(), DriverError> {

@@ -42,7 +42,7 @@ use self::front::Front;
 use self::slot::{Common, Order, ShardSlot, Standing};
 use super::DriverError;
 use super::event_loop::Driver;
-use super::server::ServerOptions;
+use super::server::options::ServerOptions;
 use super::serving::node::LearnedFile;
 use super::serving::reload::Destinations;
 use super::serving::role::{Egress, Served};

@@ -14,13 +14,9 @@ use super::controller_route::ControllerRoute;
 use super::figures::Figures;
 use super::latest::{Latest, News, Orders};
 use super::membership::Membership;
-use super::thread::Thread;
+use super::thread::{Merge, Thread};
 use super::worker::{Worker, keep_alive};
 use crate::status::FleetStatus;
-
-/// Reads the program's file with the controller's fields as defaults; `None`: no such fields.
-/// Returns it with the fields that the file overrides.
-pub type Merge<C> = Box<dyn FnMut(Option<&str>) -> Result<(C, Vec<String>), String> + Send>;
 
 /// How a program takes part in a fleet.
 pub(crate) struct FleetOptions<C> {

@@ -18,7 +18,6 @@ use roadweave_tunnel::ProxyTenant;
 
 use super::controller_route::ControllerRoute;
 use super::figures::Figures;
-use super::handle::Merge;
 use super::latest::{Latest, News, Orders, ServerFigures};
 use super::members::Members;
 use super::membership::role_name;
@@ -26,6 +25,10 @@ use super::worker::Worker;
 use crate::status::{DocumentStatus, FleetStatus};
 
 const REFUSED_TOLD: usize = 8;
+
+/// Reads the program's file with the controller's fields as defaults; `None`: no such fields.
+/// Returns it with the fields that the file overrides.
+pub type Merge<C> = Box<dyn FnMut(Option<&str>) -> Result<(C, Vec<String>), String> + Send>;
 
 pub(super) struct Thread<C> {
     pub(super) worker: Worker,

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{RpcError, Subscribe};
+use super::error::RpcError;
+use super::requests::Subscribe;
 
 /// Why a request to a running instance failed.
 #[derive(Debug, thiserror::Error)]

@@ -16,13 +16,16 @@
 //! Only the LAN is served: a caller must come from one of its networks and by an interface that
 //! leads there, which the kernel does not check.
 
+mod asked;
 mod caller;
 mod encoder;
+mod end;
 mod forward;
 mod handshake;
 mod http;
 mod listener;
 mod progress;
+mod reply;
 mod report;
 mod transparent;
 
@@ -37,14 +40,16 @@ use roadweave_proto::wire::{ResetCode, StreamId};
 use roadweave_proto::{Instant, Marks};
 use roadweave_stream::{Event as StreamEvent, Streams};
 
+use self::asked::Dialect;
 use self::caller::arrived_by;
 pub use self::encoder::{EventStreams, Listening};
-use self::handshake::{Dialect, Handshake};
+pub use self::end::EntranceEnd;
+use self::handshake::Handshake;
 use self::listener::Listener;
 use self::progress::Next;
-pub use self::report::PlayerTold;
 use self::transparent::Taking;
 use super::hearing::{Heard, Hearing};
+use super::player::PlayerTold;
 use super::splice::{self, Splice, break_off, stream_of};
 use super::table::{Number, Table};
 use super::{Ends, SCRATCH, TURN};
@@ -77,42 +82,6 @@ impl EntranceSettings {
             handshake_max: Duration::from_secs(10),
             connect_max: Duration::from_secs(60),
         }
-    }
-}
-
-roadweave_proto::named! {
-    /// How a connection of an application ended.
-    EntranceEnd {
-        /// In order, in both directions.
-        Closed = "closed",
-        /// The application broke it off.
-        Aborted = "aborted",
-        /// The stream was reset after the far end had connected.
-        Reset = "reset",
-        /// Like `Reset`, because its unread bytes took room that others needed.
-        Unread = "unread",
-        /// The far end could not connect; the application got the reason.
-        Unconnected = "unconnected",
-        /// No stream could be opened.
-        NoStream = "no-stream",
-        /// The request was malformed or is not served.
-        BadRequest = "bad-request",
-        /// The request was not for a connection, and was answered.
-        Served = "served",
-        /// The application left before its request was complete.
-        Left = "left",
-        /// The request was not complete in time.
-        Slow = "slow",
-        /// It came from outside the LAN.
-        Stranger = "stranger",
-        /// A limit of connections was reached.
-        TooMany = "too-many",
-    }
-}
-
-impl EntranceEnd {
-    fn of_reset(code: ResetCode) -> Self {
-        if code == ResetCode::Unread { Self::Unread } else { Self::Reset }
     }
 }
 

@@ -11,16 +11,13 @@
 use std::collections::BTreeMap;
 
 use roadweave_proto::Instant;
-use roadweave_proto::media::{Cmcd, Request, Requests, Responses, player_of};
+use roadweave_proto::media::{Request, Requests, Responses, player_of};
 use roadweave_proto::wire::StreamId;
 use roadweave_stream::Streams;
-use roadweave_tunnel::Qoe;
 
-use super::entrance::PlayerTold;
+use super::player::{PlayerTold, told_by};
 
 pub(super) const TOLD_MAX: usize = 64;
-/// Video rates from here on, kbit/s, are not believed.
-const KBPS_MAX: u64 = 10_000_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Heard {
@@ -131,13 +128,4 @@ impl Hearing {
             heard.count(why.name(), 1);
         }
     }
-}
-
-/// `nameless`: the player's number if it does not give its name.
-pub(super) fn told_by(told: &Cmcd, nameless: u64) -> Option<PlayerTold> {
-    let ms = told.left_ms()?;
-    let kbps = told.kbps.filter(|kbps| *kbps < KBPS_MAX).unwrap_or(0);
-    let cached_bytes = ms.saturating_mul(kbps) / 8;
-    let qoe = Qoe { cached_bytes, cached_frames: ms, bps: kbps * 1000, fps: 1000.0 };
-    Some(PlayerTold { player: told.session.unwrap_or(nameless), qoe })
 }

@@ -11,62 +11,16 @@
 //! Their connections have a mark that outlives the program: even after a crash, connections of a
 //! removed forward are distinguished from those that other rules let in.
 
-use std::net::{IpAddr, SocketAddr};
-use std::ops::RangeInclusive;
-
-use ipnet::IpNet;
 use roadweave_proto::{DropReason, Kind, Marks};
 
 use super::chain::{count_and_drop, family, set_mark, sets_of};
+use super::forward::{Forward, range};
 use super::options::FilterOptions;
 use super::sets::of_family;
 
 /// Before the machine's own DNAT, which may use the same port for a container that clients must not
 /// reach.
 pub(super) const HOOK: &str = "nat hook prerouting priority dstnat - 1";
-
-/// Ports that lead to a device behind a client.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Forward {
-    /// Whether TCP is forwarded.
-    pub tcp: bool,
-    /// Whether UDP is forwarded.
-    pub udp: bool,
-    /// The ports of this machine.
-    pub ports: RangeInclusive<u16>,
-    /// The device's address, within a client's networks.
-    pub to: IpAddr,
-    /// The ports of the device, as many.
-    pub to_ports: RangeInclusive<u16>,
-    /// The networks of the same client, of the family of the device's address.
-    pub near: Vec<IpNet>,
-}
-
-impl Forward {
-    fn protocols(&self) -> impl Iterator<Item = &'static str> {
-        let all = [("tcp", self.tcp), ("udp", self.udp)].into_iter();
-        all.filter(|(_, is)| *is).map(|(name, _)| name)
-    }
-
-    fn matches(&self) -> impl Iterator<Item = String> {
-        let version = if self.to.is_ipv4() { "ipv4" } else { "ipv6" };
-        let ports = range(&self.ports);
-        self.protocols().map(move |of| format!("meta nfproto {version} {of} dport {ports}"))
-    }
-
-    fn target(&self, protocol: &str) -> String {
-        let (to, ports, to_ports) = (self.to, self.ports.clone(), self.to_ports.clone());
-        if ports == to_ports {
-            return to.to_string();
-        }
-        if ports.len() == 1 {
-            return SocketAddr::new(to, *to_ports.start()).to_string();
-        }
-        // A range would mean that nft chooses a port.
-        let pairs = ports.zip(to_ports).map(|(from, to)| format!("{from} : {to}"));
-        format!("{to} : {protocol} dport map {{ {} }}", pairs.collect::<Vec<_>>().join(", "))
-    }
-}
 
 pub(super) fn translating(options: &FilterOptions) -> Vec<String> {
     let FilterOptions { tun, inner, own_addresses, forwards, .. } = options;
@@ -141,13 +95,6 @@ pub(super) fn masquerade(options: &FilterOptions) -> Vec<String> {
     let mut rules: Vec<String> = options.forwards.iter().map(rule).collect();
     rules.dedup();
     rules
-}
-
-fn range(ports: &RangeInclusive<u16>) -> String {
-    match (ports.start(), ports.end()) {
-        (first, last) if first == last => first.to_string(),
-        (first, last) => format!("{first}-{last}"),
-    }
 }
 
 fn marked(marks: Marks) -> String {

@@ -5,8 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use roadweave_proto::Marks;
 
-use super::forwards::Forward;
-use super::shares::Share;
+use super::forward::Forward;
 use crate::{Apart, Excluded, Interface};
 
 /// What the filters allow and change.
@@ -86,4 +85,24 @@ pub struct Destination {
 pub(super) struct Opened {
     pub(super) ipv4: bool,
     pub(super) ipv6: bool,
+}
+
+/// The share of one source in the kernel's tables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Maximum concurrent connections, at most a quarter of the kernel's table.
+    pub connections: u32,
+    /// Prefixes that are one source each (longest match); any other address is its own source.
+    pub prefixes: Vec<IpNet>,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self { connections: Self::CONNECTIONS, prefixes: Vec::new() }
+    }
+}
+
+impl Share {
+    /// The default number of connections.
+    pub const CONNECTIONS: u32 = 8_192;
 }

@@ -27,29 +27,9 @@ use roadweave_proto::DropReason;
 
 use self::text::text;
 use super::chain::counter;
-use super::options::{FilterOptions, Forwarding};
+use super::options::{FilterOptions, Forwarding, Share};
 use super::table::Table;
 use crate::{DeviceError, Instance, Interface, sysctl};
-
-/// The share of one source in the kernel's tables.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Share {
-    /// Maximum concurrent connections, at most a quarter of the kernel's table.
-    pub connections: u32,
-    /// Prefixes that are one source each (longest match); any other address is its own source.
-    pub prefixes: Vec<IpNet>,
-}
-
-impl Default for Share {
-    fn default() -> Self {
-        Self { connections: Self::CONNECTIONS, prefixes: Vec::new() }
-    }
-}
-
-impl Share {
-    /// The default number of connections.
-    pub const CONNECTIONS: u32 = 8_192;
-}
 
 pub(super) const COUNTED: [DropReason; 2] =
     [DropReason::ConnectionShare, DropReason::FragmentShare];

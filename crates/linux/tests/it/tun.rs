@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use roadweave_linux::netns::{NetNs, run_sandboxed};
-use roadweave_linux::{DeviceError, Interest, Poller, Token, Tun, TunOptions, WriteCounts, wait_readable};
+use roadweave_linux::{
+    DeviceError, Interest, Poller, Token, Tun, TunOptions, WriteCounts, wait_readable,
+};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 const MTU: u16 = 1400;

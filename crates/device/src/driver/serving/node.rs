@@ -1,5 +1,6 @@
 //! The interface that `Serving` needs of a server, a proxy, an anchor, or all shards.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,14 +8,13 @@ use std::time::Duration;
 use roadweave_identity::PublicKey;
 use roadweave_proto::Instant;
 use roadweave_tunnel::{
-    Anchor, DrainReason, EndsStreams, Kept, Node, Peers, PeersChange, Server, ServerEvent,
-    SessionFigures, TenantId,
+    Anchor, DrainReason, EncoderTarget, EndsStreams, Kept, Node, Peers, PeersChange, Server,
+    ServerEvent, SessionFigures, SetError, Strategy, TenantId,
 };
 
 use super::super::STATE_INTERVAL;
 use super::{Serving, Tables};
 use crate::StateFile;
-use crate::driver::requests::Governed;
 
 /// The only tenant of an anchor with one TUN.
 const TENANT: TenantId = TenantId(0);
@@ -63,6 +63,35 @@ pub(in crate::driver) trait Serves: Node + EndsStreams {
     /// What answers requests of the local socket.
     fn governed(&mut self) -> Option<&mut dyn Governed> {
         None
+    }
+}
+
+/// What a request of the local socket may ask of a server, a proxy or all shards.
+pub(in crate::driver) trait Governed: Serves {
+    fn set_strategy(&mut self, lane: &str, strategy: Strategy) -> Result<(), SetError>;
+
+    fn encoder_targets(
+        &mut self,
+        now: Instant,
+    ) -> BTreeMap<String, BTreeMap<String, EncoderTarget>>;
+
+    fn is_draining(&self) -> bool;
+}
+
+impl Governed for Server {
+    fn set_strategy(&mut self, lane: &str, strategy: Strategy) -> Result<(), SetError> {
+        self.set_strategy(lane, strategy)
+    }
+
+    fn encoder_targets(
+        &mut self,
+        now: Instant,
+    ) -> BTreeMap<String, BTreeMap<String, EncoderTarget>> {
+        self.encoder_targets(now)
+    }
+
+    fn is_draining(&self) -> bool {
+        self.is_draining()
     }
 }
 

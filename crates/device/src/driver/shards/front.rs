@@ -22,9 +22,8 @@ use super::slot::{Common, Order, ShardSlot};
 use super::told::{Counters, Gathered, Told};
 use crate::driver::DriverError;
 use crate::driver::event_loop::Driver;
-use crate::driver::requests::Governed;
 use crate::driver::serving::Tables;
-use crate::driver::serving::node::Serves;
+use crate::driver::serving::node::{Governed, Serves};
 use crate::driver::serving::reload::Destinations;
 use crate::status::{ServerStatus, ShardStatus};
 

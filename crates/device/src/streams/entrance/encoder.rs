@@ -12,17 +12,16 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use httparse::Header;
 use roadweave_linux::Callers;
 use socket2::SockRef;
 
-use super::EntranceEnd;
-use super::handshake::Asked;
-use super::http::{answer, answer_with, value_of};
-use super::report::{allowed_origin, cross_origin};
+use super::asked::{Asked, ListenRequest};
+use super::end::EntranceEnd;
+use super::http::Head;
+use super::reply::{answer, answer_with, cross_origin};
 use crate::local::{SEND_BUFFER, Subscribe, Subscribers};
 
-pub(super) const TARGET: &str = "/v1/encoder";
+const TARGET: &str = "/v1/encoder";
 
 /// An application that asked for an event stream.
 #[derive(Debug)]
@@ -31,50 +30,41 @@ pub struct Listening {
     pub(super) request: ListenRequest,
 }
 
-/// Its request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListenRequest {
-    interval: Duration,
-    fields: String,
+pub(super) fn read(head: &Head<'_>) -> Option<Asked> {
+    (head.path() == TARGET).then(|| listen(head))
 }
 
-pub(super) fn read(
-    method: &str,
-    query: Option<&str>,
-    fields: &[Header<'_>],
-    length: usize,
-    origins: &[String],
-) -> Asked {
+fn listen(head: &Head<'_>) -> Asked {
     let refused = |answer| Asked::Refused { answer, end: EntranceEnd::BadRequest };
-    let Some(origin) = allowed_origin(fields, origins) else {
+    let Some(origin) = head.allowed_origin() else {
         return refused(answer(403, "this page's origin is not in streams.origins"));
     };
-    if !is_for_box(fields, origins) {
+    if !is_for_box(head) {
         return refused(answer(403, "ask by the box's address, or a name in streams.origins"));
     }
-    if origin.is_none() && is_of_page(fields) {
+    if origin.is_none() && is_of_page(head) {
         return refused(answer(403, "a page of another origin; see streams.origins"));
     }
     let cors = cross_origin(origin, "GET");
-    if method != "GET" {
+    if head.method != "GET" {
         return refused(answer_with(405, "listen by GET", &format!("Allow: GET\r\n{cors}")));
     }
     let intervals = Subscribe::INTERVALS_MS;
-    let interval = match query.and_then(|query| query.strip_prefix("interval_ms=")) {
-        None if query.is_none() => Some(*intervals.start()),
+    let interval = match head.query().and_then(|query| query.strip_prefix("interval_ms=")) {
+        None if head.query().is_none() => Some(*intervals.start()),
         None => None,
         Some(text) => text.parse().ok().filter(|interval| intervals.contains(interval)),
     };
     let Some(interval) = interval.map(Duration::from_millis) else {
         return refused(answer_with(400, "interval_ms is from 10 to 1000", &cors));
     };
-    Asked::Listen { length, request: ListenRequest { interval, fields: cors } }
+    Asked::Listen { length: head.length, request: ListenRequest { interval, fields: cors } }
 }
 
 /// Whether `Host` is an address or a configured name, against DNS rebinding. Only browsers can be
 /// attacked so, and they always send the field.
-fn is_for_box(fields: &[Header<'_>], origins: &[String]) -> bool {
-    let Some(host) = value_of(fields, "Host").map(<[u8]>::trim_ascii) else { return true };
+fn is_for_box(head: &Head<'_>) -> bool {
+    let Some(host) = head.value_of("Host").map(<[u8]>::trim_ascii) else { return true };
     let Ok(host) = str::from_utf8(host) else { return false };
     let is_address = host.parse::<SocketAddr>().is_ok() || host.parse::<IpAddr>().is_ok();
     let without_port = |host: &str| {
@@ -82,15 +72,15 @@ fn is_for_box(fields: &[Header<'_>], origins: &[String]) -> bool {
         if port.parse::<u16>().is_ok() { name.to_owned() } else { host.to_owned() }
     };
     let name = without_port(host);
-    let names = origins.iter().filter_map(|origin| origin.split_once("://"));
+    let names = head.origins.iter().filter_map(|origin| origin.split_once("://"));
     is_address || names.map(|(_, host)| without_port(host)).any(|it| it.eq_ignore_ascii_case(&name))
 }
 
 /// Whether a browser asks for a page without naming its origin, as for an image or a frame.
 /// Browsers leave out Fetch Metadata where they ask an address over `http:`; then `User-Agent`,
 /// which a page cannot change, shows a browser.
-fn is_of_page(fields: &[Header<'_>]) -> bool {
-    let field = |name: &str| value_of(fields, name).map(<[u8]>::trim_ascii);
+fn is_of_page(head: &Head<'_>) -> bool {
+    let field = |name: &str| head.value_of(name).map(<[u8]>::trim_ascii);
     match field("Sec-Fetch-Site") {
         Some(site) => site != b"none" && site != b"same-origin",
         None => field("User-Agent").is_some_and(|name| name.starts_with(b"Mozilla/")),
@@ -147,16 +137,17 @@ mod tests {
 
     fn check(request: &str, expected: Result<u64, &str>) {
         let request = format!("{request}\r\n\r\n");
-        let found = match http::read(request.as_bytes(), &["https://crew.example".to_owned()]) {
-            Asked::Listen { length, request: asked } => {
-                assert_eq!(length, request.len());
-                Ok(asked.interval.as_millis() as u64)
-            }
-            Asked::Refused { answer, .. } => {
-                Err(String::from_utf8_lossy(&answer[9..12]).into_owned())
-            }
-            other => panic!("{other:?}"),
-        };
+        let found =
+            match http::read(request.as_bytes(), &["https://crew.example".to_owned()], &[read]) {
+                Asked::Listen { length, request: asked } => {
+                    assert_eq!(length, request.len());
+                    Ok(asked.interval.as_millis() as u64)
+                }
+                Asked::Refused { answer, .. } => {
+                    Err(String::from_utf8_lossy(&answer[9..12]).into_owned())
+                }
+                other => panic!("{other:?}"),
+            };
         assert_eq!(found, expected.map_err(str::to_owned), "{request}");
     }
 

@@ -8,17 +8,10 @@
 //! With one request for each connection, bytes for one host cannot reach another.
 
 use httparse::Header;
-use roadweave_proto::wire::Destination;
 use roadweave_proto::{ServerHost, ServerName};
 
-use super::http::destination_of;
-
-#[derive(Debug, PartialEq)]
-pub(super) struct Forward {
-    pub(super) destination: Destination,
-    pub(super) head: Vec<u8>,
-    pub(super) content: u64,
-}
+use super::asked::{Asked, Dialect};
+use super::http::{Head, destination_of, refused};
 
 /// Hop-by-hop fields (RFC 9110 section 7.6.1), and `Host`, which is rewritten.
 const OF_CONNECTION: [&str; 9] = [
@@ -33,13 +26,15 @@ const OF_CONNECTION: [&str; 9] = [
     "Upgrade",
 ];
 
+pub(super) fn read(head: &Head<'_>) -> Option<Asked> {
+    let target = head.target.strip_prefix("http://")?;
+    Some(forward(head, target).unwrap_or_else(|(status, why)| refused(status, why)))
+}
+
 /// Rewrites a request for its host; the error is a status with a line of text.
-pub(super) fn forward(
-    request: &httparse::Request<'_, '_>,
-    target: &str,
-) -> Result<Forward, (u16, &'static str)> {
+fn forward(request: &Head<'_>, target: &str) -> Result<Asked, (u16, &'static str)> {
     let bad = |why| (400, why);
-    let method = request.method.unwrap_or_default();
+    let method = request.method;
     if method == "TRACE" {
         return Err((405, "this method ends here"));
     }
@@ -56,7 +51,7 @@ pub(super) fn forward(
         .or_else(|_| format!("{authority}:80").parse())
         .map_err(|_| bad("http:// wants a host"))?;
     let destination = destination_of(&name).ok_or(bad("http:// wants a host"))?;
-    let fields = &*request.headers;
+    let fields = request.fields;
     let content = content(fields)?;
     let host = match (name.host(), name.port()) {
         (ServerHost::Address(address), 80) if address.is_ipv6() => format!("[{address}]"),
@@ -64,7 +59,7 @@ pub(super) fn forward(
         (ServerHost::Name(host), 80) => host.to_string(),
         _ => name.to_string(),
     };
-    let version = request.version.unwrap_or(1);
+    let version = request.version;
     let mut head = format!("{method} {path} HTTP/1.{version}\r\nHost: {host}\r\n").into_bytes();
     for field in fields.iter().filter(|field| passes(field, fields)) {
         head.extend_from_slice(field.name.as_bytes());
@@ -73,7 +68,8 @@ pub(super) fn forward(
         head.extend_from_slice(b"\r\n");
     }
     head.extend_from_slice(b"Via: 1.1 roadweave\r\nConnection: close\r\n\r\n");
-    Ok(Forward { destination, head, content })
+    let (length, dialect, head) = (request.length, Dialect::Forwarded, Some((head, content)));
+    Ok(Asked::Connect { length, destination, dialect, head })
 }
 
 fn passes(field: &Header<'_>, fields: &[Header<'_>]) -> bool {
@@ -107,17 +103,21 @@ fn content(fields: &[Header<'_>]) -> Result<u64, (u16, &'static str)> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::http;
     use super::*;
 
     fn check(head: &str, expected: Result<(&str, u64), u16>) {
-        let mut fields = [httparse::EMPTY_HEADER; 16];
-        let mut request = httparse::Request::new(&mut fields);
-        assert!(request.parse(head.as_bytes()).expect("a request").is_complete(), "{head}");
-        let target = request.path.and_then(|path| path.strip_prefix("http://")).expect("absolute");
-        let found = forward(&request, target);
-        let found = found.map(|it| (String::from_utf8(it.head).expect("text"), it.content));
+        let found = match http::read(head.as_bytes(), &[], &[read]) {
+            Asked::Connect { head: Some((head, content)), .. } => {
+                Ok((String::from_utf8(head).expect("text"), content))
+            }
+            Asked::Refused { answer, .. } => {
+                Err(String::from_utf8_lossy(&answer[9..12]).parse().expect("a status"))
+            }
+            other => panic!("{other:?}"),
+        };
         let found = found.as_ref().map(|(head, content)| (head.as_str(), *content));
-        assert_eq!(found.map_err(|(status, _)| *status), expected, "{head}");
+        assert_eq!(found.map_err(|status| *status), expected, "{head}");
     }
 
     const END: &str = "Via: 1.1 roadweave\r\nConnection: close\r\n\r\n";

@@ -1,54 +1,26 @@
 //! The first message of an application. Its first byte identifies the protocol: 5 for SOCKS5, which
 //! no method of HTTP begins with.
 
-use roadweave_proto::wire::{
-    Destination, ResetCode, SOCKS_MESSAGE_MAX, SOCKS_VERSION, SocksConnect, SocksGreeting,
-    SocksReply,
-};
+use roadweave_proto::ServerName;
+use roadweave_proto::wire::{SOCKS_MESSAGE_MAX, SOCKS_VERSION, SocksConnect, SocksGreeting};
 
-use super::EntranceEnd;
-use super::encoder::ListenRequest;
-use super::http::{self, HEAD_MAX};
-use super::report::PlayerTold;
+use super::asked::{Asked, Dialect};
+use super::end::EntranceEnd;
+use super::http::{self, HEAD_MAX, Head, destination_of, refused};
+use super::reply::answer;
+use super::{encoder, forward, report};
 
 pub(super) const MESSAGE_MAX: usize = HEAD_MAX;
 const _: () = assert!(SOCKS_MESSAGE_MAX <= MESSAGE_MAX);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dialect {
-    Socks,
-    Http,
-    /// HTTP, with the host's answer.
-    Forwarded,
-}
+/// What a request by HTTP may be: the first that knows the head reads it.
+pub(super) const HTTP: [fn(&Head<'_>) -> Option<Asked>; 4] =
+    [connect, encoder::read, report::read, forward::read];
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Handshake {
     dialect: Option<Dialect>,
     is_greeted: bool,
-}
-
-/// A parsed request; `length` is its size in bytes, or that of its head.
-#[derive(Debug, PartialEq)]
-pub(super) enum Asked {
-    /// The message is incomplete.
-    More,
-    /// The greeting of SOCKS.
-    Greeted { length: usize, answer: [u8; 2] },
-    /// A connection; the bytes that follow are for the destination.
-    /// With a head that goes on to the host, and how many bytes of content follow it.
-    Connect {
-        length: usize,
-        destination: Destination,
-        dialect: Dialect,
-        head: Option<(Vec<u8>, u64)>,
-    },
-    /// Reports of players.
-    Told { players: Vec<PlayerTold>, answer: Vec<u8> },
-    /// An event stream.
-    Listen { length: usize, request: ListenRequest },
-    /// Not served here.
-    Refused { answer: Vec<u8>, end: EntranceEnd },
 }
 
 impl Handshake {
@@ -57,7 +29,7 @@ impl Handshake {
         let first =
             if bytes.first() == Some(&SOCKS_VERSION) { Dialect::Socks } else { Dialect::Http };
         match *self.dialect.get_or_insert(first) {
-            Dialect::Http | Dialect::Forwarded => http::read(bytes, origins),
+            Dialect::Http | Dialect::Forwarded => http::read(bytes, origins, &HTTP),
             Dialect::Socks if self.is_greeted => read_request(bytes),
             Dialect::Socks => match SocksGreeting::parse(bytes) {
                 Ok(None) => Asked::More,
@@ -76,7 +48,7 @@ impl Handshake {
 
     pub(super) fn too_slow(self) -> Vec<u8> {
         match self.dialect {
-            Some(Dialect::Http | Dialect::Forwarded) => http::answer(408, ""),
+            Some(Dialect::Http | Dialect::Forwarded) => answer(408, ""),
             Some(Dialect::Socks) | None => Vec::new(),
         }
     }
@@ -95,38 +67,16 @@ fn read_request(bytes: &[u8]) -> Asked {
     }
 }
 
-impl Dialect {
-    pub(super) fn connected(self) -> &'static [u8] {
-        const SUCCEEDED: [u8; 10] = SocksReply::Succeeded.to_bytes();
-        match self {
-            Self::Socks => &SUCCEEDED,
-            // RFC 9110 section 9.3.6: no Content-Length, no Transfer-Encoding.
-            Self::Http => b"HTTP/1.1 200 Connection established\r\n\r\n",
-            Self::Forwarded => b"",
+fn connect(head: &Head<'_>) -> Option<Asked> {
+    if head.method != "CONNECT" {
+        return None;
+    }
+    let destination = head.target.parse::<ServerName>().ok().and_then(|name| destination_of(&name));
+    Some(match destination {
+        Some(destination) => {
+            let (length, dialect) = (head.length, Dialect::Http);
+            Asked::Connect { length, destination, dialect, head: None }
         }
-    }
-
-    pub(super) fn refused(self, code: ResetCode) -> Vec<u8> {
-        let (reply, status) = refusal(code);
-        match self {
-            Self::Socks => reply.to_bytes().to_vec(),
-            Self::Http | Self::Forwarded => http::answer(status, code.name()),
-        }
-    }
-}
-
-/// The reply of SOCKS, and the status of HTTP.
-fn refusal(code: ResetCode) -> (SocksReply, u16) {
-    match code {
-        ResetCode::Refused => (SocksReply::ConnectionRefused, 502),
-        ResetCode::Unreachable => (SocksReply::HostUnreachable, 502),
-        ResetCode::Forbidden => (SocksReply::NotAllowed, 403),
-        ResetCode::TimedOut => (SocksReply::TtlExpired, 504),
-        ResetCode::TooMany => (SocksReply::GeneralFailure, 503),
-        ResetCode::Other
-        | ResetCode::Aborted
-        | ResetCode::Violation
-        | ResetCode::Unknown
-        | ResetCode::Unread => (SocksReply::GeneralFailure, 502),
-    }
+        None => refused(400, "CONNECT wants host:port"),
+    })
 }

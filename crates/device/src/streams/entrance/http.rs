@@ -1,24 +1,65 @@
-//! The part of HTTP/1.1 (RFC 9112) that a proxy needs: the head of one request, and answers that
-//! end the connection.
+//! The part of HTTP/1.1 (RFC 9112) that a proxy needs: the head of one request.
 
+use httparse::Header;
 use roadweave_proto::wire::Destination;
 use roadweave_proto::{ServerHost, ServerName};
 
-use super::forward::{Forward, forward};
-use super::handshake::{Asked, Dialect};
-use super::{EntranceEnd, encoder, report};
-use crate::http;
+use super::asked::Asked;
+use super::end::EntranceEnd;
+use super::reply::{answer, answer_with};
 
 pub(super) const HEAD_MAX: usize = 8 * 1024;
 const FIELDS_MAX: usize = 64;
 
-pub(super) fn read(bytes: &[u8], origins: &[String]) -> Asked {
+/// The head of a request.
+#[derive(Debug)]
+pub(super) struct Head<'a> {
+    pub(super) method: &'a str,
+    pub(super) target: &'a str,
+    pub(super) version: u8,
+    pub(super) fields: &'a [Header<'a>],
+    /// Its bytes.
+    pub(super) length: usize,
+    /// The bytes behind it.
+    pub(super) rest: &'a [u8],
+    /// The origins of pages that may report and listen.
+    pub(super) origins: &'a [String],
+}
+
+impl<'a> Head<'a> {
+    pub(super) fn path(&self) -> &'a str {
+        self.target.split_once('?').map_or(self.target, |(path, _)| path)
+    }
+
+    pub(super) fn query(&self) -> Option<&'a str> {
+        self.target.split_once('?').map(|(_, query)| query)
+    }
+
+    pub(super) fn value_of(&self, name: &str) -> Option<&'a [u8]> {
+        let named = self.fields.iter().find(|field| field.name.eq_ignore_ascii_case(name));
+        named.map(|field| field.value)
+    }
+
+    /// `None` if the origin is not allowed, `Some(None)` if the request names none.
+    pub(super) fn allowed_origin(&self) -> Option<Option<&'a str>> {
+        match self.value_of("Origin").map(std::str::from_utf8) {
+            None => Some(None),
+            Some(Ok(origin)) if self.origins.iter().any(|known| known == origin) => {
+                Some(Some(origin))
+            }
+            Some(_) => None,
+        }
+    }
+}
+
+/// Reads a request by the first of `kinds` that knows its head.
+pub(super) fn read(
+    bytes: &[u8],
+    origins: &[String],
+    kinds: &[fn(&Head<'_>) -> Option<Asked>],
+) -> Asked {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut request = httparse::Request::new(&mut fields);
-    let refused = |status, why: &str| Asked::Refused {
-        answer: answer(status, why),
-        end: EntranceEnd::BadRequest,
-    };
     let length = match request.parse(bytes) {
         Ok(httparse::Status::Partial) if bytes.len() < HEAD_MAX => return Asked::More,
         Ok(httparse::Status::Partial) => return refused(431, "the head is too long"),
@@ -29,40 +70,14 @@ pub(super) fn read(bytes: &[u8], origins: &[String]) -> Asked {
     let (Some(method), Some(target)) = (request.method, request.path) else {
         return refused(400, "no HTTP request");
     };
-    if method != "CONNECT" {
-        let (path, query) = match target.split_once('?') {
-            Some((path, query)) => (path, Some(query)),
-            None => (target, None),
-        };
-        if path == encoder::TARGET {
-            return encoder::read(method, query, request.headers, length, origins);
-        }
-        if path == report::TARGET {
-            let came = (length, &bytes[length..]);
-            return report::read(method, request.headers, came, origins);
-        }
-        if let Some(target) = target.strip_prefix("http://") {
-            return match forward(&request, target) {
-                Ok(Forward { destination, head, content }) => {
-                    let (dialect, head) = (Dialect::Forwarded, Some((head, content)));
-                    Asked::Connect { length, destination, dialect, head }
-                }
-                Err((status, why)) => refused(status, why),
-            };
-        }
-        return Asked::Refused { answer: route(target), end: EntranceEnd::Served };
-    }
-    match target.parse::<ServerName>().ok().and_then(|name| destination_of(&name)) {
-        Some(destination) => {
-            Asked::Connect { length, destination, dialect: Dialect::Http, head: None }
-        }
-        None => refused(400, "CONNECT wants host:port"),
-    }
+    let (version, fields) = (request.version.unwrap_or(1), &*request.headers);
+    let head = Head { method, target, version, fields, length, rest: &bytes[length..], origins };
+    let asked = kinds.iter().find_map(|read| read(&head));
+    asked.unwrap_or_else(|| Asked::Refused { answer: route(target), end: EntranceEnd::Served })
 }
 
-pub(super) fn value_of<'a>(fields: &[httparse::Header<'a>], name: &str) -> Option<&'a [u8]> {
-    let named = fields.iter().find(|field| field.name.eq_ignore_ascii_case(name));
-    named.map(|field| field.value)
+pub(super) fn refused(status: u16, why: &str) -> Asked {
+    Asked::Refused { answer: answer(status, why), end: EntranceEnd::BadRequest }
 }
 
 pub(super) fn destination_of(name: &ServerName) -> Option<Destination> {
@@ -79,22 +94,13 @@ fn route(target: &str) -> Vec<u8> {
     }
 }
 
-pub(super) fn answer(status: u16, text: &str) -> Vec<u8> {
-    answer_with(status, text, "")
-}
-
-/// As [`answer`], with further fields, each ending with CRLF.
-pub(super) fn answer_with(status: u16, text: &str, fields: &str) -> Vec<u8> {
-    let content = if text.is_empty() { String::new() } else { format!("{text}\n") };
-    http::answer(status, http::TEXT, fields, &content).into_bytes()
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::handshake::HTTP;
     use super::*;
 
     fn check(head: &str, expected: &str) {
-        let found = match read(head.as_bytes(), &[]) {
+        let found = match read(head.as_bytes(), &[], &HTTP) {
             Asked::More => "more".to_owned(),
             Asked::Connect { length, destination, head: Some(_), .. } => {
                 assert_eq!(length, head.len());

@@ -10,9 +10,9 @@ use roadweave_stream::Streams;
 
 use super::super::splice::{Over, Splice, Turn, break_off};
 use super::super::table::Number;
+use super::asked::{Asked, Dialect};
 use super::encoder::Listening;
-use super::handshake::{Asked, Dialect, Handshake, MESSAGE_MAX};
-use super::transparent::ANSWER_MAX;
+use super::handshake::{Handshake, MESSAGE_MAX};
 use super::{Entrance, EntranceEnd, State};
 
 pub(super) enum Next {
@@ -292,5 +292,8 @@ fn drain(mut socket: TcpStream, end: EntranceEnd, mut left: usize, scratch: &mut
     }
 }
 
+/// The limit for the far end of a transparent connection; its destination answered within this time
+/// before.
+pub(super) const ANSWER_MAX: Duration = Duration::from_secs(10);
 const PARTING_MAX: Duration = Duration::from_secs(2);
 const PARTING_BYTES_MAX: usize = 256 << 10;

@@ -8,43 +8,28 @@
 //!
 //! Both content types need a CORS preflight: only pages of `streams.origins` may report.
 
-use httparse::Header;
 use roadweave_proto::media::Cmcd;
-use roadweave_tunnel::Qoe;
-use serde::Deserialize;
 
-use super::super::hearing::told_by;
-use super::EntranceEnd;
-use super::handshake::Asked;
-use super::http::{HEAD_MAX, answer_with, value_of};
+use super::super::player::{PlayerTold, told_by};
+use super::asked::Asked;
+use super::end::EntranceEnd;
+use super::http::{HEAD_MAX, Head};
+use super::reply::{answer_with, cross_origin};
 
-pub(super) const TARGET: &str = "/v1/qoe";
+const TARGET: &str = "/v1/qoe";
 /// Players in one request; the last report of each counts.
 const PLAYERS_MAX: usize = 16;
 
-/// A report of a player.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PlayerTold {
-    /// Distinguishes the players of this box.
-    #[serde(default)]
-    pub player: u64,
-    /// The state of its buffer.
-    pub qoe: Qoe,
+pub(super) fn read(head: &Head<'_>) -> Option<Asked> {
+    (head.path() == TARGET).then(|| report(head))
 }
 
-/// `rest`: the bytes behind the head of `head` bytes. `origins`: the origins that may report.
-pub(super) fn read(
-    method: &str,
-    fields: &[Header<'_>],
-    (head, rest): (usize, &[u8]),
-    origins: &[String],
-) -> Asked {
-    let field = |name: &str| value_of(fields, name);
-    let Some(origin) = allowed_origin(fields, origins) else {
+fn report(head: &Head<'_>) -> Asked {
+    let field = |name: &str| head.value_of(name);
+    let Some(origin) = head.allowed_origin() else {
         return refused(403, "this page's origin is not in streams.origins", None);
     };
-    match method {
+    match head.method {
         "POST" => {}
         "OPTIONS" => {
             let answer = answer_with(200, "", &cross_origin(origin, "POST"));
@@ -56,10 +41,10 @@ pub(super) fn read(
     let Some(length) = length.and_then(|value| value.trim().parse::<usize>().ok()) else {
         return refused(411, "Content-Length is missing, or no number", origin);
     };
-    if head.saturating_add(length) > HEAD_MAX {
+    if head.length.saturating_add(length) > HEAD_MAX {
         return refused(413, "a report has some hundred bytes", origin);
     }
-    let Some(body) = rest.get(..length) else { return Asked::More };
+    let Some(body) = head.rest.get(..length) else { return Asked::More };
     let kind = field("Content-Type").and_then(|value| std::str::from_utf8(value).ok());
     let kind = kind.and_then(|kind| kind.split(';').next()).map(str::trim).unwrap_or_default();
     let players = match kind {
@@ -94,35 +79,15 @@ fn refused(status: u16, why: &str, origin: Option<&str>) -> Asked {
     Asked::Refused { answer, end: EntranceEnd::BadRequest }
 }
 
-/// `None` if the origin is not allowed, `Some(None)` if the request names none.
-pub(super) fn allowed_origin<'a>(
-    fields: &[Header<'a>],
-    origins: &[String],
-) -> Option<Option<&'a str>> {
-    match value_of(fields, "Origin").map(std::str::from_utf8) {
-        None => Some(None),
-        Some(Ok(origin)) if origins.iter().any(|known| known == origin) => Some(Some(origin)),
-        Some(_) => None,
-    }
-}
-
-pub(super) fn cross_origin(origin: Option<&str>, method: &str) -> String {
-    origin.map_or_else(String::new, |origin| {
-        format!(
-            "Access-Control-Allow-Origin: {origin}\r\nVary: Origin\r\n\
-             Access-Control-Allow-Methods: {method}\r\nAccess-Control-Allow-Headers: Content-Type\r\n\
-             Access-Control-Allow-Private-Network: true\r\n"
-        )
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use roadweave_tunnel::Qoe;
+
     use super::super::http;
     use super::*;
 
     fn ask(request: &str) -> Asked {
-        http::read(request.as_bytes(), &["https://player.example".to_owned()])
+        http::read(request.as_bytes(), &["https://player.example".to_owned()], &[read])
     }
 
     fn status(asked: &Asked) -> String {

@@ -23,7 +23,7 @@ use super::super::splice::break_off;
 use super::super::table::Number;
 use super::caller::arrived_by;
 use super::listener::Listener;
-use super::progress::{Joining, Next};
+use super::progress::{ANSWER_MAX, Joining, Next};
 use super::{Entrance, LOOPBACK};
 
 #[derive(Debug, Default)]
@@ -160,8 +160,6 @@ fn listen(address: IpAddr) -> io::Result<Listener> {
     Listener::new(socket.into(), true)
 }
 
-/// The limit for the far end to connect; the destination has answered within this time before.
-pub(super) const ANSWER_MAX: Duration = Duration::from_secs(10);
 const REST: Duration = Duration::from_secs(10);
 const RESERVE: usize = 8;
 const BACKLOG: i32 = 128;
