@@ -344,20 +344,20 @@ impl Netlink {
     }
 
     /// Adds a route, or replaces the one with the same destination, table and metric.
-    pub fn replace_route(&mut self, route: &Route) -> Result<(), DeviceError> {
+    pub(crate) fn replace_route(&mut self, route: &Route) -> Result<(), DeviceError> {
         let message = RouteNetlinkMessage::NewRoute(build_route(route));
         self.request(message, NLM_F_CREATE | NLM_F_REPLACE).map_err(|error| not_added(route, error))
     }
 
     /// Adds a route beside others to the same destination; an existing one is no error.
-    pub fn add_route(&mut self, route: &Route) -> Result<(), DeviceError> {
+    pub(crate) fn add_route(&mut self, route: &Route) -> Result<(), DeviceError> {
         let message = RouteNetlinkMessage::NewRoute(build_route(route));
         let result = self.request(message, NLM_F_CREATE | NLM_F_APPEND);
         ignore(result, io::ErrorKind::AlreadyExists).map_err(|error| not_added(route, error))
     }
 
     /// Removes a route; a missing one is no error.
-    pub fn remove_route(&mut self, route: &Route) -> Result<(), DeviceError> {
+    pub(crate) fn remove_route(&mut self, route: &Route) -> Result<(), DeviceError> {
         match self.request(RouteNetlinkMessage::DelRoute(build_route(route)), 0) {
             Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Ok(()),
             result => result.map_err(|error| {
@@ -367,14 +367,14 @@ impl Netlink {
     }
 
     /// Adds a policy rule; an existing one is no error.
-    pub fn add_rule(&mut self, rule: &Rule) -> Result<(), DeviceError> {
+    pub(crate) fn add_rule(&mut self, rule: &Rule) -> Result<(), DeviceError> {
         let message = RouteNetlinkMessage::NewRule(build_rule(rule));
         ignore(self.request(message, NLM_F_CREATE | NLM_F_EXCL), io::ErrorKind::AlreadyExists)
             .map_err(|error| DeviceError::of_family(rule.ipv4, "add a policy rule", error))
     }
 
     /// Removes a policy rule; a missing one is no error.
-    pub fn remove_rule(&mut self, rule: &Rule) -> Result<(), DeviceError> {
+    pub(crate) fn remove_rule(&mut self, rule: &Rule) -> Result<(), DeviceError> {
         let message = RouteNetlinkMessage::DelRule(build_rule(rule));
         ignore(self.request(message, 0), io::ErrorKind::NotFound)
             .map_err(|error| DeviceError::system("remove a policy rule", error))

@@ -113,7 +113,7 @@ impl Instance {
 
     /// Its routing tables: the first for the tunnel, the others for uplinks. The numbers derive
     /// from the name, and are higher than those that people choose.
-    pub fn routing_tables(&self) -> RangeInclusive<u32> {
+    pub(crate) fn routing_tables(&self) -> RangeInclusive<u32> {
         let first = TABLES_BASE | u32::from(self.number()) << 8;
         first..=first | 0xff
     }

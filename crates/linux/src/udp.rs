@@ -174,7 +174,7 @@ impl UplinkSocket {
     }
 
     /// The number of datagrams that one [`Outgoing`] may hold, at least 1.
-    pub fn batch_max(&self) -> usize {
+    fn batch_max(&self) -> usize {
         match self.gso {
             GsoState::Works => self.state.max_gso_segments().get(),
             GsoState::Doubted | GsoState::Refused => 1,

@@ -1,13 +1,13 @@
-//! The edge to Linux: TUN, uplink sockets, interfaces, routes, packet filters, namespaces, clock.
+//! A node: it connects the tunnel with Linux (`roadweave-linux`), the configuration and the fleet.
 //!
 //! ```text
 //! cli --> driver --> Poller: Tun <> session <> UplinkSocket (one per uplink)
-//!                    Monitor (uplinks come and go) --> Routes (each by its own gateway)
+//!             │      Monitor (uplinks come and go) --> Routes (each by its own gateway)
+//!             └----> status, metrics, local socket, streams, membership of a fleet
 //! ```
 //!
-//! Only this crate, the controller and the command line may read the clock, wait, open sockets and
-//! start threads (invariant 1 of docs/ARCHITECTURE.md). Only the drivers know the tunnel; they
-//! connect it with the other modules.
+//! It may read the clock, wait, open sockets and start threads (invariant 1 of
+//! docs/ARCHITECTURE.md).
 
 #![allow(
     clippy::disallowed_methods,

@@ -98,11 +98,6 @@ pub struct Share {
 
 impl Default for Share {
     fn default() -> Self {
-        Self { connections: Self::CONNECTIONS, prefixes: Vec::new() }
+        Self { connections: 8_192, prefixes: Vec::new() }
     }
-}
-
-impl Share {
-    /// The default number of connections.
-    pub const CONNECTIONS: u32 = 8_192;
 }

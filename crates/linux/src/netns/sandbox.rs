@@ -47,7 +47,7 @@ impl Sandbox {
     }
 
     /// Runs this program again with other arguments and its output redirected.
-    pub fn enter_with(arguments: Vec<OsString>, output: Stdio) -> Result<Self, DeviceError> {
+    pub(super) fn enter_with(arguments: Vec<OsString>, output: Stdio) -> Result<Self, DeviceError> {
         if std::env::var_os(MARK).is_some() {
             return set_up_inside().map(|()| Self::Inside);
         }

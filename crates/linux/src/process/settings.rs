@@ -46,7 +46,7 @@ fn take_turn() -> MutexGuard<'static, Unwritten> {
 impl Instance {
     /// Sets a sysctl until `restore`. Does nothing if it already has the value
     /// and no instance set it.
-    pub fn change_setting(&self, key: &str, value: &str) -> Result<(), DeviceError> {
+    pub(crate) fn change_setting(&self, key: &str, value: &str) -> Result<(), DeviceError> {
         let mut turn = take_turn();
         let current = sysctl::read(key)?;
         let mut old = current.clone();

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use roadweave_device::local::{LocalServer, RequestError, RpcError, request};
 use roadweave_linux::{DeviceError, Instance, Waker, wait_readable};
+use roadweave_node::local::{LocalServer, RequestError, RpcError, request};
 use serde_json::{Value, json};
 
 /// An instance with its own files, and an event loop with two methods.

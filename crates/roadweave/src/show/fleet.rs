@@ -1,6 +1,6 @@
 //! The fleet of a member, for a terminal.
 
-use roadweave_device::status::{DocumentStatus, FleetStatus};
+use roadweave_node::status::{DocumentStatus, FleetStatus};
 
 /// The fleet of a member, and for how long its controller has been away.
 pub(super) fn fleet(fleet: &FleetStatus) -> String {

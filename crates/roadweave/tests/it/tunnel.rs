@@ -5,8 +5,8 @@ use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 use crate::common::*;
-use roadweave_device::local::request;
 use roadweave_identity::Identity;
+use roadweave_node::local::request;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 

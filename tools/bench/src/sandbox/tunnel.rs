@@ -182,7 +182,7 @@ impl Tunnel {
 
     /// The client's status; `None` while it does not respond.
     pub fn status(&self) -> Option<Value> {
-        roadweave_device::local::request(&self.socket, "status", &Value::Null).ok()
+        roadweave_node::local::request(&self.socket, "status", &Value::Null).ok()
     }
 
     pub fn check_running(&mut self) -> anyhow::Result<()> {

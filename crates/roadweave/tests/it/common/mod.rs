@@ -18,7 +18,7 @@ pub mod dns;
 pub mod hosts;
 pub mod members;
 pub mod portal;
-#[path = "../../../../device/src/status/schema.rs"]
+#[path = "../../../../node/src/status/schema.rs"]
 mod schema;
 pub mod world;
 
