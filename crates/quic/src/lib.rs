@@ -22,7 +22,6 @@ mod config;
 mod congestion;
 mod connection;
 mod control;
-mod ecn;
 mod endpoint;
 mod epoch;
 mod event;

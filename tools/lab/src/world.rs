@@ -38,11 +38,12 @@ use roadweave_proto::{Instant, SplitMix64, UplinkId};
 use roadweave_quic::Epoch;
 use roadweave_tunnel::{Client, ClientEvent, Node, Notice, RecvMeta, Server, ServerEvent};
 
-pub use config::{LINKS_MAX, OtherServer, Strangers, Trust, WorldConfig, WorldError};
+pub use config::{
+    Hostility, LINKS_MAX, OtherServer, Stranger, Strangers, Trust, WorldConfig, WorldError,
+};
 pub use machine::{Machine, UnknownMachine};
 use machine::{Sleeper, Waiting};
 use strangers::Neighbour;
-pub use strangers::{Hostility, Stranger};
 pub use tamper::Tampering;
 pub use trails::Trail;
 use trails::Trails;

@@ -3,8 +3,8 @@
 use roadweave_proto::wire::{ResetCode, StreamId};
 use roadweave_proto::{Instant, earliest};
 
+use super::Streams;
 use crate::config::Obligation;
-use crate::streams::Streams;
 
 impl Streams {
     /// When to call [`Streams::handle_timeout`].

@@ -12,7 +12,7 @@ use std::time::Duration;
 use roadweave_proto::Instant;
 use roadweave_proto::wire::{ResetCode, StreamId};
 
-use crate::streams::Streams;
+use super::Streams;
 
 /// How long a reader may take next to nothing. A slow one (250 kB/s) reads in lumps 7 seconds
 /// apart: a kernel with room for 4 MiB asks for more when a third of that is gone.

@@ -11,12 +11,12 @@ use roadweave_proto::wire::{
     ACKNOWLEDGED_RANGES_MAX, Acknowledged, Data, Open, STREAM_TAG, StreamFrame, StreamId,
 };
 
+use super::Streams;
+use super::handle::Answer;
 use crate::config::Obligation;
-use crate::handle::Answer;
 use crate::priority::Rank;
 use crate::send::Segment;
 use crate::stream::{Ack, Stream};
-use crate::streams::Streams;
 
 pub(crate) struct Symbol {
     out: Vec<u8>,

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-use crate::path::Path;
+use super::Path;
 use crate::stats::EcnMarking;
 
 /// An address without a first answer gets unmarked packets after this: a geostationary satellite

@@ -6,13 +6,13 @@ use roadweave_proto::wire::{
     Acknowledged, Data, Open, ResetCode, StreamFrame, StreamFrames, StreamId, StreamPriority,
 };
 
+use super::Streams;
 use crate::closed::Tombstone;
 use crate::config::{ACK_DELAY, Obligation};
 use crate::error::{HandleError, Violation};
 use crate::event::Kind;
 use crate::receive::Received;
 use crate::stream::{Ack, Stream};
-use crate::streams::Streams;
 
 /// The most pending answers; the peer asks again for more.
 pub(crate) const ANSWERS_MAX: usize = 1024;
