@@ -25,32 +25,30 @@ use crate::netlink::Lease;
 use crate::process::ROUTE_PROTOCOL;
 use crate::space::space_length;
 
-impl Lease {
-    /// The addresses that uplinks must not have if this one belongs to an interface behind the box:
-    /// its whole network if that is private, permanent and small, else the address alone. IPv6
-    /// prefixes may be shared with an uplink (RFC 7278); leased addresses may belong to a foreign
-    /// network.
-    pub(crate) fn protects(&self) -> IpNet {
-        let address = self.address.addr();
-        let is_small = self.address.prefix_len() >= LAN_LENGTH_MIN && space_length(address) > 0;
-        match address {
-            IpAddr::V4(_) if self.is_permanent && is_small => self.address.trunc(),
-            _ => address.into(),
-        }
+/// The addresses that uplinks must not have if `lease` belongs to an interface behind the box:
+/// its whole network if that is private, permanent and small, else the address alone. IPv6
+/// prefixes may be shared with an uplink (RFC 7278); leased addresses may belong to a foreign
+/// network.
+pub(crate) fn protected_by(lease: &Lease) -> IpNet {
+    let address = lease.address.addr();
+    let is_small = lease.address.prefix_len() >= LAN_LENGTH_MIN && space_length(address) > 0;
+    match address {
+        IpAddr::V4(_) if lease.is_permanent && is_small => lease.address.trunc(),
+        _ => address.into(),
     }
+}
 
-    /// The local table's entries for it (Linux `fib_add_ifaddr` and `addrconf_join_anycast`; the
-    /// first address of an IPv4 network before Linux 5.14).
-    fn taken(&self) -> Vec<IpAddr> {
-        let (address, length) = (self.address, self.address.prefix_len());
-        let mut taken = vec![address.addr()];
-        taken.extend(self.broadcast);
-        if length + 1 < address.max_prefix_len() && length > 0 {
-            taken.push(address.network());
-            taken.extend(address.addr().is_ipv4().then(|| address.broadcast()));
-        }
-        taken
+/// The local table's entries for `lease` (Linux `fib_add_ifaddr` and `addrconf_join_anycast`; the
+/// first address of an IPv4 network before Linux 5.14).
+fn taken_by(lease: &Lease) -> Vec<IpAddr> {
+    let (address, length) = (lease.address, lease.address.prefix_len());
+    let mut taken = vec![address.addr()];
+    taken.extend(lease.broadcast);
+    if length + 1 < address.max_prefix_len() && length > 0 {
+        taken.push(address.network());
+        taken.extend(address.addr().is_ipv4().then(|| address.broadcast()));
     }
+    taken
 }
 
 /// The owner of a protected address.
@@ -126,7 +124,7 @@ impl Protected {
                 .or_else(|| self.said(uplink, taken, standing.needed()))
                 .map(|owner| (taken, owner))
         };
-        lease.taken().into_iter().find_map(of_taken)
+        taken_by(lease).into_iter().find_map(of_taken)
     }
 
     fn said(&self, uplink: &str, taken: IpAddr, needed: usize) -> Option<Owner> {

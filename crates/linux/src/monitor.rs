@@ -18,7 +18,7 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::route::RouteType;
 use roadweave_proto::{UplinkId, UplinkSelector};
 
-use crate::conflicts::{Changes, Conflicts, Owner, Protected, Standing};
+use crate::conflicts::{Changes, Conflicts, Owner, Protected, Standing, protected_by};
 use crate::netlink::{Lease, Messages, drain, open_socket, parse_address, parse_lease, parse_link};
 use crate::process::ROUTE_PROTOCOL;
 use crate::technology::is_wireless;
@@ -318,7 +318,7 @@ impl Monitor {
         let mut protected = self.protected.clone();
         for link in links.iter().filter(is_any).filter(|it| self.selector.names_inside(&it.name)) {
             let own = leases.iter().filter(|lease| lease.index == link.index);
-            protected.certain.extend(own.map(|lease| (lease.protects(), Owner::Lan)));
+            protected.certain.extend(own.map(|lease| (protected_by(lease), Owner::Lan)));
         }
         let mut conflicts = std::mem::take(&mut self.conflicts);
         let standing = |name: &str, address: IpNet| match self.known.get(name) {

@@ -112,7 +112,7 @@ fn of_a_network_behind_the_box_its_hosts_are_protected_if_it_is_small_and_the_bo
         ("2001:db8::1/64", true, "2001:db8::1/128"),
     ] {
         let own = Lease { is_permanent, ..lease(address, None) };
-        assert_eq!(own.protects(), protects.parse().unwrap(), "{address}");
+        assert_eq!(protected_by(&own), protects.parse().unwrap(), "{address}");
     }
 }
 
