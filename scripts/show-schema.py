@@ -145,7 +145,7 @@ def fields(kind):
 
 
 os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), '..'))
-for part in 'proto', 'quic', 'recovery', 'tunnel', 'device':
+for part in 'proto', 'quic', 'recovery', 'tunnel', 'linux', 'node':
     for path in sorted(glob.glob(f'crates/{part}/src/**/*.rs', recursive=True)):
         read(path)
 roles = only('RoleStatus')[1]

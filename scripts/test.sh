@@ -12,7 +12,7 @@ set -eu
 cd "$(dirname "$0")/.."
 cargo="${CARGO:-cargo}"
 # Paths of programs that mostly wait; a test of theirs takes a sixteenth of a CPU.
-waiting='/(crates/((admin|roadweave|web)/tests|device)|tools/video/tests)[/.]'
+waiting='/(crates/((admin|roadweave|web)/tests|linux|node)|tools/video/tests)[/.]'
 # Paths of programs in virtual time; some have a single test, which takes one CPU.
 virtual='/(crates/(stream|tunnel|quic|schedule|recovery|coding|proto|fleet)|tools/(lab|bench/tests/it))[/.]'
 # This one measures the capacity of a link.

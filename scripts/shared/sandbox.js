@@ -6,7 +6,7 @@
 //
 // Whatever ends the outer program, the kernel ends unshare with it, that ends pid 1, and with pid 1
 // the kernel ends every process of the namespace; with the last of them go the mounts, the network
-// namespaces and their interfaces. `roadweave demo` does the same (crates/device/src/netns).
+// namespaces and their interfaces. `roadweave demo` does the same (crates/linux/src/netns).
 
 import { execFileSync, spawn, spawnSync } from 'node:child_process';
 import { accessSync, mkdirSync, readlinkSync } from 'node:fs';

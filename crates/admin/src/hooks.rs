@@ -16,8 +16,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use roadweave_device::local::{self, RequestError};
-use roadweave_device::{Signal, Signals, wait_readable};
+use roadweave_linux::{Signal, Signals, wait_readable};
+use roadweave_node::local::{self, RequestError};
 use roadweave_proto::peer_text;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;

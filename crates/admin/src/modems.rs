@@ -25,8 +25,9 @@ use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use roadweave_device::local::{RequestError, TellModem, tell_modem};
-use roadweave_device::{ModemFacts, Signal, Signals, wait_readable};
+use roadweave_linux::{Signal, Signals, wait_readable};
+use roadweave_node::ModemFacts;
+use roadweave_node::local::{RequestError, TellModem, tell_modem};
 use roadweave_proto::peer_text;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;

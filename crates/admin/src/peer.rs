@@ -11,11 +11,11 @@ use qrcode::{EcLevel, QrCode};
 use roadweave_config::{
     NewClient, PeerFields, ServerFile, add_client, host_port, load, next_peer, with_peer,
 };
-use roadweave_device::fleet::Membership;
-use roadweave_device::local::{self, RequestError, RpcError};
-use roadweave_device::status::RoleStatus;
-use roadweave_device::{Instance, random_bytes};
 use roadweave_identity::{Identity, PublicKey};
+use roadweave_linux::{Instance, random_bytes};
+use roadweave_node::fleet::Membership;
+use roadweave_node::local::{self, RequestError, RpcError};
+use roadweave_node::status::RoleStatus;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use toml::value::Datetime;

@@ -17,9 +17,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, anyhow};
-use roadweave_device::local::{self, RequestError};
-use roadweave_device::status::{RoleStatus, Status};
-use roadweave_device::{Instance, Signal, Signals, wait_readable};
+use roadweave_linux::{Instance, Signal, Signals, wait_readable};
+use roadweave_node::local::{self, RequestError};
+use roadweave_node::status::{RoleStatus, Status};
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use roadweave_terminal::seconds::parse_seconds;

@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use roadweave_device::local;
+use roadweave_node::local;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use rustix::fs::{CWD, Mode, OFlags, fstat, mkdir, open, openat};

@@ -17,8 +17,6 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 use zeroize::Zeroizing;
 
-use crate::secret::reading_group;
-
 /// A configuration file is not usable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -232,4 +230,13 @@ fn with_position(text: &str, at: Option<usize>, message: &str) -> String {
     let line = before.matches('\n').count() + 1;
     let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
     format!("line {line}, column {column}: {message}")
+}
+
+/// The group that may read private files in the folder of `path`: the folder's, if the folder
+/// belongs to root and has mode 0750, as `/etc/roadweave` has for the services' user.
+pub fn reading_group(path: &Path) -> Option<u32> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = fs::metadata(folder.unwrap_or(Path::new("."))).ok()?;
+    let is_shared = folder.uid() == 0 && folder.gid() != 0 && folder.mode() & 0o077 == 0o050;
+    is_shared.then(|| folder.gid())
 }

@@ -12,7 +12,7 @@ use roadweave_identity::{Identity, PublicKey};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::Zeroizing;
 
-use crate::Fault;
+use crate::reader::{Fault, reading_group};
 
 /// A private key; never displayed, and wiped when it is dropped.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -114,15 +114,6 @@ pub fn create_secret(path: &Path, text: &str) -> Result<(), WriteError> {
         let _ = fs::remove_file(path);
         failed(error)
     })
-}
-
-/// The group that may read private files in the folder of `path`: the folder's, if the folder
-/// belongs to root and has mode 0750, as `/etc/roadweave` has for the services' user.
-pub fn reading_group(path: &Path) -> Option<u32> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = fs::metadata(folder.unwrap_or(Path::new("."))).ok()?;
-    let is_shared = folder.uid() == 0 && folder.gid() != 0 && folder.mode() & 0o077 == 0o050;
-    is_shared.then(|| folder.gid())
 }
 
 /// Replaces the file at `path` atomically, also after a power cut; owner, group and mode stay. On

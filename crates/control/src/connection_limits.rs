@@ -12,8 +12,6 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
-use crate::api::limit::network;
-
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub all: usize,
@@ -240,6 +238,17 @@ pub(crate) async fn stopped(stop: &mut watch::Receiver<bool>) {
 }
 
 const ROOM_WAIT: Duration = Duration::from_millis(50);
+
+/// The key of an address: for IPv6 its /64, since one host may use all of it.
+pub fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            std::net::Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+        address => address,
+    }
+}
 
 #[cfg(test)]
 mod tests {

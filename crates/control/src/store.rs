@@ -22,6 +22,7 @@ pub(crate) mod error;
 mod note;
 mod outbox;
 mod proxy_status;
+mod reads;
 mod record;
 mod report;
 mod revocation;

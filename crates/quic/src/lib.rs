@@ -21,7 +21,6 @@ mod config;
 mod congestion;
 mod connection;
 mod control;
-mod ecn;
 mod endpoint;
 mod epoch;
 mod event;

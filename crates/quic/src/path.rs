@@ -7,6 +7,8 @@
 //!                                             '----------an acknowledgement-----------'
 //! ```
 
+mod ecn;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,13 +17,13 @@ use roadweave_proto::{
     Instant, Pacing, PathId, PathSnapshot, PathStatus, Policy, Rate, UplinkId, earliest,
 };
 
-use crate::ecn::Ecn;
+use self::ecn::Ecn;
 use crate::gate::{Gate, GateState};
 use crate::meter::Meter;
 use crate::meter::ramp::Ramp;
 use crate::pacer::{Pacer, PacerInput};
 use crate::stats::PathStats;
-use crate::unread::Unread;
+use crate::unread::{SUSPICION_MIN, Unread};
 
 #[derive(Debug)]
 pub(crate) struct Path {
@@ -315,5 +317,3 @@ const QUIET_INTERVALS: u32 = 16;
 const QUIET_MIN: Duration = Duration::from_millis(60);
 /// Always quiet after this: paths are probed once a second while data comes.
 const QUIET_MAX: Duration = Duration::from_millis(2500);
-/// No path is suspect sooner: a system under load is late by as much.
-pub(crate) const SUSPICION_MIN: Duration = Duration::from_millis(30);

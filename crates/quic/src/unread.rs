@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-use crate::path::SUSPICION_MIN;
-
 /// How long packets wait until they are handed over: an answer may wait as long.
 ///
 /// The effect of a packet fades with the next ones. On a used connection these come soon, so it
@@ -38,6 +36,8 @@ impl Unread {
     }
 }
 
+/// No path is suspect sooner: a system under load is late by as much.
+pub(crate) const SUSPICION_MIN: Duration = Duration::from_millis(30);
 /// An answer that is unread for longer is late.
 const UNREAD_MAX: Duration = Duration::from_secs(3);
 /// How long one packet shows the lateness of a used connection: packets that measure its paths are

@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use roadweave_device::local::{Drain, RequestError, RpcError, drain};
+use roadweave_node::local::{Drain, RequestError, RpcError, drain};
 use roadweave_terminal::out;
 
 use crate::set::refused;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use roadweave_device::local::{EncoderWord, RequestError, RpcError, Subscribe, Topic, subscribe};
+use roadweave_node::local::{EncoderWord, RequestError, RpcError, Subscribe, Topic, subscribe};
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use roadweave_tunnel::EncoderTarget;

@@ -8,8 +8,8 @@ use roadweave_config::{
     ChangeError, NewClient, PrivateKey, add_client, host_port, next_peer, parse, read_text,
     write_secrets,
 };
-use roadweave_device::{Monitor, random_bytes};
 use roadweave_identity::Identity;
+use roadweave_linux::{Monitor, random_bytes};
 use roadweave_proto::UplinkSelector;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use roadweave_config::{default_state_directory, read_text};
-use roadweave_device::become_owner_of;
-use roadweave_device::fleet::{JoinOptions, Joined, join, role_name};
 use roadweave_fleet::{JoinToken, Kind, Name, Role};
+use roadweave_linux::become_owner_of;
+use roadweave_node::fleet::{JoinOptions, Joined, join, role_name};
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 

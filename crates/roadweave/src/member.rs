@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
 use roadweave_config::{ClientFile, FileError, Merged, PrivateKey, Validate};
-use roadweave_device::fleet::Membership;
-use roadweave_device::{MemberOptions, Reread, run_client};
 use roadweave_fleet::Role;
 use roadweave_identity::{Identity, PublicKey};
+use roadweave_node::fleet::Membership;
+use roadweave_node::{MemberOptions, Reread, run_client};
 use roadweave_terminal::exit::BadInput;
 use serde::Serialize;
 use serde::de::DeserializeOwned;

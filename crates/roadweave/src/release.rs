@@ -1,7 +1,7 @@
 //! `roadweave release`: removes what an instance left behind at its end.
 
 use anyhow::Result;
-use roadweave_device::{Instance, cleanup};
+use roadweave_linux::{Instance, cleanup};
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use roadweave_device::local::{ReloadAnswer, RequestError, RpcError, reload};
+use roadweave_node::local::{ReloadAnswer, RequestError, RpcError, reload};
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use roadweave_config::{RouterFile, Validate};
-use roadweave_device::run_router;
+use roadweave_node::run_router;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use roadweave_config::{AnchorFile, PrivateKey, ProxyFile, ServerFile};
-use roadweave_device::fleet::Membership;
-use roadweave_device::{MemberOptions, run_anchor, run_proxy, run_server};
 use roadweave_fleet::Role;
+use roadweave_node::fleet::Membership;
+use roadweave_node::{MemberOptions, run_anchor, run_proxy, run_server};
 use roadweave_terminal::exit::BadInput;
 
 use crate::member::{MemberFile, Source};

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use roadweave_device::local::{RequestError, SetStrategy, set_strategy};
+use roadweave_node::local::{RequestError, SetStrategy, set_strategy};
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use roadweave_tunnel::{STRATEGIES, Strategy, StrategyEntry};

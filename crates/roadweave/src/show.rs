@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use roadweave_device::local;
-use roadweave_device::status::{
+use roadweave_node::local;
+use roadweave_node::status::{
     AbsentClient, AnchorRoleStatus, ProxyRoleStatus, RoleStatus, RouterSession, SplitStatus,
     Status, StreamsStatus,
 };

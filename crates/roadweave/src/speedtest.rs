@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use comfy_table::{CellAlignment, Table, presets};
-use roadweave_device::local::{
+use roadweave_node::local::{
     BeginSpeedtest, RequestError, RpcError, begin_speedtest, speedtest_report,
 };
 use roadweave_proto::peer_text;

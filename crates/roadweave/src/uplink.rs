@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::ValueEnum;
-use roadweave_device::local::{SetUplink, set_uplink};
+use roadweave_node::local::{SetUplink, set_uplink};
 use roadweave_proto::Policy;
 use roadweave_tunnel::Caps;
 use serde::{Deserialize as _, Serialize};

@@ -31,10 +31,8 @@
 mod closed;
 mod config;
 mod credit;
-mod crowding;
 mod error;
 mod event;
-mod handle;
 mod index;
 mod priority;
 mod ranges;
@@ -43,8 +41,6 @@ mod ring;
 mod send;
 mod stream;
 mod streams;
-mod timeout;
-mod transmit;
 
 pub use config::{Config, Side, Stats, Timing};
 pub use error::{HandleError, StreamError, Violation};

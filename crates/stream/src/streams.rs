@@ -1,17 +1,22 @@
 //! All streams of one end of a session, as their user sees them.
 
+mod crowding;
+mod handle;
+mod timeout;
+mod transmit;
+
 use std::collections::BTreeMap;
 
 use roadweave_proto::wire::{Destination, ResetCode, StreamId, StreamPriority, StreamsOffer};
 use roadweave_proto::{Instant, Urgency};
 
+use self::crowding::Crowd;
+use self::handle::{ANSWERS_MAX, Answer};
 use crate::closed::{CLOSED_MAX, Closed, SEEN, SEEN_MAX, Tombstone};
 use crate::config::{Config, Obligation, Stats, Timing};
 use crate::credit::{ReceiveCredit, SendCredit};
-use crate::crowding::Crowd;
 use crate::error::{StreamError, Violation};
 use crate::event::{Event, Kind};
-use crate::handle::Answer;
 use crate::index::Index;
 use crate::priority::Asked;
 use crate::ring::SLACK;
@@ -441,7 +446,7 @@ impl Streams {
         let ranges = ranges.min(receive_max as usize);
         let each = size_of::<(StreamId, Stream)>() + size_of::<Destination>() + 256 + INDEXED;
         let buffers = 4 * (receive_max + config.send_max) as usize + 2 * streams * SLACK;
-        let closed = 2 * (CLOSED_MAX * 64 + SEEN_MAX * SEEN) + crate::handle::ANSWERS_MAX * RECORD;
+        let closed = 2 * (CLOSED_MAX * 64 + SEEN_MAX * SEEN) + ANSWERS_MAX * RECORD;
         let records = self.records_max() + roadweave_proto::wire::ACKNOWLEDGED_RANGES_MAX;
         streams * each + buffers + closed + (ranges + records) * RECORD
     }

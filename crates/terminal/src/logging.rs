@@ -179,7 +179,7 @@ pub const DEFAULT: &str = "info";
 const LEVELS: &str = r#"write "error", "warn", "info", "debug", "trace" or "off""#;
 const MODULES: &str = "\
     roadweave roadweave_proto roadweave_coding roadweave_schedule roadweave_recovery \
-    roadweave_quic roadweave_tunnel roadweave_config roadweave_device roadweave_emulate \
+    roadweave_quic roadweave_tunnel roadweave_config roadweave_linux roadweave_node roadweave_emulate \
     roadweave_record roadweave_lab roadweave_terminal roadweave_video roadweave_bench \
     roadweave_control roadweave_web sqlx noq_proto rustls";
 
@@ -198,7 +198,7 @@ mod tests {
         check("off", "off");
         check("roadweave_tunnel=debug", "roadweave_tunnel=debug,noq_proto=error,info");
         check("off,roadweave_tunnel=debug", "roadweave_tunnel=debug,off");
-        check("error, roadweave_device::driver=trace", "roadweave_device::driver=trace,error");
+        check("error, roadweave_node::driver=trace", "roadweave_node::driver=trace,error");
         check("noq_proto=debug", "noq_proto=debug,info");
 
         let refused = |filter: &str, part: &str, levels: &str| {

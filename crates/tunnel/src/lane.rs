@@ -40,7 +40,7 @@ pub(crate) use cuts::Reassembly;
 pub use datagram::{DatagramContent, LaneDatagram};
 pub(crate) use datagram::{Token, TokenKind};
 pub use defaults::default_lanes;
-pub(crate) use defaults::stream_lane;
+pub(crate) use defaults::patient;
 pub use encoder::EncoderTarget;
 pub use flow::FlowClass;
 pub(crate) use flow::FlowTable;

@@ -18,11 +18,11 @@ mod table;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use roadweave_proto::{Instant, Order, SplitMix64};
+use roadweave_proto::{Instant, Order, Pacing, SplitMix64};
 use roadweave_stream::{Config, Event, Side, Streams};
 
 pub(crate) use self::table::{StreamsOver, StreamsTable, Terms};
-use crate::lane::{LaneConfig, stream_lane};
+use crate::lane::{LaneConfig, patient};
 
 /// How long streams wait for a session, at both ends: as long as a stream waits for an answer.
 pub(crate) const KEPT_FOR: Duration = Duration::from_secs(120);
@@ -63,8 +63,13 @@ impl StreamsConfig {
 impl Default for StreamsConfig {
     /// Up to 256 streams, sent as transfers are by default.
     fn default() -> Self {
-        Self { lane: stream_lane(), streams_max: Self::STREAMS_MAX, head: 0 }
+        Self { lane: default_lane(), streams_max: Self::STREAMS_MAX, head: 0 }
     }
+}
+
+/// The lane of streams: as for transfers, but with a short queue, since frames are made on demand.
+fn default_lane() -> LaneConfig {
+    LaneConfig { rank: 1, pacing: Pacing::Rate, rtp_frames: false, ..patient(StreamsConfig::LANE) }
 }
 
 /// Identifies all streams between a client and its server until they start again.

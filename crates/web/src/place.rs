@@ -7,9 +7,9 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use anyhow::{Context as _, Result, anyhow};
-use roadweave_device::Netlink;
-use roadweave_device::history::History;
-use roadweave_device::status::RoleStatus;
+use roadweave_linux::Netlink;
+use roadweave_node::history::History;
+use roadweave_node::status::RoleStatus;
 use roadweave_terminal::exit::BadInput;
 use socket2::{Domain, Socket, Type};
 
@@ -92,7 +92,7 @@ impl Place {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use roadweave_device::status::{ClientStatus, Status};
+    use roadweave_node::status::{ClientStatus, Status};
 
     use super::*;
     use crate::watcher::testing::{status_of, uplink};

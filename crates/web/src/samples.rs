@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use roadweave_device::history::{History, Link};
-use roadweave_device::status::RoleStatus;
+use roadweave_node::history::{History, Link};
+use roadweave_node::status::RoleStatus;
 use roadweave_proto::PathStatus;
 use serde::Serialize;
 
@@ -112,7 +112,7 @@ fn kbps(bps: f64) -> u64 {
 mod tests {
     use std::time::Instant;
 
-    use roadweave_device::status::ClientStatus;
+    use roadweave_node::status::ClientStatus;
 
     use super::*;
     use crate::watcher::testing::{status_of, uplink};

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use ring::hmac;
-use roadweave_device::random_bytes;
+use roadweave_linux::random_bytes;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::secret;
 use rustix::process::geteuid;

@@ -9,8 +9,9 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use roadweave_device::history::History;
-use roadweave_device::{detected_technology, local};
+use roadweave_linux::detected_technology;
+use roadweave_node::history::History;
+use roadweave_node::local;
 use roadweave_proto::Technology;
 
 use crate::samples::Samples;
@@ -145,7 +146,7 @@ impl Seen {
 
 #[cfg(test)]
 pub(crate) mod testing {
-    use roadweave_device::status::{ClientStatus, RoleStatus, Status};
+    use roadweave_node::status::{ClientStatus, RoleStatus, Status};
     use roadweave_tunnel::UplinkReport;
 
     pub(crate) fn status_of(client: ClientStatus) -> Status {

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::spawn;
 use std::time::{Duration, Instant};
 
-use roadweave_device::netns::{WAIT_MAX, wait_until};
+use roadweave_linux::netns::{WAIT_MAX, wait_until};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -297,7 +297,7 @@ fn read<T>(
 
 fn check_clip(clip: &Path, frames: usize) -> Result<(), BadInput> {
     let problem = |problem: String| BadInput::new(format!("--clip {}: {problem}", clip.display()));
-    if !decode::is_byte_stream(clip) {
+    if !clip::is_byte_stream(clip) {
         return File::open(clip).map(drop).map_err(|error| problem(error.to_string()));
     }
     let units = clip::read(clip).map_err(|error| problem(format!("{error:#}")))?;

@@ -20,7 +20,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
-use roadweave_device::Clock;
+use roadweave_linux::Clock;
 use roadweave_proto::{Instant, Rate};
 use roadweave_record::RecordToken;
 use roadweave_terminal::exit::BadInput;

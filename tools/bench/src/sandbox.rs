@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use ipnet::IpNet;
-use roadweave_device::netns::{CableEnd, NetNs, Sandbox};
-use roadweave_device::{Signal, Signals, wait_readable};
+use roadweave_linux::netns::{CableEnd, NetNs, Sandbox};
+use roadweave_linux::{Signal, Signals, wait_readable};
 use roadweave_terminal::exit;
 use roadweave_terminal::out;
 

@@ -18,8 +18,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use roadweave_device::netns::sandbox_is_there;
 use roadweave_emulate::{Drive, Operator, format_csv};
+use roadweave_linux::netns::sandbox_is_there;
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use roadweave_device::netns::{sandbox_is_there, wait_within};
+use roadweave_linux::netns::{sandbox_is_there, wait_within};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::Value;
 

@@ -18,7 +18,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use roadweave_device::netns::{NetNs, run_sandboxed};
+use roadweave_linux::netns::{NetNs, run_sandboxed};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 

@@ -39,11 +39,10 @@ use roadweave_quic::Epoch;
 use roadweave_tunnel::{Client, ClientEvent, Node, Notice, RecvMeta, Server, ServerEvent};
 
 use config::LINKS_MAX;
-pub use config::{OtherServer, Strangers, Trust, WorldConfig, WorldError};
+pub use config::{Hostility, OtherServer, Stranger, Strangers, Trust, WorldConfig, WorldError};
 pub use machine::Machine;
 use machine::{Sleeper, Waiting};
 use strangers::Neighbour;
-pub use strangers::{Hostility, Stranger};
 pub use tamper::Tampering;
 pub(crate) use trails::Trail;
 use trails::Trails;

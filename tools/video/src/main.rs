@@ -5,6 +5,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "a program at the edge: sockets, threads, the clock")]
 
+mod budget;
 mod encoder;
 mod feedback;
 mod gap_wait;

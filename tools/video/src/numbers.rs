@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use crate::strangers::Budget;
+use crate::budget::Budget;
 
 #[derive(Debug)]
 pub struct Numbers {

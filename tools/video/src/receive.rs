@@ -31,12 +31,13 @@ use roadweave_terminal::out;
 
 use self::record::Record;
 use self::stamps::Stamps;
+use crate::budget::Budget;
 use crate::gap_wait::GapWait;
 use crate::network::{self, Kind, Socket};
 use crate::options;
 use crate::plugins::{self, make, set_if_known};
 use crate::statistics::received::{Received, Report};
-use crate::strangers::{Budget, Senders};
+use crate::strangers::Senders;
 use crate::{rtp, run};
 
 pub fn run(options: options::Receive) -> Result<()> {

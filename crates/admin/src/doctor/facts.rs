@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use roadweave_device::{Gateway, SendFailure};
+use roadweave_linux::{Gateway, SendFailure};
 
 use super::firewall::Dropping;
 use super::marks::Overwriting;

@@ -13,8 +13,9 @@ use ring::aead::{AES_128_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, No
 use roadweave_config::{
     ClientFile, ClientStreams, FileError, ServerFile, lane_configs, load, reading_group,
 };
-use roadweave_device::status::RoleStatus;
-use roadweave_device::{ClockReading, Monitor, Netlink, UdpOptions, Uplink, UplinkSocket, local};
+use roadweave_linux::{Monitor, Netlink, UdpOptions, Uplink, UplinkSocket};
+use roadweave_node::status::RoleStatus;
+use roadweave_node::{ClockReading, local};
 use roadweave_proto::{Marks, ServerHost, ServerName};
 use rustix::net::sockopt;
 use serde_json::Value;

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use roadweave_device::{Gateway, SendFailure};
+use roadweave_linux::{Gateway, SendFailure};
 use roadweave_proto::Marks;
 
 use super::Check;

@@ -9,7 +9,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use roadweave_device::{
+use roadweave_linux::{
     Clock, Outgoing, SendFailure, SendOutcome, UdpOptions, UplinkSocket, random_bytes,
     wait_readable,
 };

@@ -6,8 +6,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use roadweave_device::{Gateway, SendFailure};
 use roadweave_identity::Identity;
+use roadweave_linux::{Gateway, SendFailure};
 use serde_json::{Value, json};
 
 use super::facts::{

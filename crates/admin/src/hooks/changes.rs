@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use ipnet::IpNet;
-use roadweave_device::status::{ClientStatus, RoleStatus, Status};
+use roadweave_node::status::{ClientStatus, RoleStatus, Status};
 use roadweave_proto::PathStatus;
 use roadweave_tunnel::{PathStatusReport, UplinkReport};
 

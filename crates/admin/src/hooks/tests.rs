@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
-use roadweave_device::status::Status;
+use roadweave_node::status::Status;
 use serde_json::{Value, json};
 
 use super::changes::UplinkState;

@@ -17,7 +17,8 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use roadweave_device::{ModemFacts, is_exclusive, wait_readable};
+use roadweave_linux::{is_exclusive, wait_readable};
+use roadweave_node::ModemFacts;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 use rustix::termios::{

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Duration;
 
-use roadweave_device::ModemFacts;
+use roadweave_node::ModemFacts;
 use serde_json::{Value, json};
 
 use super::facts::{self, Modem};

@@ -3,7 +3,7 @@
 
 use std::ops::RangeInclusive;
 
-use roadweave_device::ModemFacts;
+use roadweave_node::ModemFacts;
 use serde_json::Value;
 
 pub(super) const MODEM: &str = "org.freedesktop.ModemManager1.Modem";

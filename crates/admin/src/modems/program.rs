@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
-use roadweave_device::wait_readable;
+use roadweave_linux::wait_readable;
 
 pub(super) fn output(mut command: Command, timeout: Duration) -> Result<Vec<u8>, String> {
     let name = command.get_program().to_string_lossy().into_owned();

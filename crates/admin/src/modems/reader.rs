@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::thread::scope;
 use std::time::{Duration, Instant};
 
-use roadweave_device::ModemFacts;
+use roadweave_node::ModemFacts;
 
 use super::sysfs::Devices;
 use super::{at, bus, sysfs, uqmi};

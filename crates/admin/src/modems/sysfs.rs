@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use roadweave_device::ModemFacts;
+use roadweave_node::ModemFacts;
 
 use super::facts::is_interface;
 

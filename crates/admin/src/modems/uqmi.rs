@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use roadweave_device::ModemFacts;
+use roadweave_node::ModemFacts;
 use serde_json::Value;
 
 use super::facts::{best, iccid, legible};

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use roadweave_device::status::Status;
+use roadweave_node::status::Status;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
-use roadweave_device::status::{RoleStatus, Status};
+use roadweave_node::status::{RoleStatus, Status};
 use roadweave_proto::peer_text;
 use roadweave_tunnel::{LaneStats, PathStatusReport, SessionStatus};
 use serde::Serialize;

@@ -1,6 +1,6 @@
 //! Which uplink the keys are for.
 
-use roadweave_device::history::History;
+use roadweave_node::history::History;
 
 /// A position among the uplinks of a history, which may change.
 #[derive(Clone, Copy, Debug, Default)]

@@ -5,9 +5,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use roadweave_device::history::History;
-use roadweave_device::local::{self, SetUplink};
-use roadweave_device::status::Status;
+use roadweave_node::history::History;
+use roadweave_node::local::{self, SetUplink};
+use roadweave_node::status::Status;
 
 pub(super) const INTERVAL: Duration = Duration::from_millis(500);
 

@@ -10,8 +10,8 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Borders, Paragraph, Sparkline, Wrap};
-use roadweave_device::history::{History, Link};
-use roadweave_device::status::{ClientStatus, RoleStatus, Status};
+use roadweave_node::history::{History, Link};
+use roadweave_node::status::{ClientStatus, RoleStatus, Status};
 use roadweave_proto::{PathStatus, peer_text};
 use roadweave_tunnel::SessionStatus;
 

@@ -7,8 +7,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use roadweave_device::netns::run_sandboxed;
 use roadweave_identity::Identity;
+use roadweave_linux::netns::run_sandboxed;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_roadweave-admin");
 const DISK: &str = "/run/disk";

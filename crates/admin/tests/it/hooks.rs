@@ -8,8 +8,9 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use roadweave_linux::netns::{wait_or_show, wait_within};
+
 use crate::common::*;
-use roadweave_device::netns::{wait_or_show, wait_within};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;

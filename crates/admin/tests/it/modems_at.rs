@@ -8,8 +8,9 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
+use roadweave_linux::netns::wait_within;
+
 use crate::common::*;
-use roadweave_device::netns::wait_within;
 use serde_json::{Value, json};
 
 /// A vehicle with its own `/sys` and `/dev`; `None` without Python.

@@ -6,8 +6,9 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+use roadweave_linux::netns::{wait_or_show, wait_until};
+
 use crate::common::*;
-use roadweave_device::netns::{wait_or_show, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 

@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::guard::BODY_MAX;
 use super::{App, Caller, Problem, Result};
 use crate::clock::now_ms;
 use crate::model::Record;
@@ -226,5 +227,3 @@ pub struct PageOf<T> {
     /// The cursor of the next page; null at the end.
     pub next: Option<String>,
 }
-
-pub const BODY_MAX: usize = 64 * 1024;

@@ -16,12 +16,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
-use super::answer::BODY_MAX;
-use super::limit::network;
 use super::route::{Needs, Route};
 use super::{App, Problem, RemoteAddress, Result};
 use crate::clock::now_ms;
-use crate::connection_limits::WebPlace;
+use crate::connection_limits::{WebPlace, network};
 use crate::keys;
 use crate::model::{ApiKey, Login, Person, Role, Tenant};
 use crate::store::{Actor, KeptAnswer, Once, Store, StoreError, Stored};
@@ -335,6 +333,7 @@ fn repeated(text: &str) -> Result<Response> {
     Ok(response)
 }
 
+pub(super) const BODY_MAX: usize = 64 * 1024;
 const ANSWER_MAX: usize = 256 * 1024;
 const DEADLINE: Duration = Duration::from_secs(15);
 

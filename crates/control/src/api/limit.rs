@@ -147,17 +147,6 @@ impl Secrets {
     }
 }
 
-/// The key of an address: for IPv6 its /64, since one host may use all of it.
-pub fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => {
-            let [a, b, c, d, ..] = address.segments();
-            std::net::Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
-        }
-        address => address,
-    }
-}
-
 const KEYS_MAX: usize = 8192;
 const SHARED: u64 = 1024;
 const SWEEP: Duration = Duration::from_secs(1);
@@ -222,6 +211,7 @@ const OF_CALLER_MAX: usize = 16;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connection_limits::network;
 
     #[test]
     fn a_bucket_empties_and_fills() {

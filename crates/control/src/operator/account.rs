@@ -12,7 +12,6 @@ use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use serde::{Deserialize, Serialize};
 
 use crate::files::{read_if_there, replace};
-use crate::operator::client::host_and_port;
 use crate::operator::trust;
 
 /// Where the controller is, and as whom to ask.
@@ -164,4 +163,19 @@ pub fn password(question: &str) -> Result<String> {
         return Err(BadInput::new("the password is empty").into());
     }
     Ok(line)
+}
+
+/// Host and port of `https://host:port`; equal for equal controllers.
+pub fn host_and_port(url: &str) -> Result<(String, u16)> {
+    let bad = || BadInput::new(format!("\"{url}\": write https://fleet.example.org:4400"));
+    let rest = url.strip_prefix("https://").ok_or_else(bad)?.trim_end_matches('/');
+    if rest.is_empty() || rest.contains(['/', '@', '?', '#']) {
+        return Err(bad().into());
+    }
+    let (host, port) = match rest.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, port.parse().map_err(|_| bad())?),
+        _ => (rest, 443),
+    };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    Ok((host.to_ascii_lowercase(), port))
 }

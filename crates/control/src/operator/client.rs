@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::operator::account::Account;
+use crate::operator::account::{Account, host_and_port};
 use crate::operator::trust;
 
 pub struct Client {
@@ -213,21 +213,6 @@ fn is_login(cookie: &str) -> bool {
 
 const BODY_MAX: usize = 32 << 20;
 const ITEMS_MAX: usize = 100_000;
-
-/// Host and port of `https://host:port`; equal for equal controllers.
-pub fn host_and_port(url: &str) -> Result<(String, u16)> {
-    let bad = || BadInput::new(format!("\"{url}\": write https://fleet.example.org:4400"));
-    let rest = url.strip_prefix("https://").ok_or_else(bad)?.trim_end_matches('/');
-    if rest.is_empty() || rest.contains(['/', '@', '?', '#']) {
-        return Err(bad().into());
-    }
-    let (host, port) = match rest.rsplit_once(':') {
-        Some((host, port)) if !port.ends_with(']') => (host, port.parse().map_err(|_| bad())?),
-        _ => (rest, 443),
-    };
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    Ok((host.to_ascii_lowercase(), port))
-}
 
 #[derive(Debug)]
 pub struct Refusal {

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use sqlx::{Any, AssertSqlSafe, Transaction};
+use sqlx::{Any, AssertSqlSafe, Row as _, Transaction};
 
 use super::record::{self, Stored};
 use super::sql::values;
 use super::{Database, Once, Result, Store, StoreError};
 use crate::floor::{Floor, Heads};
 use crate::keys::StoreKeys;
-use crate::model::Record;
+use crate::model::{Record, Scope};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Actor {
@@ -257,3 +257,33 @@ impl Change<'_> {
 const NEXT: &str = "UPDATE counter SET value = value + 1 WHERE name = 'change' RETURNING value";
 const TELL: &str = "INSERT INTO change (sequence, position, at_ms, tenant, kind, subject, version) \
                     VALUES ($1, $2, $3, $4, $5, $6, $7)";
+
+impl Change<'_> {
+    /// Ends all logins of a person.
+    pub async fn end_logins(&mut self, tenant: &str, person: &str) -> Result<()> {
+        let sql = "DELETE FROM login WHERE tenant = $1 AND person = $2";
+        self.execute(sql, values![tenant, person]).await.map(drop)
+    }
+
+    /// Frees the addresses of a box.
+    pub async fn free(&mut self, tenant: &str, device: &str) -> Result<()> {
+        let sql = "DELETE FROM address WHERE tenant = $1 AND device = $2";
+        self.execute(sql, values![tenant, device]).await.map(drop)
+    }
+
+    /// The tenant of the box, proxy or delegate with this key.
+    pub async fn owner_of_key(&mut self, public_key: &str) -> Result<Option<String>> {
+        let row = self.row(OWNER, values![public_key]).await?;
+        Ok(row.map(|row| row.try_get("tenant")).transpose()?)
+    }
+
+    /// The number of the next configuration of a scope.
+    pub async fn next_config(&mut self, tenant: &str, scope: &Scope) -> Result<i64> {
+        let sql = "SELECT COALESCE(MAX(number), 0) FROM config WHERE tenant = $1 AND scope = $2";
+        Ok(self.scalar(sql, values![tenant, scope.to_string()]).await? + 1)
+    }
+}
+
+const OWNER: &str = "SELECT tenant FROM device WHERE public_key = $1 \
+                     UNION SELECT tenant FROM proxy WHERE public_key = $1 \
+                     UNION SELECT tenant FROM delegate WHERE public_key = $1";

@@ -7,9 +7,9 @@ use sqlx::any::AnyRow;
 use sqlx::{Any, AssertSqlSafe, Executor, Row as _};
 
 use super::sql::{query, values};
-use super::{Change, Result, Store, StoreError};
+use super::{Result, Store, StoreError};
 use crate::keys::StoreKeys;
-use crate::model::{Column, Record, Scope, Tenant};
+use crate::model::{Column, Record, Tenant};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored<R> {
@@ -174,28 +174,11 @@ pub(super) fn with_parts<R: Record, T>(
     act(&[R::TABLE, tenant, id, &version.to_string(), &changed_ms.to_string(), body])
 }
 
-impl Change<'_> {
-    pub async fn end_logins(&mut self, tenant: &str, person: &str) -> Result<()> {
-        let sql = "DELETE FROM login WHERE tenant = $1 AND person = $2";
-        self.execute(sql, values![tenant, person]).await.map(drop)
-    }
-
-    pub async fn free(&mut self, tenant: &str, device: &str) -> Result<()> {
-        let sql = "DELETE FROM address WHERE tenant = $1 AND device = $2";
-        self.execute(sql, values![tenant, device]).await.map(drop)
-    }
-
-    pub async fn owner_of_key(&mut self, public_key: &str) -> Result<Option<String>> {
-        let row = self.row(OWNER, values![public_key]).await?;
-        Ok(row.map(|row| row.try_get("tenant")).transpose()?)
-    }
-
-    pub async fn next_config(&mut self, tenant: &str, scope: &Scope) -> Result<i64> {
-        let sql = "SELECT COALESCE(MAX(number), 0) FROM config WHERE tenant = $1 AND scope = $2";
-        Ok(self.scalar(sql, values![tenant, scope.to_string()]).await? + 1)
+impl Store {
+    /// The tenants after a name.
+    pub async fn tenants(&self, after: &str, limit: u32) -> Result<Page<Stored<Tenant>>> {
+        let sql =
+            format!("{} WHERE tenant > $1 ORDER BY tenant LIMIT {}", select::<Tenant>(), limit + 1);
+        self.page(&self.rows(AssertSqlSafe(sql), values![after]).await?, limit)
     }
 }
-
-const OWNER: &str = "SELECT tenant FROM device WHERE public_key = $1 \
-                     UNION SELECT tenant FROM proxy WHERE public_key = $1 \
-                     UNION SELECT tenant FROM delegate WHERE public_key = $1";

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::rollouts::name;
+use super::rollouts::{covers, name};
 use super::{Content, Draft, Fleet, Planning, RecordId, Rollouts};
 use crate::digest::Digest;
 use crate::document::{Approval, Configuration, Kind};
 use crate::envelope::Signed;
-use crate::records::{Config, Device, Rollout, Scope};
+use crate::records::{Config, Rollout, Scope};
 
 /// A tenant's roll-outs in force, by scope; within a scope the latest first.
 struct Layers<'a>(BTreeMap<&'a Scope, Vec<(&'a RecordId, &'a Rollout, &'a Config)>>);
@@ -29,14 +29,6 @@ impl<'a> Layers<'a> {
             all.sort_by_key(|(id, _, config)| (Reverse(config.number), *id));
         }
         Self(layers)
-    }
-}
-
-pub(super) fn covers(scope: &Scope, device: &Device) -> bool {
-    match scope {
-        Scope::Tenant => true,
-        Scope::Tag(tag) => device.settings.tags.contains(tag),
-        Scope::Device(id) => *id == device.id,
     }
 }
 

@@ -6,10 +6,9 @@ use std::time::Duration;
 use roadweave_identity::PublicKey;
 use roadweave_proto::Instant;
 
-use super::configurations::covers;
 use super::{Documents, Fleet, RecordId, Written};
 use crate::document::Kind;
-use crate::records::{Rollout, RolloutSettings, RolloutState};
+use crate::records::{Device, Rollout, RolloutSettings, RolloutState, Scope};
 use crate::rollout::{Plan, Rollout as Machine, RolloutState as Motion, Wave};
 
 /// The roll-outs in progress.
@@ -131,6 +130,14 @@ impl Rollouts {
                 self.machines.get(id).is_some_and(|machine| machine.is_offered(key))
             }
         }
+    }
+}
+
+pub(super) fn covers(scope: &Scope, device: &Device) -> bool {
+    match scope {
+        Scope::Tenant => true,
+        Scope::Tag(tag) => device.settings.tags.contains(tag),
+        Scope::Device(id) => *id == device.id,
     }
 }
 

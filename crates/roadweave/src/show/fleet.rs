@@ -1,6 +1,6 @@
 //! The fleet of a member, for a terminal.
 
-use roadweave_device::status::{DocumentStatus, FleetStatus};
+use roadweave_node::status::{DocumentStatus, FleetStatus};
 
 pub(super) fn fleet(fleet: &FleetStatus) -> String {
     let FleetStatus { name, role, tenant, documents, pinned, .. } = fleet;

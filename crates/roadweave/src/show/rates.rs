@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use roadweave_device::status::{RoleStatus, Status};
+use roadweave_node::status::{RoleStatus, Status};
 use roadweave_tunnel::PathStatusReport;
 
 /// Bits per second of each path and of the device, sent and received.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use comfy_table::{CellAlignment, Table, presets};
-use roadweave_device::status::ShardStatus;
+use roadweave_node::status::ShardStatus;
 use roadweave_proto::DropCounters;
 use roadweave_quic::EcnMarking;
 use roadweave_tunnel::{

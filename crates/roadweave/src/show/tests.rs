@@ -1,6 +1,6 @@
 //! The pages of `show`.
 
-use roadweave_device::status::{ClientStatus, FleetStatus, ServerStatus};
+use roadweave_node::status::{ClientStatus, FleetStatus, ServerStatus};
 use roadweave_proto::{DropCounters, DropReason, PathStatus};
 use roadweave_tunnel::{
     LaneStats, PairReport, PairState, PathStatusReport, SessionStats, UplinkReport,
@@ -57,7 +57,7 @@ fn path() -> PathStatusReport {
 
 #[test]
 fn the_page_of_each_role_is_in_the_golden_file() {
-    let text = include_str!("../../../device/tests/golden/show.json");
+    let text = include_str!("../../../node/tests/golden/show.json");
     let all = serde_json::Deserializer::from_str(text).into_iter::<Status>();
     let pages = all.map(|status| page(&status.expect("a status")) + "========\n");
     assert_golden("show.txt", &pages.collect::<String>());

@@ -84,6 +84,7 @@ fn every_dependency_has_an_allowed_licence_and_source() {
     assert!(faults.is_empty(), "{faults:#?}");
     check_what_a_vehicle_carries(&metadata);
     check_that_no_crate_of_the_product_uses_a_tool(&metadata);
+    check_that_linux_knows_no_tunnel(&metadata);
 }
 
 /// A vehicle's programs have no async runtime and no database.
@@ -125,4 +126,13 @@ fn check_that_no_crate_of_the_product_uses_a_tool(metadata: &Value) {
     // Tests of BBR, which look into it, have flows share a link.
     let expected = ["roadweave-quic", "roadweave-emulate", "dev"].map(Some);
     assert_eq!(uses, BTreeSet::from([expected]));
+}
+
+fn check_that_linux_knows_no_tunnel(metadata: &Value) {
+    let mut packages = metadata["packages"].as_array().unwrap().iter();
+    let linux = packages.find(|it| it["name"] == "roadweave-linux").unwrap();
+    let used = linux["dependencies"].as_array().unwrap().iter();
+    let ours: Vec<&Value> =
+        used.filter(|it| it["path"].is_string()).map(|it| &it["name"]).collect();
+    assert_eq!(ours, ["roadweave-proto"]);
 }

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use crate::common::*;
-use roadweave_device::ModemFacts;
-use roadweave_device::local::{TellModem, tell_modem};
+use roadweave_node::ModemFacts;
+use roadweave_node::local::{TellModem, tell_modem};
 use serde_json::Value;
 
 const UPLINKS: [&str; 2] = ["eth1", "eth2"];

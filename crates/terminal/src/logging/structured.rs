@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_line_of_json_is_one_line_with_every_field() {
-        let line = String::from_utf8(line(Level::WARN, "roadweave_device", fields())).unwrap();
+        let line = String::from_utf8(line(Level::WARN, "roadweave_node", fields())).unwrap();
         assert_eq!(line.matches('\n').count(), 1);
         assert!(!line.contains('\u{1b}'), "{line}");
         let mut read: Map<String, Value> = serde_json::from_str(&line).unwrap();
@@ -153,13 +153,13 @@ mod tests {
         assert!(time.as_str().unwrap().ends_with('Z'), "{line}");
         let mut expected = fields();
         expected.insert("level".to_owned(), "warn".into());
-        expected.insert("target".to_owned(), "roadweave_device".into());
+        expected.insert("target".to_owned(), "roadweave_node".into());
         assert_eq!(read, expected);
     }
 
     #[test]
     fn no_value_begins_a_field_of_its_own_in_the_journal() {
-        let mut rest = &entry(Level::WARN, "roadweave_device", &fields())[..];
+        let mut rest = &entry(Level::WARN, "roadweave_node", &fields())[..];
         let mut read = Vec::new();
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
             let name = String::from_utf8(rest[..end].to_vec()).unwrap();

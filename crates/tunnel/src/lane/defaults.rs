@@ -13,7 +13,6 @@ use std::time::Duration;
 use roadweave_proto::{Order, Pacing};
 
 use super::{FlowClass, LaneConfig, LaneRule, Strategy};
-use crate::streams::StreamsConfig;
 
 const INTERACTIVE: &str = "raven";
 /// How long an interactive flow waits for a missing packet. Transfers begin here, and take early
@@ -54,13 +53,8 @@ pub fn default_lanes() -> Vec<LaneConfig> {
     ]
 }
 
-/// The lane of streams: as for transfers, but with a short queue, since frames are made on demand.
-pub(crate) fn stream_lane() -> LaneConfig {
-    LaneConfig { rank: 1, pacing: Pacing::Rate, rtp_frames: false, ..patient(StreamsConfig::LANE) }
-}
-
 /// The lane of transfers. Repairs of `xnc` come sooner than those of `minrtt`, so packets behind a
 /// loss wait for less; a patient lane avoids links that are much farther than another.
-fn patient(name: &str) -> LaneConfig {
+pub(crate) fn patient(name: &str) -> LaneConfig {
     LaneConfig { patient: true, ..LaneConfig::new(name, Strategy::xnc()) }
 }

@@ -13,7 +13,7 @@ use roadweave_proto::Instant;
 
 use super::accounts::Accounts;
 use super::refusals::Refusals;
-use super::speedtest::TestBook;
+use super::test_book::TestBook;
 use crate::learned::Learned;
 
 /// State that a server keeps about its clients and about refused ones; clones share it.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use roadweave_device::netns::NetNs;
+use roadweave_linux::netns::NetNs;
 
 use super::tunnel::SERVER_OUTER;
 use crate::sandbox::clock;

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use roadweave_device::netns::NetNs;
+use roadweave_linux::netns::NetNs;
 use serde_json::Value;
 
 use crate::sandbox::clock;

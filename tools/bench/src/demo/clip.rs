@@ -20,7 +20,6 @@ use anyhow::Context as _;
 use roadweave_lab::video::frame_id::{self, PICTURE_HEIGHT, PICTURE_WIDTH};
 use roadweave_lab::video::h264::{AccessUnit, Splitter};
 
-use super::decode;
 use super::ffmpeg::{self, FfmpegError, Running};
 
 pub const FPS: u32 = 30;
@@ -102,13 +101,18 @@ pub fn input(source: Option<&Path>, then: &str, command: &mut Command) {
                 "fps={FPS},scale={PICTURE_WIDTH}:{PICTURE_HEIGHT}:force_original_aspect_ratio=decrease,\
                  pad={PICTURE_WIDTH}:{PICTURE_HEIGHT}:-1:-1,setsar=1,format=yuv420p,{stamp}{then}"
             );
-            if decode::is_byte_stream(file) {
+            if is_byte_stream(file) {
                 command.args(["-f", "h264", "-framerate", &FPS.to_string()]);
             }
             command.args(["-stream_loop", "-1", "-i"]).arg(file);
             command.args(["-map", "0:v:0", "-vf", &fit]);
         }
     }
+}
+
+/// Whether a video is an H.264 byte stream, for which ffmpeg needs the format and frame rate.
+pub fn is_byte_stream(clip: &Path) -> bool {
+    clip.extension().is_some_and(|extension| extension == "h264" || extension == "264")
 }
 
 pub fn read(clip: &Path) -> anyhow::Result<Arc<[AccessUnit]>> {

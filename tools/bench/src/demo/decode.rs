@@ -25,7 +25,7 @@ use roadweave_lab::video::rtp::{Depacketizer, RtpPacket};
 use roadweave_lab::video::stream_log::{ArrivedPacket, SentStream};
 use roadweave_terminal::out;
 
-use super::clip::FPS;
+use super::clip::{FPS, is_byte_stream};
 use super::ffmpeg::{self, FfmpegError, Running};
 
 const WIDTH: usize = 640;
@@ -223,11 +223,6 @@ fn start_comparer(clip: &Path, frames: usize, statistics: &Path) -> Result<Runni
     command.args(["-f", "rawvideo", "-pix_fmt", PIXEL_FORMAT, "-s", &size, "-r", &rate]);
     command.args(["-i", "pipe:0", "-lavfi", &graph, "-f", "null", "-"]);
     Running::start("compare the pictures", command.stdin(Stdio::piped()))
-}
-
-/// Whether a video is an H.264 byte stream, for which ffmpeg needs the format and frame rate.
-pub fn is_byte_stream(clip: &Path) -> bool {
-    clip.extension().is_some_and(|extension| extension == "h264" || extension == "264")
 }
 
 struct Screen<W> {

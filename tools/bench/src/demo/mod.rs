@@ -6,7 +6,7 @@
 //!                                   --> logs --> quality, decode --> Run --> table, report, JSON
 //! ```
 //!
-//! Everything runs in a sandbox (`roadweave_device::netns::Sandbox`) with its own file system,
+//! Everything runs in a sandbox (`roadweave_linux::netns::Sandbox`) with its own file system,
 //! which the kernel removes with the program. A run starts in [`stage`]; the figures are defined in
 //! [`roadweave_lab::video::quality`].
 

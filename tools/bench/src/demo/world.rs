@@ -14,7 +14,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use anyhow::Context as _;
-use roadweave_device::netns::NetNs;
+use roadweave_linux::netns::NetNs;
 
 use crate::sandbox::connect;
 

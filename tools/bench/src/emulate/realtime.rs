@@ -14,11 +14,11 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use ipnet::IpNet;
-use roadweave_device::netns::NetNs;
-use roadweave_device::{
+use roadweave_emulate::{Bridge, Direction, LinkDirection, LinkStats};
+use roadweave_linux::netns::NetNs;
+use roadweave_linux::{
     Clock, DeviceError, Interest, Poller, Signal, Signals, Token, Tun, TunOptions,
 };
-use roadweave_emulate::{Bridge, Direction, LinkDirection, LinkStats};
 use roadweave_proto::{DropCounters, DropReason, Instant};
 use serde::Serialize;
 

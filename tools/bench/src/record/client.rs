@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::bail;
-use roadweave_device::{Clock, Signal, Signals, random_bytes};
+use roadweave_linux::{Clock, Signal, Signals, random_bytes};
 use roadweave_proto::Rate;
 use roadweave_record::{DelayClock, RecordClient, RecordMode, RecordPlan};
 use roadweave_terminal::exit::BadInput;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use roadweave_device::{Clock, Interest, Poller, SendFailure, Token, UdpOptions, UplinkSocket};
+use roadweave_linux::{Clock, Interest, Poller, SendFailure, Token, UdpOptions, UplinkSocket};
 use roadweave_proto::Instant;
 use roadweave_record::{RecordClient, RecordPeer};
 use tracing::{info, warn};

@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use roadweave_device::{Clock, ModemFacts, local};
+use roadweave_linux::Clock;
+use roadweave_node::{ModemFacts, local};
 use roadweave_proto::{Instant, peer_text};
 use serde_json::{Value, json};
 use tracing::warn;

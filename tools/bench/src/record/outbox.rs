@@ -1,7 +1,7 @@
 //! Outgoing datagrams: runs of one length are sent by one system call, and the rest waits while the
 //! socket is full.
 
-use roadweave_device::{Outgoing, SendFailure, SendOutcome, UplinkSocket};
+use roadweave_linux::{Outgoing, SendFailure, SendOutcome, UplinkSocket};
 use roadweave_record::RecordPeer;
 
 #[derive(Debug, Default)]

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use roadweave_device::{Clock, Interest, Poller, Signals, Token};
+use roadweave_linux::{Clock, Interest, Poller, Signals, Token};
 use roadweave_proto::Instant;
 use tracing::warn;
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use roadweave_device::{
+use roadweave_linux::{
     Clock, Interest, Poller, Signal, Signals, Token, UdpOptions, UplinkSocket, random_bytes,
 };
 use roadweave_proto::{Instant, Rate};
@@ -164,7 +164,7 @@ impl Run {
 
     fn receive(&mut self) -> anyhow::Result<()> {
         let (server, clock) = (&mut self.server, self.clock);
-        let handle = |incoming: roadweave_device::Incoming<'_>| {
+        let handle = |incoming: roadweave_linux::Incoming<'_>| {
             let peer = RecordPeer { remote: incoming.remote, local: incoming.local };
             server.handle_datagram(clock.now(), peer, incoming.payload);
         };

@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use roadweave_config::write_secrets;
-use roadweave_device::Instance;
-use roadweave_device::netns::NetNs;
-use roadweave_device::random_bytes;
 use roadweave_identity::Identity;
+use roadweave_linux::netns::NetNs;
+use roadweave_linux::{Instance, random_bytes};
 use roadweave_tunnel::Strategy;
 use serde_json::Value;
 
@@ -180,7 +179,7 @@ impl Tunnel {
     }
 
     pub fn status(&self) -> Option<Value> {
-        roadweave_device::local::request(&self.socket, "status", &Value::Null).ok()
+        roadweave_node::local::request(&self.socket, "status", &Value::Null).ok()
     }
 
     pub fn check_running(&mut self) -> anyhow::Result<()> {

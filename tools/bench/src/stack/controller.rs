@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use roadweave_device::netns::NetNs;
+use roadweave_linux::netns::NetNs;
 use roadweave_terminal::program::find;
 use serde_json::Value;
 

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use roadweave_device::Instance;
-use roadweave_device::local::request;
-use roadweave_device::netns::NetNs;
+use roadweave_linux::Instance;
+use roadweave_linux::netns::NetNs;
+use roadweave_node::local::request;
 use serde_json::Value;
 
 use super::controller::Controller;

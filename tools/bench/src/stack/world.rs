@@ -13,7 +13,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use anyhow::{Context as _, ensure};
-use roadweave_device::netns::NetNs;
+use roadweave_linux::netns::NetNs;
 
 use crate::demo::scenario::synthetic_links;
 use crate::emulate::{EmulateFile, NamespaceSettings};

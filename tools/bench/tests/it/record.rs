@@ -12,8 +12,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use roadweave_device::netns::{NetNs, run_sandboxed};
 use roadweave_emulate::Drive;
+use roadweave_linux::netns::{NetNs, run_sandboxed};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use roadweave_device::netns::sandbox_is_there;
+use roadweave_linux::netns::sandbox_is_there;
 use serde_json::Value;
 
 use crate::PROGRAM;

@@ -104,7 +104,7 @@ const TIMESTAMPS: u32 = 12;
 
 #[cfg(test)]
 mod tests {
-    use super::super::congestion::Algorithm;
+    use super::super::algorithm::Algorithm;
     use super::*;
 
     #[test]

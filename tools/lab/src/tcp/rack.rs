@@ -96,7 +96,7 @@ const STAYS: u32 = 16;
 
 #[cfg(test)]
 mod tests {
-    use super::super::rate::{Mark, RateEstimator};
+    use super::super::rate::Mark;
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
@@ -109,7 +109,7 @@ mod tests {
         let mut board = Scoreboard::default();
         (0..10).for_each(|n| board.push(at(n), n * 100, 100, Mark::default()));
         rack.least = MS * 40;
-        board.on_ack(at(44), (100, there), rack, &mut RateEstimator::default());
+        board.on_ack(at(44), (100, there), |sent| rack.on_delivered(at(44), sent));
         board
     }
 
@@ -148,7 +148,7 @@ mod tests {
         board.send_again(at(44), false, Mark::default);
         // The first copy was late: it is delivered 2 ms after the second was sent, with all but the
         // last segment.
-        board.on_ack(at(46), (500, &[]), &mut rack, &mut RateEstimator::default());
+        board.on_ack(at(46), (500, &[]), |sent| rack.on_delivered(at(46), sent));
         assert_eq!(rack.newest, Some((at(4), 500)), "nothing is known of the second copy");
     }
 }

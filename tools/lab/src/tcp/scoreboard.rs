@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-use super::rack::Rack;
-use super::rate::{Mark, RateEstimator};
+use super::rate::Mark;
 
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
@@ -20,7 +19,7 @@ pub(super) struct Sent {
     pub(super) at: Instant,
     pub(super) times: u32,
     pub(super) fate: Fate,
-    mark: Mark,
+    pub(super) mark: Mark,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,21 +80,19 @@ impl Scoreboard {
         Some((sent.seq, sent.len))
     }
 
-    /// Handles an acknowledgement of all bytes before `ack` and of `sacks`; reports each newly
-    /// delivered segment to `rack` and `rate`.
+    /// Handles an acknowledgement of all bytes before `ack` and of `sacks`; passes each newly
+    /// delivered segment to `on_delivered`.
     pub(super) fn on_ack(
         &mut self,
         now: Instant,
         (ack, sacks): (u64, &[(u64, u64)]),
-        rack: &mut Rack,
-        rate: &mut RateEstimator,
+        mut on_delivered: impl FnMut(&Sent),
     ) -> Told {
         let mut told = Told::default();
         let highest = self.highest;
         let mut on_news = |sent: &Sent, told: &mut Told| {
             told.delivered += 1;
-            rate.on_delivered(now, sent.mark, sent.at);
-            rack.on_delivered(now, sent);
+            on_delivered(sent);
             if sent.times == 1 {
                 let round_trip = now.since(sent.at);
                 told.round_trip = told.round_trip.or(Some(round_trip));
@@ -172,13 +169,11 @@ mod tests {
 
     #[test]
     fn each_segment_is_told_of_once_and_losses_leave_again_in_order() {
-        let (mut board, mut rack) = (Scoreboard::default(), Rack::default());
-        let mut rate = RateEstimator::default();
+        let mut board = Scoreboard::default();
         let at = Instant::from_millis;
         (0..10).for_each(|n| board.push(at(n), n * 100, 100, Mark::default()));
-        let mut ack = |board: &mut Scoreboard, ack, sacks: &[_]| {
-            board.on_ack(at(100), (ack, sacks), &mut rack, &mut rate)
-        };
+        let ack =
+            |board: &mut Scoreboard, ack, sacks: &[_]| board.on_ack(at(100), (ack, sacks), |_| {});
         let told = ack(&mut board, 100, &[(300, 500), (700, 750)]);
         assert_eq!((told.delivered, told.is_reordered), (3, false), "half a segment is none");
         assert_eq!((told.round_trip, told.round_trip_last), (Some(MS * 100), Some(MS * 96)));

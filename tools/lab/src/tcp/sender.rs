@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use roadweave_proto::{Instant, earliest};
 
-use super::congestion::{Acked, Algorithm, Congestion, INITIAL_WINDOW, Phase, Window};
+use super::algorithm::Algorithm;
+use super::congestion::{Acked, Congestion, INITIAL_WINDOW, Phase, Window};
 use super::rack::{Circumstances, Rack};
 use super::rate::RateEstimator;
 use super::recovery::Recovery;
@@ -131,7 +132,10 @@ impl Sender {
         self.una = ack;
         let comes_twice = self.note_duplicate(&segment.sacks);
         let news = (ack, &segment.sacks[..]);
-        let told = self.board.on_ack(now, news, &mut self.rack, &mut self.rate);
+        let told = self.board.on_ack(now, news, |sent| {
+            self.rate.on_delivered(now, sent.mark, sent.at);
+            self.rack.on_delivered(now, sent);
+        });
         let by_echo = || Duration::from_millis(millis(now).wrapping_sub(segment.echo).into());
         if let Some(round_trip) = told.round_trip.or((told.delivered > 0 && advances).then(by_echo))
         {

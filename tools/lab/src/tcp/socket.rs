@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use roadweave_proto::{Instant, earliest};
 
-use super::congestion::Algorithm;
+use super::algorithm::Algorithm;
 use super::receiver::{Receiver, WINDOW_FIRST};
 use super::rtt::INITIAL;
 use super::segment::{Segment, data_max};

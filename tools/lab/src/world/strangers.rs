@@ -19,37 +19,8 @@ use roadweave_proto::{Instant, UplinkId};
 use roadweave_quic::Outbox;
 use roadweave_tunnel::{Io, Node as _, RecvMeta, Server, turn};
 
-use super::{OtherServer, Side, ends};
-
-/// Hostility of a link.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Hostility {
-    /// An observer reads packets and forges packets of the server.
-    Stranger(Stranger),
-    /// A captive portal: a server with another key answers for every address.
-    Portal,
-    /// Only handshakes pass.
-    HandshakesOnly,
-    /// After each handshake only this many packets of the vehicle pass.
-    FirstPackets(u32),
-}
-
-/// Rates of forged packets to the vehicle, each as a share of the vehicle's packets.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Stranger {
-    /// A close of the connection; some codes say that the client's key is unknown.
-    pub close: f64,
-    /// Random frames in an Initial packet.
-    pub frames: f64,
-    /// Version negotiation with unknown versions.
-    pub versions: f64,
-    /// A retry with an invalid token.
-    pub retry: f64,
-    /// A possible stateless reset.
-    pub reset: f64,
-    /// Seed of all randomness.
-    pub seed: u64,
-}
+use super::config::{Hostility, OtherServer};
+use super::{Side, ends};
 
 #[derive(Debug)]
 pub(super) enum Neighbour {

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::key_frame::Part;
-use crate::strangers::Budget;
+use crate::budget::Budget;
 
 /// Tracks the numbers of one sender into the jitter buffer and out of it.
 #[derive(Debug)]

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Result;
 use serde::Serialize;
 
+use crate::budget::Budget;
 use crate::feedback::{Feedback, Renewals};
 use crate::log_file::LogFile;
 use crate::pace::Pace;
@@ -16,7 +17,6 @@ use crate::sizing::{Admitted, Gate, Packets, Target, share};
 use crate::srt::Connection;
 use crate::stamp::Stamp;
 use crate::statistics::sent::{Around, Report, Sent};
-use crate::strangers::Budget;
 use crate::supersede::{Older, Supersede};
 
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 
 use std::ops::RangeInclusive;
 
-use roadweave_device::ModemFacts;
+use roadweave_node::ModemFacts;
 
 use super::super::facts::legible;
 

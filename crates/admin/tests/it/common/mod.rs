@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::spawn;
 use std::time::Duration;
 
-use roadweave_device::netns::wait_or_show;
+use roadweave_linux::netns::wait_or_show;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

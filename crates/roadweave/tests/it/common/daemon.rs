@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use roadweave_device::netns::{WAIT_MAX, Watch, wait_until};
+use roadweave_linux::netns::{WAIT_MAX, Watch, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
 pub struct Daemon {

@@ -8,7 +8,7 @@ use std::thread::spawn;
 use domain::base::iana::Rcode;
 use domain::base::{Message, MessageBuilder, Name, Rtype, Ttl};
 use domain::rdata::{A, Aaaa, Cname};
-use roadweave_device::netns::NetNs;
+use roadweave_linux::netns::NetNs;
 
 /// Names with their addresses, and an alias of one of them.
 #[derive(Debug, Default)]

@@ -17,7 +17,7 @@ pub mod disk;
 pub mod dns;
 pub mod hosts;
 pub mod members;
-#[path = "../../../../device/src/status/schema.rs"]
+#[path = "../../../../node/src/status/schema.rs"]
 mod schema;
 pub mod world;
 
@@ -30,7 +30,7 @@ use std::process::{Command, Output};
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
-pub use roadweave_device::netns::{
+pub use roadweave_linux::netns::{
     NetNs, WAIT_MAX, Watch, cable, run_sandboxed, wait_or_show, wait_until, wait_within,
 };
 use serde_json::Value;

@@ -1,0 +1,310 @@
+//! The table and rules that separate one anchor's routes from its neighbours' (see
+//! [`crate::apart`]).
+//!
+//! ```text
+//! priority  rule                               table
+//! 523       came in by the TUN              -> of the anchor: its prefixes into the TUN, or refused
+//! 523       has the anchor's mark           -> of the anchor
+//! 523       socket bound to the TUN         -> of the anchor
+//! ```
+//!
+//! The main table has the prefixes that connections may begin to: the own inner networks, by which
+//! the machine itself reaches clients (of two equal ones the older), and without masquerade all
+//! prefixes. With masquerade a client's prefix is in the anchor's table only, so that no tenant's
+//! prefix draws packets of another tenant or of the machine.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ipnet::IpNet;
+
+use super::entries::{MAIN_TABLE, refusal, tun_route};
+use super::{Routes, families};
+use crate::apart::{Apart, GROUP};
+use crate::process::ROUTE_PROTOCOL;
+use crate::{DeviceError, Route, Rule, sysctl};
+
+/// The TUN of an anchor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AnchorTun {
+    /// The TUN's name.
+    pub tun: String,
+    /// Its index.
+    pub index: u32,
+    /// Its own inner networks.
+    pub networks: Vec<IpNet>,
+    /// Whether addresses behind it are known outside, as without masquerade.
+    pub is_exposed: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct OwnTable {
+    apart: Apart,
+    surroundings: AnchorTun,
+    number: u32,
+}
+
+impl Routes {
+    /// Separates routes into the TUN from neighbours with the same prefixes. Call it once, before
+    /// [`Routes::route_into_tun`]. Fails with [`DeviceError::Unavailable`] if another program uses
+    /// the mark, or a network is known outside and a neighbour has it too; nothing is changed then.
+    pub fn keep_apart(&mut self, apart: Apart, surroundings: AnchorTun) -> Result<(), DeviceError> {
+        let number = self.tunnel_table() + 1;
+        self.check_mark(apart, &surroundings.tun)?;
+        let own = OwnTable { apart, surroundings, number };
+        let networks = own.surroundings.networks.clone();
+        let other_own = self.other_own_address(&own)?;
+        let clash = self.clashes(&own, &networks)?.into_iter().next().map(|(_, why)| why);
+        if let Some(why) = other_own.or(clash) {
+            return Err(DeviceError::Unavailable { why });
+        }
+        self.netlink.set_group(own.surroundings.index, GROUP)?;
+        for network in &networks {
+            for route in own.routes(network) {
+                unless_without_ipv6(self.netlink.replace_route(&route))?;
+            }
+        }
+        for rule in own.rules() {
+            unless_without_ipv6(self.netlink.add_rule(&rule))?;
+        }
+        self.own_table = Some(own);
+        self.mend_settings().map(drop)
+    }
+
+    /// The `prefixes` that are known outside and that a neighbour has too, each with the reason.
+    pub fn find_clashes(
+        &mut self,
+        prefixes: &[IpNet],
+    ) -> Result<Vec<(IpNet, String)>, DeviceError> {
+        let Some(own) = self.own_table.clone() else { return Ok(Vec::new()) };
+        let AnchorTun { tun, networks, is_exposed, .. } = &own.surroundings;
+        let mut found = Vec::new();
+        for (name, address) in self.addresses_of_neighbours(&own)? {
+            let is_ours = networks.iter().any(|network| network.addr() == address.addr());
+            let over = |prefix: &&IpNet| !is_default(prefix) && prefix.contains(&address.addr());
+            for prefix in prefixes.iter().filter(|prefix| !is_ours && over(prefix)) {
+                let why = format!(
+                    "{prefix} is behind {tun}, and {} is the own address of {name}, another anchor \
+                     of this machine, which would take its packets",
+                    address.addr()
+                );
+                found.push((*prefix, why));
+            }
+        }
+        if *is_exposed {
+            found.extend(self.clashes(&own, prefixes)?);
+        } else {
+            for prefix in prefixes.iter().filter(|prefix| is_default(prefix)) {
+                let why = format!("{prefix} is behind {tun}, which masquerades: it would draw all");
+                found.push((*prefix, why));
+            }
+        }
+        Ok(found)
+    }
+
+    fn addresses_of_neighbours(
+        &mut self,
+        own: &OwnTable,
+    ) -> Result<Vec<(String, IpNet)>, DeviceError> {
+        let names = self.neighbours(own)?;
+        let addresses = self.netlink.addresses()?.into_iter();
+        let of_those = |(index, address)| Some((names.get(&index)?.clone(), address));
+        Ok(addresses.filter_map(of_those).collect())
+    }
+
+    fn neighbours(&mut self, own: &OwnTable) -> Result<BTreeMap<u32, String>, DeviceError> {
+        let links = self.netlink.links()?.into_iter();
+        let neighbours =
+            links.filter(|link| link.group == GROUP && link.index != own.surroundings.index);
+        Ok(neighbours.map(|link| (link.index, link.name)).collect())
+    }
+
+    /// Why the own addresses are impossible: in a network that a neighbour has too, both must be
+    /// equal, since the machine answers from the one that its main table finds first.
+    fn other_own_address(&mut self, own: &OwnTable) -> Result<Option<String>, DeviceError> {
+        let AnchorTun { tun, networks, .. } = &own.surroundings;
+        for (name, theirs) in self.addresses_of_neighbours(own)? {
+            let differs = |network: &&IpNet| {
+                network.addr() != theirs.addr()
+                    && (network.contains(&theirs.addr()) || theirs.contains(&network.addr()))
+            };
+            if let Some(network) = networks.iter().find(differs) {
+                return Ok(Some(format!(
+                    "{network} of {tun} overlaps with {theirs} of {name}, another anchor of this \
+                     machine: the own addresses of both have to be the same there, or the networks \
+                     apart"
+                )));
+            }
+        }
+        Ok(None)
+    }
+
+    fn clashes(
+        &mut self,
+        own: &OwnTable,
+        prefixes: &[IpNet],
+    ) -> Result<Vec<(IpNet, String)>, DeviceError> {
+        let AnchorTun { tun, is_exposed, .. } = &own.surroundings;
+        let mut found = Vec::new();
+        let neighbours = self.neighbours(own)?;
+        if neighbours.is_empty() || prefixes.is_empty() {
+            return Ok(found);
+        }
+        let routes = self.netlink.routes()?;
+        let exposed: BTreeSet<u32> = routes
+            .iter()
+            .filter(|route| route.metric == METRIC_EXPOSED && route.protocol == ROUTE_PROTOCOL)
+            .filter_map(|route| route.interface)
+            .collect();
+        let known = |route: &&Route| route.table == MAIN_TABLE || is_default(&route.destination);
+        for route in routes.iter().filter(known) {
+            let Some(index) = route.interface else { continue };
+            let Some(name) = neighbours.get(&index) else { continue };
+            if !is_exposed && !exposed.contains(&index) {
+                continue;
+            }
+            for prefix in prefixes.iter().filter(|prefix| overlap(prefix, &route.destination)) {
+                let theirs = route.destination;
+                let why = format!(
+                    "{} of {tun} overlaps with {theirs} of {name}, another anchor of this machine: \
+                     prefixes are the same only between anchors that both masquerade",
+                    prefix.trunc()
+                );
+                found.push((*prefix, why));
+            }
+        }
+        Ok(found)
+    }
+
+    fn check_mark(&mut self, apart: Apart, tun: &str) -> Result<(), DeviceError> {
+        let unavailable = |why: String| Err(DeviceError::Unavailable { why });
+        let (own, mine) = apart.mark();
+        if own == 0 {
+            return unavailable(format!(
+                "no number comes of the name {tun}: choose another tun.name"
+            ));
+        }
+        let takes = |rule: &&Rule| {
+            let (mark, mask) = rule.mark.unwrap_or_default();
+            let seen = mask & mine;
+            seen != 0 && (mark ^ own) & seen == 0
+        };
+        match self.netlink.rules()?.iter().find(takes) {
+            None => Ok(()),
+            Some(rule) => {
+                let (mark, mask) = rule.mark.unwrap_or_default();
+                unavailable(format!(
+                    "the mark {own:#x} of {tun} is taken by another's rule (priority {}, fwmark \
+                     {mark:#x}/{mask:#x}): choose another tun.name, or set packet_marks to bits that \
+                     no other program uses",
+                    rule.priority
+                ))
+            }
+        }
+    }
+
+    pub(super) fn ways(&self, tun: u32, prefix: &IpNet) -> Vec<Route> {
+        let main = tun_route(tun, *prefix, self.tunnel_table());
+        let mut ways = match &self.own_table {
+            None => vec![main],
+            Some(own) if own.surroundings.is_exposed => {
+                own.routes(prefix).into_iter().chain([main]).collect()
+            }
+            Some(own) => own.routes(prefix),
+        };
+        ways.extend(self.socket_table.as_ref().and_then(|table| table.route(prefix)));
+        ways
+    }
+
+    pub(super) fn own_ways(&self) -> (Vec<Route>, Vec<Rule>) {
+        let (mut routes, mut rules) =
+            self.socket_table.as_ref().map(|table| table.ways()).unwrap_or_default();
+        if let Some(own) = &self.own_table {
+            let networks = own.surroundings.networks.iter();
+            routes.extend(networks.flat_map(|network| own.routes(network)));
+            rules.extend(own.rules());
+        }
+        (routes, rules)
+    }
+
+    pub(super) fn mend_settings(&mut self) -> Result<usize, DeviceError> {
+        let Some(AnchorTun { tun, index, .. }) =
+            self.own_table.as_ref().map(|own| &own.surroundings)
+        else {
+            return Ok(0);
+        };
+        let (index, mut count) = (*index, 0);
+        let valid = format!("net.ipv4.conf.{}.src_valid_mark", tun.replace('.', "/"));
+        // The reverse path filter sees the mark, and rejections that this machine sends have it.
+        for key in [valid].into_iter().chain(REFLECTING.map(str::to_owned)) {
+            // A kernel without IPv6 has no such key.
+            let Ok(value) = sysctl::read(&key) else { continue };
+            // Recorded once even if a neighbour has set it: it stays until the last of them ends.
+            if value != "1" || !self.settings.contains(&key) {
+                self.instance.change_setting(&key, "1")?;
+                self.settings.insert(key);
+                count += usize::from(value != "1");
+            }
+        }
+        let links = self.netlink.links()?;
+        if links.iter().any(|link| link.index == index && link.group != GROUP) {
+            self.netlink.set_group(index, GROUP)?;
+            count += 1;
+        }
+        Ok(count)
+    }
+}
+
+impl OwnTable {
+    fn routes(&self, prefix: &IpNet) -> Vec<Route> {
+        if is_default(prefix) {
+            return Vec::new();
+        }
+        let metric = if self.surroundings.is_exposed { METRIC_EXPOSED } else { METRIC_HIDDEN };
+        let route = |metric| refusal(prefix.trunc(), self.number, metric);
+        let into = Route { interface: Some(self.surroundings.index), ..route(metric) };
+        vec![into, route(METRIC_REFUSED)]
+    }
+
+    fn rules(&self) -> Vec<Rule> {
+        let AnchorTun { tun, networks, .. } = &self.surroundings;
+        let mut rules = Vec::new();
+        for ipv4 in families(networks) {
+            let rule = Rule {
+                ipv4,
+                priority: PRIORITY_APART,
+                table: self.number,
+                protocol: ROUTE_PROTOCOL,
+                ..Rule::default()
+            };
+            rules.push(Rule { input_interface: Some(tun.clone()), ..rule.clone() });
+            rules.push(Rule { mark: Some(self.apart.mark()), ..rule.clone() });
+            rules.push(Rule { output_interface: Some(tun.clone()), ..rule });
+        }
+        rules
+    }
+}
+
+fn is_default(prefix: &IpNet) -> bool {
+    prefix.prefix_len() == 0
+}
+
+/// Default routes lose to all others, and clash with each other only.
+fn overlap(a: &IpNet, b: &IpNet) -> bool {
+    let same_kind = is_default(a) == is_default(b);
+    same_kind && (a.contains(b) || b.contains(a))
+}
+
+fn unless_without_ipv6(result: Result<(), DeviceError>) -> Result<(), DeviceError> {
+    match result {
+        Err(DeviceError::NoIpv6 { .. }) => Ok(()),
+        result => result,
+    }
+}
+
+const PRIORITY_APART: u32 = 523;
+/// Signals to neighbours that the prefix is known outside.
+const METRIC_EXPOSED: u32 = 0x5256_0001;
+/// Signals to neighbours that the prefix is masqueraded.
+const METRIC_HIDDEN: u32 = 0x5256_0002;
+const METRIC_REFUSED: u32 = u32::MAX - 1;
+const REFLECTING: [&str; 2] = ["net.ipv4.fwmark_reflect", "net.ipv6.fwmark_reflect"];

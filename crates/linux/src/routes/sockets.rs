@@ -1,0 +1,91 @@
+//! The table and rules by which this machine receives packets for its own sockets that have
+//! clients' addresses.
+//!
+//! ```text
+//! priority  rule                               table
+//! 522       has the mark                    -> of the sockets: clients' prefixes, local
+//! ```
+//!
+//! The filters mark packets for such a socket only; anything else for a client meets the rules as
+//! ever. Default routes get no local route: the reverse path filter, where `src_valid_mark` is set,
+//! looks up the sender by the mark, which is no client.
+
+use ipnet::IpNet;
+use roadweave_proto::Kind;
+
+use super::entries::{LOOPBACK, METRIC_SOCKETS, PRIORITY_SOCKETS, refusal};
+use super::{Routes, families};
+use crate::process::ROUTE_PROTOCOL;
+use crate::{DeviceError, Route, Rule};
+
+#[derive(Clone, Debug)]
+pub(super) struct SocketTable {
+    number: u32,
+    mark: (u32, u32),
+    networks: Vec<IpNet>,
+}
+
+impl Routes {
+    /// Receives marked packets to `networks`, and to prefixes that are led into the TUN later. Call
+    /// it once, before [`Routes::route_into_tun`]. Fails with [`DeviceError::Unavailable`] if
+    /// another program uses the mark; nothing is changed then.
+    pub fn take_for_sockets(&mut self, networks: &[IpNet]) -> Result<(), DeviceError> {
+        let mark = self.instance.marks().kind(Kind::ClientSocket);
+        check_mark(&self.netlink.rules()?, mark)?;
+        let (number, networks) = (self.tunnel_table() + 2, networks.to_vec());
+        let table = SocketTable { number, mark, networks };
+        for route in table.networks.iter().filter_map(|network| table.route(network)) {
+            self.netlink.replace_route(&route)?;
+        }
+        for rule in table.rules() {
+            self.netlink.add_rule(&rule)?;
+        }
+        self.socket_table = Some(table);
+        Ok(())
+    }
+}
+
+/// Fails with [`DeviceError::Unavailable`] if another program's rule matches the mark before ours.
+pub(super) fn check_mark(rules: &[Rule], (own, mine): (u32, u32)) -> Result<(), DeviceError> {
+    let takes = |rule: &&Rule| {
+        let (mark, mask) = rule.mark.unwrap_or_default();
+        let seen = mask & mine;
+        rule.priority <= PRIORITY_SOCKETS
+            && rule.protocol != ROUTE_PROTOCOL
+            && seen != 0
+            && (mark ^ own) & seen == 0
+    };
+    let Some(rule) = rules.iter().find(takes) else { return Ok(()) };
+    let (mark, mask) = rule.mark.unwrap_or_default();
+    let why = format!(
+        "the mark {own:#x} is taken by another's rule (priority {}, fwmark {mark:#x}/{mask:#x}): set \
+         packet_marks to bits that no other program uses",
+        rule.priority
+    );
+    Err(DeviceError::Unavailable { why })
+}
+
+impl SocketTable {
+    pub(super) fn route(&self, prefix: &IpNet) -> Option<Route> {
+        let is_default = prefix.prefix_len() == 0;
+        let route = refusal(prefix.trunc(), self.number, METRIC_SOCKETS);
+        (!is_default).then_some(Route { interface: Some(LOOPBACK), local: true, ..route })
+    }
+
+    pub(super) fn ways(&self) -> (Vec<Route>, Vec<Rule>) {
+        let routes = self.networks.iter().filter_map(|network| self.route(network));
+        (routes.collect(), self.rules())
+    }
+
+    fn rules(&self) -> Vec<Rule> {
+        let rule = |ipv4| Rule {
+            ipv4,
+            priority: PRIORITY_SOCKETS,
+            mark: Some(self.mark),
+            table: self.number,
+            protocol: ROUTE_PROTOCOL,
+            ..Rule::default()
+        };
+        families(&self.networks).map(rule).collect()
+    }
+}

@@ -1,0 +1,58 @@
+//! A group of sockets at one address, with a BPF program that finds a packet's socket.
+//!
+//! The kernel numbers a group's sockets in the order of their binding (`net/core/sock_reuseport.c`;
+//! `socket(7)` on SO_ATTACH_REUSEPORT_CBPF).
+
+use std::io;
+
+use libc::{sock_filter, sock_fprog};
+use socket2::Socket;
+
+use super::{UdpOptions, UplinkSocket, bind, opening, prepare};
+use crate::DeviceError;
+use crate::socket::set_option;
+
+impl UplinkSocket {
+    /// Opens `count` sockets at one address, among which `program` chooses for each packet by their
+    /// order. The address must be free; later, only programs of the same user could join the group.
+    ///
+    /// # Errors
+    /// As [`UplinkSocket::open`]. If the kernel refuses the program, packets reach any of the
+    /// sockets.
+    pub fn open_group(
+        options: &UdpOptions,
+        count: u16,
+        program: &[sock_filter],
+    ) -> Result<Vec<Self>, DeviceError> {
+        let failed = |error| opening(options.bind, error);
+        let first = prepare(options)?;
+        // Bound before it shares the address, so that it cannot join another program's group.
+        bind(&first, options.bind)?;
+        first.set_reuse_port(true).map_err(failed)?;
+        let mut sockets = vec![Self::of_bound(first, options.bind)?];
+        let bound = UdpOptions { bind: sockets[0].local_address(), ..options.clone() };
+        for _ in 1..count {
+            let socket = prepare(&bound)?;
+            socket.set_reuse_port(true).map_err(failed)?;
+            bind(&socket, bound.bind)?;
+            sockets.push(Self::of_bound(socket, bound.bind)?);
+        }
+        if let Err(error) = attach(&sockets[0].socket, program) {
+            tracing::warn!(
+                %error,
+                "the kernel does not find the shards of packets: they are handed over, which costs \
+                 time"
+            );
+        }
+        Ok(sockets)
+    }
+}
+
+fn attach(socket: &Socket, program: &[sock_filter]) -> io::Result<()> {
+    let program = sock_fprog {
+        len: u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
+        filter: program.as_ptr().cast_mut(),
+    };
+    // The program is read before the call returns, so the slice lives long enough.
+    set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
+}

@@ -1,0 +1,393 @@
+//! Looks up the servers' names, separately over each uplink.
+//!
+//! A failed lookup is repeated after 2 s, doubling to 30 s, since modems may not have started yet.
+//! An answer is renewed when its time to live is over: within 10 to 60 s while no server answers
+//! (it may have moved), within 60 s to 1 h while a session is up. Another address of an uplink
+//! means another network, with its own name servers. Each uplink has one thread at most, so that a
+//! network that keeps changing its announcements delays its own lookups only.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use roadweave_linux::lookup::{self, Advertised, Found, Nat64Prefix, Network, Request, RouterNews};
+use roadweave_linux::{Gateway, Uplink, Waker};
+use roadweave_proto::{Instant, ServerHost, ServerName, UplinkId};
+
+/// Key of lookups that use the machine's own routes instead of an uplink.
+pub(super) const SYSTEM: UplinkId = UplinkId(0);
+const RETRY: Duration = Duration::from_secs(2);
+const RETRY_MAX: Duration = Duration::from_secs(30);
+/// Bounds of the time to live while no server answers.
+const AGAIN: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(60)];
+/// Bounds of the time to live while a session is up.
+const SELDOM: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(3600)];
+const REMINDER: Duration = Duration::from_secs(60);
+const THREADS_MAX: usize = 32;
+const ADVERTISED_MAX: usize = 8;
+
+#[derive(Debug)]
+pub(super) struct Resolver {
+    names: Vec<ServerName>,
+    waker: Waker,
+    sender: Sender<(UplinkId, Found)>,
+    answers: Receiver<(UplinkId, Found)>,
+    uplinks: BTreeMap<UplinkId, OfUplink>,
+    threads: BTreeSet<UplinkId>,
+    is_content: bool,
+    next_reminder: Instant,
+}
+
+#[derive(Debug)]
+struct OfUplink {
+    network: Network,
+    addresses: Vec<IpNet>,
+    ipv4: bool,
+    ipv6: bool,
+    /// NAT64 prefixes from router advertisements, with their expiry; `servers` are name servers.
+    prefixes: Vec<(Nat64Prefix, Instant)>,
+    servers: Vec<(IpAddr, Instant)>,
+    state: State,
+    /// Dropping it cancels the thread.
+    interest: Arc<()>,
+    found: Vec<SocketAddr>,
+    reason: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Due at this time, after so many failures.
+    Due(Instant, u32),
+    /// A thread is running. `has_news`: a router advertised something since that may help.
+    Searching { failures: u32, has_news: bool },
+    /// Found at this time, valid for so long; `None`: forever.
+    Found(Instant, Option<Duration>),
+}
+
+impl Resolver {
+    pub(super) fn new(names: Vec<ServerName>, waker: Waker) -> Self {
+        let (sender, answers) = channel();
+        Self {
+            names,
+            waker,
+            sender,
+            answers,
+            uplinks: BTreeMap::new(),
+            threads: BTreeSet::new(),
+            is_content: false,
+            next_reminder: Instant::ZERO,
+        }
+    }
+
+    pub(super) fn set_names(&mut self, now: Instant, names: &[ServerName]) {
+        if self.names == names {
+            return;
+        }
+        self.names = names.to_vec();
+        for of in self.uplinks.values_mut() {
+            (of.state, of.interest, of.reason) = (State::Due(now, 0), Arc::new(()), None);
+            of.found.clear();
+        }
+    }
+
+    pub(super) fn found(&self, uplink: UplinkId) -> &[SocketAddr] {
+        self.uplinks.get(&uplink).map_or(&[], |of| &of.found)
+    }
+
+    pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.names.iter().filter_map(|name| match name.host() {
+            ServerHost::Address(address) => Some(*address),
+            ServerHost::Name(_) => None,
+        })
+    }
+
+    pub(super) fn has_found(&self) -> bool {
+        self.uplinks.values().any(|of| !of.found.is_empty())
+    }
+
+    /// Whether an uplink with these families may reach a server. IPv4 servers may be reached over
+    /// IPv6, through NAT64.
+    pub(super) fn may_reach(&self, ipv4: bool, ipv6: bool) -> bool {
+        self.names.iter().any(|name| match name.is_ipv4() {
+            None | Some(true) => ipv4 || ipv6,
+            Some(false) => ipv6,
+        })
+    }
+
+    pub(super) fn set_uplink(&mut self, now: Instant, uplink: &Uplink) {
+        let gateways = [uplink.gateway_v4, uplink.gateway_v6];
+        let gateways = gateways.into_iter().flatten().filter_map(Gateway::address).collect();
+        let network = Network {
+            interface: uplink.name.clone(),
+            index: uplink.index,
+            gateways,
+            advertised: Vec::new(),
+        };
+        let (ipv4, ipv6) = (uplink.is_usable(true), uplink.is_usable(false));
+        if let Some(of) = self.uplinks.get(&uplink.id)
+            && of.network.index == network.index
+            && of.network.interface == network.interface
+            && of.network.gateways == network.gateways
+            && of.addresses == uplink.addresses
+        {
+            return;
+        }
+        let before = self.uplinks.remove(&uplink.id);
+        let is_same = before.as_ref().is_some_and(|of| of.network.index == network.index);
+        let (prefixes, servers, found) = match before {
+            Some(of) if is_same => (of.prefixes, of.servers, of.found),
+            _ => (Vec::new(), Vec::new(), Vec::new()),
+        };
+        let addresses = uplink.addresses.clone();
+        let of = OfUplink { addresses, ipv4, ipv6, prefixes, servers, found, ..OfUplink::new(now) };
+        self.uplinks.insert(uplink.id, OfUplink { network, ..of });
+    }
+
+    pub(super) fn set_system(&mut self, now: Instant) {
+        self.uplinks.insert(SYSTEM, OfUplink::new(now));
+    }
+
+    pub(super) fn is_searching(&self) -> bool {
+        !self.threads.is_empty()
+    }
+
+    pub(super) fn request(
+        &mut self,
+        now: Instant,
+        uplink: UplinkId,
+        names: Vec<ServerName>,
+    ) -> Option<Request> {
+        self.uplinks.get_mut(&uplink).map(|of| of.request(now, names))
+    }
+
+    pub(super) fn remove_uplink(&mut self, uplink: UplinkId) {
+        self.uplinks.remove(&uplink);
+    }
+
+    pub(super) fn on_router_news(&mut self, now: Instant, news: Vec<RouterNews>) -> Vec<UplinkId> {
+        let mut new = BTreeSet::new();
+        for RouterNews { index, advertised, lasts } in news {
+            let of_index = |(_, of): &(&UplinkId, &mut OfUplink)| of.network.index == index;
+            for (id, of) in self.uplinks.iter_mut().filter(of_index) {
+                let until = now + lasts;
+                let is_new = match &advertised {
+                    Advertised::Nat64(prefix) => keep(&mut of.prefixes, *prefix, now, until),
+                    Advertised::NameServers(servers) => {
+                        // All are kept: do not stop at the first new one.
+                        let is_new = |one: &IpAddr| keep(&mut of.servers, *one, now, until);
+                        servers.iter().map(is_new).filter(|new| *new).count() > 0
+                    }
+                };
+                // It may help a lookup that failed or is running.
+                let is_searching = matches!(of.state, State::Searching { .. });
+                if is_new && (of.found.is_empty() || is_searching) {
+                    new.insert(*id);
+                }
+            }
+        }
+        new.into_iter().filter(|id| self.use_news(now, *id)).collect()
+    }
+
+    fn use_news(&mut self, now: Instant, id: UplinkId) -> bool {
+        let names = self.names.clone();
+        let Some(of) = self.uplinks.get_mut(&id) else { return false };
+        if let Some(found) = of.request(now, names).known() {
+            return self.on_answer(now, id, 0, found);
+        }
+        of.state = match of.state {
+            // Retries are not more frequent than RETRY, however much a network advertises.
+            State::Due(at, failures @ 1..) => State::Due(at.min(now + RETRY), failures),
+            State::Searching { failures, .. } => State::Searching { failures, has_news: true },
+            state => state,
+        };
+        false
+    }
+
+    pub(super) fn set_content(&mut self, is_content: bool) {
+        self.is_content = is_content;
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        // A thread that ends wakes the loop.
+        if self.threads.len() >= THREADS_MAX {
+            return None;
+        }
+        let idle = self.uplinks.iter().filter(|(id, _)| !self.threads.contains(id));
+        idle.filter_map(|(_, of)| self.due(of)).min()
+    }
+
+    fn due(&self, of: &OfUplink) -> Option<Instant> {
+        if self.names.is_empty() {
+            return None;
+        }
+        let [least, most] = if self.is_content { SELDOM } else { AGAIN };
+        match of.state {
+            State::Due(at, _) => Some(at),
+            State::Searching { .. } | State::Found(_, None) => None,
+            State::Found(at, Some(lasts)) => Some(at + lasts.clamp(least, most)),
+        }
+    }
+
+    /// Returns uplinks whose addresses changed without a query, because the names are literals.
+    pub(super) fn handle_timeout(&mut self, now: Instant) -> Vec<UplinkId> {
+        let is_due = |(id, of): (&UplinkId, &OfUplink)| {
+            self.due(of).is_some_and(|due| due <= now).then_some(*id)
+        };
+        let due: Vec<UplinkId> = self.uplinks.iter().filter_map(is_due).collect();
+        due.into_iter().filter(|id| self.search(now, *id)).collect()
+    }
+
+    fn search(&mut self, now: Instant, id: UplinkId) -> bool {
+        let names = self.names.clone();
+        let Some(of) = self.uplinks.get_mut(&id) else { return false };
+        let failures = match of.state {
+            State::Due(_, failures) | State::Searching { failures, .. } => failures,
+            State::Found(..) => 0,
+        };
+        let request = of.request(now, names);
+        if let Some(found) = request.known() {
+            return self.on_answer(now, id, failures, found);
+        }
+        // Literal addresses do not wait for the lookup of the names beside them.
+        let mut has_some = false;
+        if of.found.is_empty() {
+            of.found = request.at_once().servers;
+            has_some = !of.found.is_empty();
+        }
+        if self.threads.len() >= THREADS_MAX || self.threads.contains(&id) {
+            return has_some;
+        }
+        of.state = State::Searching { failures, has_news: false };
+        let (sender, waker) = (self.sender.clone(), self.waker.clone());
+        let interest = Arc::downgrade(&of.interest);
+        let thread = std::thread::Builder::new().name("lookup".into()).spawn(move || {
+            let _ = sender.send((id, lookup::run(request, &interest)));
+            waker.wake();
+        });
+        match thread {
+            Ok(_) => {
+                self.threads.insert(id);
+            }
+            Err(error) => {
+                let reason = Some(format!("no thread for it: {error}"));
+                self.on_answer(now, id, failures, Found { reason, ..Found::default() });
+            }
+        }
+        has_some
+    }
+
+    pub(super) fn poll(&mut self, now: Instant) -> Vec<UplinkId> {
+        let mut changed = Vec::new();
+        while let Ok((id, found)) = self.answers.try_recv() {
+            self.threads.remove(&id);
+            let state = self.uplinks.get(&id).map(|of| of.state);
+            // Otherwise the answer is late, or about another network.
+            if let Some(State::Searching { failures, .. }) = state
+                && self.on_answer(now, id, failures, found)
+            {
+                changed.push(id);
+            }
+        }
+        changed
+    }
+
+    fn on_answer(&mut self, now: Instant, id: UplinkId, failures: u32, found: Found) -> bool {
+        let Some(of) = self.uplinks.get_mut(&id) else { return false };
+        tracing::debug!(uplink = of.network.interface, ?found, "looked up");
+        if found.servers.is_empty() {
+            let has_news = matches!(of.state, State::Searching { has_news: true, .. });
+            let doublings = if has_news { 0 } else { failures.min(8) };
+            let rest = (RETRY * 2_u32.saturating_pow(doublings)).min(RETRY_MAX);
+            of.state = State::Due(now + rest, failures + 1);
+            of.reason = found.reason;
+            self.complain(now);
+            return false;
+        }
+        // Literal addresses stay valid, unless they need a NAT64 prefix that expires.
+        let lasts =
+            found.lasts.or_else(|| of.prefixes.iter().map(|(_, until)| until.since(now)).min());
+        of.state = State::Found(now, lasts);
+        let is_new = found.servers != of.found;
+        of.found = found.servers;
+        is_new
+    }
+
+    fn complain(&mut self, now: Instant) {
+        let is_first = |of: &OfUplink| {
+            matches!(of.state, State::Due(_, 0) | State::Searching { failures: 0, .. })
+        };
+        if self.has_found() || self.uplinks.values().any(is_first) || now < self.next_reminder {
+            return;
+        }
+        self.next_reminder = now + REMINDER;
+        let reasons: Vec<String> = self
+            .uplinks
+            .values()
+            .filter_map(|of| match (of.network.interface.as_str(), of.reason.as_ref()?) {
+                ("", reason) => Some(reason.clone()),
+                (interface, reason) => Some(format!("{interface}: {reason}")),
+            })
+            .collect();
+        let names: Vec<String> = self.names.iter().map(ToString::to_string).collect();
+        tracing::warn!(
+            "no address found for {}: {}; trying again",
+            names.join(", "),
+            reasons.join("; ")
+        );
+    }
+}
+
+impl OfUplink {
+    fn new(now: Instant) -> Self {
+        Self {
+            network: Network::default(),
+            addresses: Vec::new(),
+            ipv4: true,
+            ipv6: true,
+            prefixes: Vec::new(),
+            servers: Vec::new(),
+            state: State::Due(now, 0),
+            interest: Arc::new(()),
+            found: Vec::new(),
+            reason: None,
+        }
+    }
+
+    fn request(&mut self, now: Instant, names: Vec<ServerName>) -> Request {
+        self.prefixes.retain(|(_, until)| *until > now);
+        self.servers.retain(|(_, until)| *until > now);
+        let advertised = self.servers.iter().map(|(server, _)| *server).collect();
+        Request {
+            names,
+            network: Network { advertised, ..self.network.clone() },
+            ipv4: self.ipv4,
+            ipv6: self.ipv6,
+            prefixes: self.prefixes.iter().map(|(prefix, _)| *prefix).collect(),
+        }
+    }
+}
+
+fn keep<T: PartialEq>(
+    items: &mut Vec<(T, Instant)>,
+    item: T,
+    now: Instant,
+    until: Instant,
+) -> bool {
+    items.retain(|(_, until)| *until > now);
+    let before = items.len();
+    items.retain(|(known, _)| *known != item);
+    let is_new = items.len() == before && until > now;
+    if until > now {
+        if items.len() >= ADVERTISED_MAX {
+            items.remove(0);
+        }
+        items.push((item, until));
+    }
+    is_new
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,30 @@
+//! A member of a fleet: the control plane of a box, a proxy or an anchor.
+//!
+//! A thread runs the agent, with one TLS stream to a controller and the signed state on the disk.
+//! The event loop exchanges news and orders with it. Without a controller, also after restarts, the
+//! data plane uses the state on the disk.
+
+mod backoff;
+mod controller_route;
+mod figures;
+mod handle;
+mod join;
+mod latest;
+mod line;
+mod members;
+mod membership;
+mod store;
+mod stream;
+#[cfg(test)]
+mod testing;
+mod thread;
+mod worker;
+
+pub use join::{JoinError, JoinOptions, Joined, join};
+pub use membership::{Membership, MembershipError, role_name};
+pub use store::StoreError;
+pub use thread::Merge;
+
+pub(crate) use handle::{Fleet, FleetOptions};
+pub(crate) use latest::{News, ServerFigures};
+pub(crate) use members::{LeftOut, Members, Space, beside};

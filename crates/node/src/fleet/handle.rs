@@ -1,0 +1,147 @@
+//! The event loop's handle of the fleet's thread.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use roadweave_fleet::Role;
+use roadweave_linux::threads::{lock, spawn};
+use roadweave_linux::{DeviceError, Waker};
+use roadweave_proto::Instant;
+
+use super::controller_route::ControllerRoute;
+use super::figures::Figures;
+use super::latest::{Latest, News, Orders};
+use super::membership::Membership;
+use super::thread::{Merge, Thread};
+use super::worker::{Worker, keep_alive};
+use crate::status::FleetStatus;
+
+pub(crate) struct FleetOptions<C> {
+    pub(crate) membership: Membership,
+    pub(crate) merge: Merge<C>,
+    /// The time without a controller after which no member is let in.
+    pub(crate) offline_max: Option<Duration>,
+}
+
+impl<C> FleetOptions<C> {
+    pub(crate) fn with_merge(membership: Membership, merge: Merge<C>) -> Self {
+        Self { membership, merge, offline_max: None }
+    }
+}
+
+impl FleetOptions<()> {
+    pub(crate) fn without_merge(membership: Membership, offline_max: Option<Duration>) -> Self {
+        let merge = |remote: Option<&str>| match remote {
+            None => Ok(((), Vec::new())),
+            Some(_) => Err("this is set by its own file alone".to_owned()),
+        };
+        Self { membership, merge: Box::new(merge), offline_max }
+    }
+}
+
+/// Dropping it writes the state, if the disk takes it in time.
+#[derive(Debug)]
+pub(crate) struct Fleet<C> {
+    latest: Arc<Latest<C>>,
+    waker: Waker,
+    thread: Option<JoinHandle<()>>,
+    over: Receiver<()>,
+}
+
+impl<C: Send + 'static> Fleet<C> {
+    /// `loop_waker` announces news. The kept state is among the news at once.
+    pub(crate) fn start(options: FleetOptions<C>, loop_waker: Waker) -> Result<Self, DeviceError> {
+        let FleetOptions { membership, merge, offline_max } = options;
+        let Membership { clock, agent, store, identity, events, role, name } = membership;
+        // A box's uplinks are set when they are up.
+        let ways = match role {
+            Role::Box => Vec::new(),
+            _ => vec![ControllerRoute::System],
+        };
+        let worker = Worker::start(clock, agent, store, identity, ways, keep_alive(role))?;
+        let waker = worker.line.waker();
+        let latest = Arc::new(Latest {
+            news: Mutex::default(),
+            orders: Mutex::default(),
+            status: Mutex::default(),
+            in_step: Mutex::default(),
+            in_step_now: Condvar::new(),
+        });
+        let mut thread = Thread {
+            worker,
+            merge,
+            role,
+            name,
+            latest: latest.clone(),
+            loop_waker,
+            offline_max,
+            is_closed: false,
+            batches: 0,
+            uplinks: Vec::new(),
+            has_session: false,
+            waiting: None,
+            written: 0,
+            ended: 0,
+            confirmed: 0,
+            figures: Figures::default(),
+        };
+        events.into_iter().for_each(|event| thread.on_event(Instant::ZERO, event));
+        // It comes from the disk, so it need not be written first.
+        thread.hand_over();
+        thread.tell_status();
+        let (alive, over) = channel();
+        let thread = spawn("fleet", move || {
+            let _alive: Sender<()> = alive;
+            thread.run();
+        })?;
+        Ok(Self { latest, waker, thread: Some(thread), over })
+    }
+}
+
+impl<C> Fleet<C> {
+    pub(crate) fn news(&self) -> News<C> {
+        let mut news = lock(&self.latest.news);
+        let batch = news.batch;
+        std::mem::replace(&mut *news, News { batch, ..News::default() })
+    }
+
+    /// Waits, up to `most`, until the controller has sent all that it had; returns whether it has.
+    pub(crate) fn wait_in_step(&self, most: Duration) -> bool {
+        let (in_step, is_not) = (lock(&self.latest.in_step), |in_step: &mut bool| !*in_step);
+        let waited = self.latest.in_step_now.wait_timeout_while(in_step, most, is_not);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    pub(crate) fn away(&self, now: Instant) -> Duration {
+        lock(&self.latest.status).away_since.map(|since| now.since(since)).unwrap_or_default()
+    }
+
+    pub(crate) fn status(&self, now: Instant) -> FleetStatus {
+        let mut status = lock(&self.latest.status).clone();
+        status.away_seconds = status.away_since.map(|since| now.since(since).as_secs_f64());
+        status
+    }
+
+    pub(crate) fn order(&self, give: impl FnOnce(&mut Orders)) {
+        give(&mut lock(&self.latest.orders));
+        self.waker.wake();
+    }
+}
+
+impl<C> Drop for Fleet<C> {
+    fn drop(&mut self) {
+        lock(&self.latest.orders).stop = true;
+        self.waker.wake();
+        let Some(thread) = self.thread.take() else { return };
+        match self.over.recv_timeout(STOP_MAX) {
+            Err(RecvTimeoutError::Timeout) => {
+                tracing::error!("the disk does not take what is kept of the fleet: not waited for");
+            }
+            _ => _ = thread.join(),
+        }
+    }
+}
+
+const STOP_MAX: Duration = Duration::from_secs(5);

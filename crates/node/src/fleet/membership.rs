@@ -1,0 +1,158 @@
+//! A member's state as found in its state directory before anything is started.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use roadweave_fleet::{Agent, AgentEvent, Kept, Role, VerifiedServer, Version};
+use roadweave_identity::{Identity, PublicKey};
+use roadweave_linux::Clock;
+use roadweave_proto::Instant;
+
+use super::store::{Store, StoreError};
+
+/// This member's place in a fleet, restored and verified.
+pub struct Membership {
+    pub(crate) clock: Clock,
+    pub(super) agent: Agent,
+    pub(super) store: Store,
+    pub(super) identity: Arc<Identity>,
+    pub(super) events: Vec<AgentEvent>,
+    pub(super) role: Role,
+    pub(super) name: String,
+}
+
+/// Why a membership cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MembershipError {
+    /// The state directory cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The state directory belongs to a member of another role.
+    #[error(
+        "{} is the state of a {}, and this is to be a {}; give each a state directory of its own",
+        directory.display(),
+        role_name(*found),
+        role_name(*wanted)
+    )]
+    OtherRole {
+        /// The state directory.
+        directory: PathBuf,
+        /// The role of the state.
+        found: Role,
+        /// The role of this program.
+        wanted: Role,
+    },
+}
+
+impl Membership {
+    /// Whether the state in `directory` shows that a join was begun.
+    pub fn is_there(directory: &Path) -> bool {
+        Store::is_there(directory)
+    }
+
+    /// The membership stored in `directory`; `None` if there is no membership. Fails if the state
+    /// cannot be read, another program uses it, or it is not of the role `wanted`.
+    pub fn open(directory: &Path, wanted: Role) -> Result<Option<Self>, MembershipError> {
+        if !Store::is_there(directory) {
+            return Ok(None);
+        }
+        let mut store = Store::open(directory)?;
+        let Some(kept) = store.read::<Kept>().filter(|kept| kept.chain().is_some()) else {
+            return Ok(None);
+        };
+        let identity = Arc::new(store.key()?);
+        let key = identity.public_key();
+        let (found, name) = about(&kept, key).unwrap_or_else(|why| {
+            tracing::error!("what admits this side to its fleet counts no more: {why}");
+            (wanted, key.to_string())
+        });
+        if found != wanted {
+            let directory = directory.to_owned();
+            return Err(MembershipError::OtherRole { directory, found, wanted });
+        }
+        let agent = Agent::restore(Instant::ZERO, key, wanted, SOFTWARE, kept);
+        let (clock, events) = (Clock::start(), Vec::new());
+        let mut this = Self { clock, agent, store, identity, events, role: wanted, name };
+        this.take_events();
+        Ok(Some(this))
+    }
+
+    /// Its key pair.
+    pub fn identity(&self) -> Arc<Identity> {
+        self.identity.clone()
+    }
+
+    /// Its name in the fleet.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its tenant.
+    pub fn tenant(&self) -> &str {
+        self.agent.kept().tenant().as_str()
+    }
+
+    /// The configuration to put in force.
+    pub fn configuration(&self) -> (Option<Version>, Option<String>) {
+        self.agent.kept().configuration_in_force()
+    }
+
+    /// Refuses the configuration in force, so that another takes its place.
+    pub fn refuse(&mut self, version: Version, why: &str) {
+        self.agent.refuse(Instant::ZERO, version, why);
+        self.take_events();
+    }
+
+    /// The proxies to choose from, the best first.
+    pub fn candidates(&self) -> &[VerifiedServer] {
+        let last = self.events.iter().rev().find_map(|event| match event {
+            AgentEvent::Candidates(servers) => Some(servers),
+            _ => None,
+        });
+        last.map_or(&[], Vec::as_slice)
+    }
+
+    fn take_events(&mut self) {
+        let mut is_dirty = false;
+        while let Some(event) = self.agent.poll_event() {
+            match event {
+                AgentEvent::Keep => is_dirty = true,
+                AgentEvent::Warning(text) => tracing::warn!("{text}"),
+                event => self.events.push(event),
+            }
+        }
+        // The starts of a version on trial are counted, in case it ends the program.
+        if is_dirty {
+            self.store.write(self.agent.kept());
+        }
+    }
+}
+
+impl fmt::Debug for Membership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Membership").field("role", &self.role).finish_non_exhaustive()
+    }
+}
+
+fn about(kept: &Kept, key: PublicKey) -> Result<(Role, String), String> {
+    let chain = kept.chain().ok_or("nobody has admitted this key")?;
+    let who = chain.verify(kept.trust()).map_err(|error| error.to_string())?.statement;
+    match who.key == key {
+        true => Ok((who.role, who.name.to_string())),
+        false => Err(format!("it admits the key {}, and the one here is {key}", who.key)),
+    }
+}
+
+/// The name of a role in messages.
+pub fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Box => "box",
+        Role::Proxy => "proxy",
+        Role::Anchor => "anchor",
+        Role::Delegate => "delegate",
+    }
+}
+
+pub(super) const SOFTWARE: &str = concat!("roadweave ", env!("CARGO_PKG_VERSION"));

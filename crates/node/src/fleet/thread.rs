@@ -1,0 +1,266 @@
+//! The thread beside the event loop in which a member of a fleet talks to its controller. Slow work
+//! (signatures, large tables, files, the network) happens here only.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use roadweave_fleet::{AgentEvent, Egress, Kind, Outcome, Role, Version};
+use roadweave_linux::threads::lock;
+use roadweave_linux::{Uplink, Waker, processor_time};
+use roadweave_proto::{Instant, Rate, ServerName};
+use roadweave_tunnel::ProxyTenant;
+
+use super::controller_route::ControllerRoute;
+use super::figures::Figures;
+use super::latest::{Latest, News, Orders, ServerFigures};
+use super::members::Members;
+use super::membership::role_name;
+use super::worker::Worker;
+use crate::status::{DocumentStatus, FleetStatus};
+
+const REFUSED_TOLD: usize = 8;
+
+/// Reads the program's file with the controller's fields as defaults; `None`: no such fields.
+/// Returns it with the fields that the file overrides.
+pub type Merge<C> = Box<dyn FnMut(Option<&str>) -> Result<(C, Vec<String>), String> + Send>;
+
+pub(super) struct Thread<C> {
+    pub(super) worker: Worker,
+    pub(super) merge: Merge<C>,
+    pub(super) role: Role,
+    pub(super) name: String,
+    pub(super) latest: Arc<Latest<C>>,
+    pub(super) loop_waker: Waker,
+    pub(super) offline_max: Option<Duration>,
+    pub(super) is_closed: bool,
+    pub(super) batches: u64,
+    pub(super) uplinks: Vec<Uplink>,
+    pub(super) has_session: bool,
+    /// A configuration that waits for the disk: it may crash the program, and the number of its
+    /// starts must be known then.
+    pub(super) waiting: Option<(Option<Version>, C)>,
+    pub(super) written: u64,
+    pub(super) ended: u64,
+    pub(super) confirmed: u64,
+    pub(super) figures: Figures,
+}
+
+impl<C> Thread<C> {
+    pub(super) fn run(mut self) {
+        loop {
+            let now = self.worker.clock.now();
+            let orders = std::mem::take(&mut *lock(&self.latest.orders));
+            if orders.stop {
+                self.worker.write(now);
+                return;
+            }
+            self.take(now, orders);
+            self.worker.turn(now);
+            while let Some(event) = self.worker.poll_event() {
+                self.on_event(now, event);
+            }
+            // Revocations take effect before a disk that may hang has them.
+            self.written = self.worker.write_due(now, self.batches);
+            if self.worker.is_written() || self.worker.store.is_failing {
+                self.hand_over();
+            }
+            let has_confirmed = self.confirm();
+            if self.worker.is_in_step {
+                *lock(&self.latest.in_step) = true;
+                self.latest.in_step_now.notify_all();
+            }
+            self.keep_closed(now);
+            self.tell_status();
+            if !has_confirmed {
+                self.worker.wait(now, self.closes_at().filter(|_| !self.is_closed));
+            }
+        }
+    }
+
+    fn take(&mut self, now: Instant, orders: Orders) {
+        let Orders { uplinks, session, is_mute, ended, refuse, figures, .. } = orders;
+        let has_other_ways =
+            uplinks.is_some() || session.is_some_and(|proxy| proxy.is_some() != self.has_session);
+        if let Some(uplinks) = uplinks {
+            self.uplinks = uplinks;
+        }
+        if let Some(proxy) = session {
+            self.has_session = proxy.is_some();
+            self.worker.agent.on_session(now, self.has_session);
+            self.worker.agent.set_proxy(proxy);
+        }
+        if let Some(is_mute) = is_mute {
+            self.worker.agent.on_mute(now, is_mute);
+        }
+        if has_other_ways {
+            self.choose_ways(now);
+        }
+        self.ended = self.ended.max(ended.unwrap_or_default());
+        if let Some((version, why)) = refuse {
+            self.worker.agent.refuse(now, version, &why);
+        }
+        if let Some(ServerFigures { count, sessions, anchors }) = figures {
+            let agent = &mut self.worker.agent;
+            agent.on_sessions(count);
+            let named = |(tenant, it): (String, Duration)| Some((tenant.parse().ok()?, it));
+            agent.on_anchors(anchors.into_iter().filter_map(named));
+            let used = processor_time();
+            for samples in self.figures.samples(now, (count, &sessions), used) {
+                agent.send_samples(samples);
+            }
+        }
+    }
+
+    fn confirm(&mut self) -> bool {
+        let done = self.ended.min(self.written);
+        let new = self.confirmed..done;
+        self.confirmed = self.confirmed.max(done);
+        let has_new = !new.is_empty();
+        new.for_each(|_| self.worker.agent.on_revoked());
+        has_new
+    }
+
+    /// With a session the tunnel comes first, since it uses all uplinks together.
+    fn choose_ways(&mut self, now: Instant) {
+        let through = self.has_session.then_some(ControllerRoute::System);
+        let uplinks = self.uplinks.iter().cloned().map(ControllerRoute::Uplink);
+        self.worker.line.set_ways(now, through.into_iter().chain(uplinks).collect());
+    }
+
+    pub(super) fn on_event(&mut self, now: Instant, event: AgentEvent) {
+        match event {
+            AgentEvent::Configure { version, text } => match (self.merge)(text.as_deref()) {
+                Ok((reload, pinned)) => {
+                    self.worker.agent.set_pinned(pinned);
+                    self.waiting = Some((version, reload));
+                }
+                Err(why) => {
+                    tracing::error!("nothing was changed: {why}");
+                    if let Some(version) = version {
+                        self.worker.agent.refuse(now, version, &why);
+                    }
+                }
+            },
+            AgentEvent::Candidates(servers) => self.tell(|news| news.candidates = Some(servers)),
+            AgentEvent::Table => self.on_table(),
+            AgentEvent::Revoked(keys) => {
+                self.batches += 1;
+                let batch = self.batches;
+                if self.role == Role::Box {
+                    self.ended = batch;
+                }
+                self.tell(|news| {
+                    news.revoked.extend(keys);
+                    news.batch = batch;
+                });
+            }
+            AgentEvent::Drain(drained) => self.tell(|news| news.drained = Some(drained)),
+            AgentEvent::Watch(until) => self.tell(|news| news.watched_until = Some(until)),
+            AgentEvent::Anchors(egresses) => {
+                let anchors = egresses.iter().filter_map(anchor).collect();
+                self.tell(|news| news.anchors = Some(anchors));
+            }
+            AgentEvent::Joined { .. } | AgentEvent::Refused { .. } => {}
+            AgentEvent::Keep | AgentEvent::Seek | AgentEvent::Warning(_) => {}
+        }
+    }
+
+    pub(super) fn hand_over(&mut self) {
+        if let Some(configuration) = self.waiting.take() {
+            self.tell(|news| news.configuration = Some(configuration));
+        }
+    }
+
+    fn on_table(&mut self) {
+        let admission = self.worker.agent.admission();
+        for (key, why) in admission.refused.iter().take(REFUSED_TOLD) {
+            tracing::warn!(%key, "a member of the fleet's table is not let in: {why}");
+        }
+        // An anchor serves one tenant and knows no boxes of others.
+        let tenant = self.worker.agent.kept().tenant();
+        let members = Members::of(&admission, (self.role == Role::Anchor).then_some(tenant));
+        self.tell(|news| news.members = Some(members));
+    }
+
+    fn tell(&self, say: impl FnOnce(&mut News<C>)) {
+        say(&mut lock(&self.latest.news));
+        self.loop_waker.wake();
+    }
+
+    fn closes_at(&self) -> Option<Instant> {
+        Some(self.worker.agent.away_since()? + self.offline_max?)
+    }
+
+    fn keep_closed(&mut self, now: Instant) {
+        let is_closed = self.closes_at().is_some_and(|at| now >= at);
+        if is_closed == self.is_closed {
+            return;
+        }
+        self.is_closed = is_closed;
+        match is_closed {
+            true => tracing::error!(
+                "no controller for longer than fleet.offline_max_seconds: no box is let in"
+            ),
+            false => tracing::info!("boxes are let in again"),
+        }
+        self.tell(|news| news.is_closed = Some(is_closed));
+    }
+
+    pub(super) fn tell_status(&self) {
+        let Worker { agent, contact, failure, store, .. } = &self.worker;
+        let kept = agent.kept();
+        let reports = kept.reports().into_iter().map(|report| {
+            let (outcome, why) = match report.outcome {
+                Outcome::InForce => ("on trial", None),
+                Outcome::Confirmed => ("in force", None),
+                Outcome::TakenBack { why } => ("taken back", Some(why)),
+                Outcome::Refused { why } => ("refused", Some(why)),
+            };
+            let version = format!("{}.{}", report.version.epoch, report.version.number);
+            DocumentStatus { kind: kind(report.kind), version, outcome: outcome.to_owned(), why }
+        });
+        *lock(&self.latest.status) = FleetStatus {
+            name: self.name.clone(),
+            role: role_name(self.role).to_owned(),
+            tenant: kept.tenant().to_string(),
+            controller: contact.as_ref().map(|(address, way)| format!("{address} over {way}")),
+            away_since: agent.away_since(),
+            away_seconds: None,
+            away_at_least: !self.worker.has_met,
+            away_why: failure.clone(),
+            documents: reports.collect(),
+            pinned: kept.pinned().to_vec(),
+            revocations: kept.trust().revocations().head().serial,
+            is_closed: self.is_closed,
+            is_unwritten: store.is_failing,
+        };
+    }
+}
+
+fn anchor(
+    Egress { tenant, anchor: server, rate_kbps }: &Egress,
+) -> Option<(ProxyTenant, Vec<ServerName>)> {
+    let names: Vec<ServerName> =
+        server.addresses.iter().filter_map(|address| address.parse().ok()).collect();
+    if names.is_empty() {
+        tracing::warn!(%tenant, anchor = %server.name, "the anchor has no address");
+        return None;
+    }
+    let rate_limit = rate_kbps.map(|rate| Rate::from_kbps(rate.into()));
+    let (name, gateways) = (tenant.to_string(), Vec::new());
+    let addresses = Vec::new();
+    Some((ProxyTenant { name, anchor: server.key, addresses, gateways, rate_limit }, names))
+}
+
+fn kind(kind: Kind) -> String {
+    let word = match kind {
+        Kind::Configuration => "configuration",
+        Kind::Candidates => "candidates",
+        Kind::Anchors => "anchors",
+        Kind::Table => "table",
+    };
+    word.to_owned()
+}
+
+#[cfg(test)]
+mod tests;

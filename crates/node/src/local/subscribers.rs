@@ -1,0 +1,184 @@
+//! Subscribers of the local socket and of HTTP, and how updates reach them. Only the newest update
+//! is kept, so a slow subscriber skips updates, and never blocks the event loop.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use roadweave_linux::Waker;
+
+use roadweave_linux::threads::lock;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Subscribers {
+    shared: Arc<Shared>,
+    waker: Waker,
+}
+
+#[derive(Debug)]
+struct Shared {
+    newest: Mutex<Word>,
+    told: Condvar,
+    /// Each subscription has a share of it.
+    places: Arc<()>,
+    has_new: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Word {
+    number: u64,
+    text: Arc<str>,
+    is_over: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Subscription {
+    shared: Arc<Shared>,
+    heard: u64,
+    _place: Arc<()>,
+}
+
+impl Subscribers {
+    pub(crate) fn new(waker: Waker) -> Self {
+        let shared = Shared {
+            newest: Mutex::default(),
+            told: Condvar::new(),
+            places: Arc::default(),
+            has_new: AtomicBool::new(false),
+        };
+        Self { shared: Arc::new(shared), waker }
+    }
+
+    /// `None` if the limit is reached, which leaves connections to other callers.
+    pub(crate) fn subscribe(&self) -> Option<Subscription> {
+        let shared = Arc::clone(&self.shared);
+        let word = shared.lock();
+        let is_free = Arc::strong_count(&shared.places) <= SUBSCRIBERS_MAX;
+        let (place, heard) = (is_free.then(|| Arc::clone(&shared.places))?, word.number);
+        drop(word);
+        shared.has_new.store(true, Ordering::Release);
+        self.waker.wake();
+        Some(Subscription { shared, heard, _place: place })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        Arc::strong_count(&self.shared.places) == 1
+    }
+
+    pub(crate) fn take_new(&self) -> bool {
+        self.shared.has_new.load(Ordering::Acquire)
+            && self.shared.has_new.swap(false, Ordering::AcqRel)
+    }
+
+    pub(crate) fn publish(&self, text: &str) {
+        let mut word = self.shared.lock();
+        word.number += 1;
+        word.text = text.into();
+        drop(word);
+        self.shared.told.notify_all();
+    }
+
+    pub(crate) fn end(&self) {
+        self.shared.lock().is_over = true;
+        self.shared.told.notify_all();
+    }
+}
+
+impl Subscription {
+    /// `None` if the publisher ended or is silent for too long.
+    pub(crate) fn next(&mut self) -> Option<Arc<str>> {
+        let (shared, heard) = (&self.shared, self.heard);
+        let is_heard = |word: &mut Word| word.number == heard && !word.is_over;
+        let waited = shared.told.wait_timeout_while(shared.lock(), SILENCE_MAX, is_heard);
+        let (word, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        if timeout.timed_out() {
+            return None;
+        }
+        self.heard = word.number;
+        (!word.is_over).then(|| Arc::clone(&word.text))
+    }
+
+    /// Updates are at least `interval` apart. Ends if the callback fails.
+    pub(crate) fn tell_all<E>(
+        mut self,
+        interval: Duration,
+        mut tell: impl FnMut(&str) -> Result<(), E>,
+    ) -> Result<(), E> {
+        while let Some(word) = self.next() {
+            tell(&word)?;
+            std::thread::sleep(interval);
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Word> {
+        lock(&self.newest)
+    }
+}
+
+/// Send buffer of a subscriber's socket, bytes. It is small because buffered updates get old; the
+/// kernel raises it to its minimum.
+pub(crate) const SEND_BUFFER: usize = 2_048;
+/// Limit of subscribers. At least eight are left for the local socket, since HTTP has fewer.
+const SUBSCRIBERS_MAX: usize = 12;
+/// A running loop publishes something each second.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn whoever_reads_slowly_misses_words_and_hears_the_newest() {
+        let subscribers = Subscribers::new(Waker::new().expect("an eventfd"));
+        subscribers.publish("before");
+        let mut subscription = subscribers.subscribe().expect("room");
+        assert!(subscribers.take_new() && !subscribers.take_new());
+        for number in 0..1000 {
+            subscribers.publish(&number.to_string());
+        }
+        assert_eq!(subscription.next().as_deref(), Some("999"));
+        subscribers.publish("last");
+        assert_eq!(subscription.next().as_deref(), Some("last"));
+        subscribers.end();
+        assert_eq!(subscription.next(), None);
+        drop(subscription);
+        assert!(subscribers.is_empty());
+    }
+
+    #[test]
+    fn a_place_counts_from_the_question_on() {
+        let subscribers = Subscribers::new(Waker::new().expect("an eventfd"));
+        let mut places: Vec<_> =
+            std::iter::repeat_with(|| subscribers.subscribe()).take(SUBSCRIBERS_MAX + 1).collect();
+        assert!(places.pop().expect("the last").is_none());
+        assert!(places.iter().all(Option::is_some));
+        places.pop();
+        assert!(subscribers.subscribe().is_some());
+    }
+
+    #[test]
+    fn words_keep_their_distance_and_end_with_the_one_who_listens() {
+        let subscribers = Subscribers::new(Waker::new().expect("an eventfd"));
+        let subscription = subscribers.subscribe().expect("room");
+        let began = Instant::now();
+        let listener = std::thread::spawn(move || {
+            let mut heard = 0;
+            subscription.tell_all(Duration::from_millis(50), |_| {
+                heard += 1;
+                if heard == 4 { Err(began.elapsed()) } else { Ok(()) }
+            })
+        });
+        while !listener.is_finished() {
+            subscribers.publish("word");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let took = listener.join().expect("no panic").expect_err("it ends");
+        assert!(took >= Duration::from_millis(150), "{took:?}");
+        assert!(subscribers.is_empty());
+    }
+}
