@@ -18,6 +18,7 @@ pub struct Callers {
 }
 
 impl Callers {
+    /// At most `most` callers at a time; `name` is the service, for the log.
     pub fn new(name: &'static str, most: usize) -> Arc<Self> {
         Arc::new(Self { name, most, places: Arc::default(), stop: AtomicBool::new(false) })
     }

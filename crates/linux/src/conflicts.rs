@@ -95,6 +95,7 @@ impl Standing {
 /// Addresses that an uplink must not have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Protected {
+    /// By configuration or server.
     pub certain: Vec<(IpNet, Owner)>,
     /// By the network of the uplink of this name.
     pub said: Vec<(String, IpAddr, Owner)>,

@@ -55,6 +55,7 @@ enum DnsBackend {
 }
 
 impl Dns {
+    /// Changes nothing yet. Without `servers` no thread is started.
     pub fn start(
         instance: &Instance,
         tun: &str,
@@ -83,10 +84,12 @@ impl Dns {
         &self.servers
     }
 
+    /// Sets the resolvers in the thread. Failures are logged and retried.
     pub fn set(&self) {
         self.ask(true);
     }
 
+    /// Restores the former resolvers in the thread.
     pub fn unset(&self) {
         self.ask(false);
     }

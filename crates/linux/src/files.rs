@@ -26,10 +26,12 @@ pub fn beside(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
+/// Creates a folder for this user alone, unless it exists.
 pub fn make_private(directory: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory)
 }
 
+/// Options for a file with mode 0600 that is not a symbolic link.
 pub fn private(options: &mut OpenOptions) -> &mut OpenOptions {
     options.mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
 }

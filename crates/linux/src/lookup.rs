@@ -60,6 +60,7 @@ impl Request {
         self.ipv6 && !self.ipv4
     }
 
+    /// The result if it needs no question; `None` otherwise.
     pub fn known(&self) -> Option<Found> {
         let asks_prefix = self.needs_nat64() && self.prefixes.is_empty();
         let is_known = |name: &ServerName| match name.is_ipv4() {

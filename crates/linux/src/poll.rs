@@ -169,6 +169,7 @@ impl AsFd for Waker {
     }
 }
 
+/// Waits until one of `fds` is ready, at most for `timeout`; returns whether one is.
 pub fn wait_any(fds: &mut [PollFd<'_>], timeout: Duration) -> io::Result<bool> {
     match poll(fds, Some(&timespec(timeout))) {
         Ok(ready) => Ok(ready > 0),

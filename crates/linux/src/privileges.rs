@@ -31,10 +31,14 @@ mod calls {
     }
 }
 
+/// What a daemon needs in addition to the network's capabilities.
 #[derive(Clone, Debug, Default)]
 pub struct Needs<'a> {
+    /// Whether it only uses sockets that it has, without an interface, route or filter of its own.
     pub only_sockets: bool,
+    /// Whether it opens sockets at ports below 1024 again.
     pub low_ports: bool,
+    /// Files and folders that it reads or writes again.
     pub files: Vec<&'a Path>,
 }
 

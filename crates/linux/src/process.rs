@@ -102,6 +102,7 @@ impl Instance {
         format!("roadweave_{}_answers", self.name)
     }
 
+    /// The name of its table that redirects LAN connections.
     pub fn split_table(&self) -> String {
         format!("roadweave_{}_split", self.name)
     }

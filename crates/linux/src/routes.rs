@@ -226,6 +226,7 @@ impl Routes {
         Ok(())
     }
 
+    /// Sets the reverse path filter of `interface` to loose until the instance ends.
     pub fn loosen_reverse_path_filter(&mut self, interface: &str) -> Result<(), DeviceError> {
         self.settings.extend(loosen_reverse_path_filter(&self.instance, interface)?);
         Ok(())

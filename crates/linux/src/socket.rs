@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd as _};
 use rustix::io::Errno;
 use socket2::Socket;
 
+/// Begins to connect a socket that does not block.
 pub fn begin_connect(socket: &Socket, to: SocketAddr) -> io::Result<()> {
     match socket.connect(&to.into()) {
         Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => Ok(()),

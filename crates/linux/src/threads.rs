@@ -14,6 +14,7 @@ pub fn spawn<T: Send + 'static>(
     thread.map_err(|error| DeviceError::system("start a thread", error))
 }
 
+/// What `mutex` guards, even if a thread panicked while it held it.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

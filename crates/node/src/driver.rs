@@ -39,7 +39,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use roadweave_linux::{DeviceError, Excluded, FilterOptions, Forwarding, Routes, Tun};
+use roadweave_linux::{DeviceError, FilterOptions, Forwarding, Routes, Tun};
 
 use crate::fleet::Membership;
 use ipnet::IpNet;

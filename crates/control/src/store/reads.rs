@@ -3,8 +3,9 @@
 use sqlx::any::AnyRow;
 use sqlx::{Row as _, SqlSafeStr};
 
-use super::sql::{Column, query};
+use super::sql::query;
 use super::{Change, Store, StoreError};
+use crate::model::Column;
 
 /// Functions that read with the connection of `$self`.
 macro_rules! reads {

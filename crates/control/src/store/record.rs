@@ -74,6 +74,7 @@ impl Store {
         Ok(Page { items, next })
     }
 
+    /// The tenants after a name.
     pub async fn tenants(&self, after: &str, limit: u32) -> Result<Page<Stored<Tenant>>> {
         let sql =
             format!("{} WHERE tenant > $1 ORDER BY tenant LIMIT {}", select::<Tenant>(), limit + 1);
@@ -172,13 +173,4 @@ pub(super) fn with_parts<R: Record, T>(
     act: impl FnOnce(&[&str]) -> T,
 ) -> T {
     act(&[R::TABLE, tenant, id, &version.to_string(), &changed_ms.to_string(), body])
-}
-
-impl Store {
-    /// The tenants after a name.
-    pub async fn tenants(&self, after: &str, limit: u32) -> Result<Page<Stored<Tenant>>> {
-        let sql =
-            format!("{} WHERE tenant > $1 ORDER BY tenant LIMIT {}", select::<Tenant>(), limit + 1);
-        self.page(&self.rows(AssertSqlSafe(sql), values![after]).await?, limit)
-    }
 }

@@ -112,6 +112,7 @@ pub enum Turn {
 }
 
 impl KeptTable {
+    /// Installs nothing before the first [`KeptTable::turn`] after [`KeptTable::set_stale`].
     pub fn new(name: String, waker: Option<Waker>) -> Self {
         let next_look = Instant::ZERO;
         let (table, work, is_stale, is_changed) = (None, None, false, false);

@@ -16,6 +16,7 @@ mod parse;
 /// The network by which names are looked up.
 #[derive(Clone, Debug, Default)]
 pub struct Network {
+    /// The interface's name; empty for the machine's own routes.
     pub interface: String,
     /// The interface's index.
     pub index: u32,

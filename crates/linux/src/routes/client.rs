@@ -162,6 +162,7 @@ impl ClientRoutes {
         Err(self.failures.swap_remove(at).error)
     }
 
+    /// Sets the uplinks' reverse path filters to loose again; returns those that were strict.
     pub fn mend_reverse_path_filters(&mut self) -> Result<Vec<Change>, DeviceError> {
         let mut changes = Vec::new();
         for uplink in self.uplinks.values() {
@@ -275,6 +276,7 @@ impl ClientRoutes {
         self.uplinks.values()
     }
 
+    /// Whether all traffic without another route is refused until a session is granted.
     pub fn refuses_all(&self) -> bool {
         let RouteSettings { into_tunnel, closed_before_join, .. } = &self.settings;
         *closed_before_join

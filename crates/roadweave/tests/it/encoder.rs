@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::spawn;
 
 use crate::common::*;
-use roadweave_device::local::request;
+use roadweave_node::local::request;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use crate::common::*;
 use roadweave_identity::Identity;
-use roadweave_node::local::request;
 use rustix::process::Signal;
 use serde_json::Value;
 

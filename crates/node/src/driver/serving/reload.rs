@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use ipnet::IpNet;
 use roadweave_config::{AllowedDestination, AnchorFile, ProxyFile, ServerFile, peers};
 use roadweave_identity::PublicKey;
+use roadweave_linux::threads::spawn;
 use roadweave_linux::{DeviceError, Forward, Waker};
 use roadweave_tunnel::{Forwarded, Peer, Peers, PeersChange, ProxyTenant};
 

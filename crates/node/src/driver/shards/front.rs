@@ -10,7 +10,7 @@ use std::time::{Duration, Instant as Moment};
 use bytes::Bytes;
 use roadweave_identity::PublicKey;
 use roadweave_linux::DeviceError;
-use roadweave_linux::threads::lock;
+use roadweave_linux::threads::{lock, spawn};
 use roadweave_proto::Instant;
 use roadweave_quic::Transmit;
 use roadweave_tunnel::{
@@ -26,7 +26,6 @@ use crate::driver::serving::Tables;
 use crate::driver::serving::node::{Governed, Serves};
 use crate::driver::serving::reload::Destinations;
 use crate::status::{ServerStatus, ShardStatus};
-use crate::threads::{lock, spawn};
 
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 
