@@ -13,9 +13,9 @@
 //! ```
 //!
 //! Columns may be in any order, and all but `t_ms` may be absent. A column without values takes its
-//! default: 20 Mbit/s, [`UNKNOWN_RTT`], no loss. A first known value also holds before its time. Empty lines and lines
-//! that begin with `#` are skipped. A recording repeats; its last row lasts as long as the row
-//! before it, unless there is a column `bytes`.
+//! default: 20 Mbit/s, [`UNKNOWN_RTT`], no loss. A first known value also holds before its time.
+//! Empty lines and lines that begin with `#` are skipped. A recording repeats; its last row lasts
+//! as long as the row before it, unless there is a column `bytes`.
 
 mod write;
 

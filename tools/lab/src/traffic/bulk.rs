@@ -17,7 +17,7 @@ use roadweave_proto::Instant;
 use roadweave_quic::CongestionControl;
 use serde::Serialize;
 
-use self::transfer::{End, Transfer};
+use self::transfer::{Half, Transfer};
 use super::{Base, Detail, Stream, Traffic, TrafficReport, TrafficSpec};
 use crate::inner;
 use crate::world::MTU;
@@ -82,10 +82,10 @@ impl BulkTraffic {
         if direction == self.base.direction { &mut self.data } else { &mut self.answers }
     }
 
-    fn wrap(&mut self, now: Instant, from: End, quic: &[u8]) -> (Direction, Bytes) {
+    fn wrap(&mut self, now: Instant, from: Half, quic: &[u8]) -> (Direction, Bytes) {
         let direction = match from {
-            End::Sender => self.base.direction,
-            End::Receiver => self.base.direction.opposite(),
+            Half::Sender => self.base.direction,
+            Half::Receiver => self.base.direction.opposite(),
         };
         let stream = self.stream(direction);
         let number = stream.log.packets.len() as u64;
@@ -136,8 +136,8 @@ impl Traffic for BulkTraffic {
         let is_new = index.is_some_and(|index| self.stream(direction).note_arrival(now, index));
         if self.base.count(is_new) && now < self.end {
             let to = match direction == self.base.direction {
-                true => End::Receiver,
-                false => End::Sender,
+                true => Half::Receiver,
+                false => Half::Sender,
             };
             self.transfer.handle_packet(now, to, BytesMut::from(&payload[NUMBER..]));
         }

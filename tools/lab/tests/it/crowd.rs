@@ -13,8 +13,8 @@ use roadweave_tunnel::{LaneStats, Node as _, Peer, Peers, ServerEvent, SessionSt
 
 const OUTSIDE: [u8; 4] = [198, 51, 100, 1];
 
-/// Sends a packet of 1,000 bytes from and to each of `vehicles` every `interval` for `time`; returns
-/// the number sent each way, and by vehicle the numbers that arrived from it and at it.
+/// Sends 1,000 bytes from and to each of `vehicles` every `interval` for `time`; returns the number
+/// sent each way, and by vehicle the numbers that arrived from it and at it.
 fn converse(
     crowd: &mut Nodes,
     vehicles: &[usize],

@@ -31,13 +31,13 @@ use roadweave_proto::Instant;
 use super::{Bulk, PAYLOAD_MAX};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum Half {
     Sender,
     Receiver,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Progress {
+pub(super) struct Transferred {
     /// Bytes of the stream that the receiver has read in order.
     pub received_bytes: u64,
     /// When the receiver had everything.
@@ -58,7 +58,7 @@ pub(super) struct Transfer {
     receiver: Side,
     stream: Option<StreamId>,
     unwritten: u64,
-    progress: Progress,
+    progress: Transferred,
 }
 
 #[derive(Debug)]
@@ -113,7 +113,7 @@ impl Transfer {
             receiver: side(Some(Arc::new(server)), b"receiver's endpoint", SENDER),
             stream: None,
             unwritten: bulk.bytes.unwrap_or(u64::MAX),
-            progress: Progress::default(),
+            progress: Transferred::default(),
         }
     }
 
@@ -149,26 +149,26 @@ impl Transfer {
     }
 
     /// Call [`Transfer::poll_transmit`] afterwards.
-    pub(super) fn handle_packet(&mut self, now: Instant, end: End, packet: BytesMut) {
+    pub(super) fn handle_packet(&mut self, now: Instant, end: Half, packet: BytesMut) {
         let std_now = self.to_std(now);
         match end {
-            End::Sender => self.sender.handle_packet(std_now, packet),
-            End::Receiver => self.receiver.handle_packet(std_now, packet),
+            Half::Sender => self.sender.handle_packet(std_now, packet),
+            Half::Receiver => self.receiver.handle_packet(std_now, packet),
         }
         self.transmit_due(now);
     }
 
-    pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<(End, Bytes)> {
+    pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<(Half, Bytes)> {
         let std_now = self.to_std(now);
         let packet = match self.sender.poll_transmit(std_now) {
-            Some(packet) => Some((End::Sender, packet)),
-            None => Some((End::Receiver, self.receiver.poll_transmit(std_now)?)),
+            Some(packet) => Some((Half::Sender, packet)),
+            None => Some((Half::Receiver, self.receiver.poll_transmit(std_now)?)),
         };
         self.note_deadlines();
         packet
     }
 
-    pub(super) fn progress(&self) -> &Progress {
+    pub(super) fn progress(&self) -> &Transferred {
         &self.progress
     }
 
