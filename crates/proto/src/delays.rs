@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct Delays {
     /// By bucket: at most its bound in [`Delays::BOUNDS_MS`]; the last one beyond all bounds.
     counts: [u64; BUCKETS],
+    /// Their sum.
     sum_us: u64,
 }
 

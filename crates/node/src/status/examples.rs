@@ -85,7 +85,8 @@ fn fields(
     let (item, entry) = (&node["items"], &node["additionalProperties"]);
     match value {
         None => {
-            [item, entry].into_iter().for_each(|it| fields(schema, (it, at), None, paths));
+            let below = [item, entry].into_iter().filter(|it| it.is_object());
+            below.for_each(|it| fields(schema, (it, at), None, paths));
         }
         Some(Value::Array(all)) => {
             all.iter().for_each(|it| fields(schema, (item, at), Some(it), paths));
