@@ -49,11 +49,11 @@ fn taken_by(lease: &Lease) -> Vec<IpAddr> {
 /// The owner of a protected address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// A server, by configuration or fleet.
+    /// A server whose address is certain.
     Server,
     /// Granted by the server, or its own inner address.
     Granted,
-    /// A host of a network that the configuration names as behind this box.
+    /// A host of a network that is named as behind this box.
     Lan,
     /// A server, by a name server of another uplink.
     FoundServer,
@@ -95,7 +95,7 @@ impl Standing {
 /// Addresses that an uplink must not have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Protected {
-    /// By configuration or server.
+    /// Whatever networks say.
     pub certain: Vec<(IpNet, Owner)>,
     /// By the network of the uplink of this name.
     pub said: Vec<(String, IpAddr, Owner)>,

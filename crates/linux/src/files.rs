@@ -1,5 +1,5 @@
 //! Files that are replaced atomically: after a full disk or a power cut there is the old one or the
-//! new one.
+//! new one. Files that other users may write beside are not read.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-/// On an error the old file stays, and no temporary file is left.
+/// Replaces the file at `path`, whose folder exists, with `contents` and `mode`. On an error the
+/// old file stays, and no temporary file is left.
 pub fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     let new = beside(path);
     let result = write(&new, contents, mode).and_then(|()| fs::rename(&new, path));

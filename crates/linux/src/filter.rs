@@ -29,7 +29,7 @@ pub use keeper::FilterKeeper;
 
 use crate::{DeviceError, Instance, sysctl};
 pub(crate) use chain::{Chain, begin, count_and_drop, counter, counter_from, end, set_mark};
-pub use flows::{Departed, FlowRemover};
+pub use flows::FlowRemover;
 pub use forward::Forward;
 pub(crate) use nft::remove_tables;
 use options::Opened;

@@ -5,9 +5,9 @@
 //!      └──► Signals, Waker, Clock               Filters, Dns: what passes, and who is asked
 //! ```
 //!
-//! This crate knows no tunnel, no configuration and no fleet: its users say in plain types what is
-//! routed, filtered and opened. Like the node above it, it may read the clock, wait, open sockets
-//! and start threads (invariant 1 of docs/ARCHITECTURE.md).
+//! This crate takes no type of the tunnel, the configuration or the fleet: its users say in plain
+//! types what is routed, filtered and opened. Like the node above it, it may read the clock, wait,
+//! open sockets and start threads (invariant 1 of docs/ARCHITECTURE.md).
 
 #![allow(
     clippy::disallowed_methods,
@@ -58,8 +58,8 @@ pub use clock::{Clock, processor_time};
 pub use conflicts::{Owner, Protected};
 pub use error::DeviceError;
 pub use filter::{
-    Departed, Destination, FilterKeeper, FilterOptions, Filters, FlowRemover, Forward, Forwarding,
-    KeptTable, Share, Turn, check_sockets, split,
+    Destination, FilterKeeper, FilterOptions, Filters, FlowRemover, Forward, Forwarding, KeptTable,
+    Share, Turn, check_sockets, split,
 };
 pub use monitor::{Gateway, Monitor, Uplink, UplinkEvent};
 pub use netlink::{Interface, Netlink, NetworkInterface, Route, Rule};

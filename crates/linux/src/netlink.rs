@@ -77,7 +77,7 @@ pub(crate) struct Lease {
     pub(crate) index: u32,
     pub(crate) address: IpNet,
     pub(crate) broadcast: Option<IpAddr>,
-    /// Whether it does not expire; leased and advertised addresses do.
+    /// Leased and advertised addresses expire.
     pub(crate) is_permanent: bool,
     /// The kernel's message, to remove and restore the address.
     pub(crate) message: AddressMessage,

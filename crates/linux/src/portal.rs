@@ -28,7 +28,8 @@ pub enum Finding {
     Nothing(String),
 }
 
-/// Takes at most half a minute. Stops early when `interest` is dropped.
+/// Probes in the network namespace of the calling thread, for at most half a minute. Stops early
+/// when `interest` is dropped.
 pub fn run(url: &ProbeUrl, request: Request, interest: &Weak<()>) -> Finding {
     let network = request.network.clone();
     let found = lookup::run(request, interest);

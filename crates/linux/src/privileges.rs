@@ -42,8 +42,8 @@ pub struct Needs<'a> {
     pub files: Vec<&'a Path>,
 }
 
-/// Call it once, in the thread that starts the others: threads inherit capabilities. System calls
-/// that the kernel does not know are logged and skipped.
+/// Drops unneeded privileges. Call it once, in the thread that starts the others: threads inherit
+/// capabilities. System calls that the kernel does not know are logged and skipped.
 pub fn restrict(needs: &Needs<'_>) -> Result<(), DeviceError> {
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     let _ = setrlimit(Resource::Core, none);

@@ -145,8 +145,8 @@ impl Instance {
         Ok(InstanceLock { _file: file })
     }
 
-    /// The kernel may still hold another instance's connections. Call it before cleaning up by the
-    /// mark.
+    /// Checks that no other instance since boot has the same mark: the kernel may still hold its
+    /// connections. Call it before cleaning up by the mark.
     pub fn check_tables(&self) -> Result<(), DeviceError> {
         let files = fs::read_dir(&self.directory).into_iter().flatten().flatten();
         for path in files.map(|file| file.path()) {
@@ -193,7 +193,8 @@ fn not_in(directory: &Path, verb: &str, path: &Path, error: std::io::Error) -> D
     }
 }
 
-/// Other users with write access could block an instance, or redirect its files.
+/// Creates `directory` if needed, and makes it private to this user: others with write access could
+/// block an instance, or redirect its files.
 pub fn own_directory(directory: &Path) -> Result<(), DeviceError> {
     let failed = |error| not_in(directory, "make", directory, error);
     match make_private(directory) {

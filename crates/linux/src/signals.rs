@@ -20,7 +20,7 @@ pub enum Signal {
     Terminate = SIGTERM as isize,
     /// SIGUSR1: stop in order for a restart, with nothing leaving in the clear until then.
     Restart = SIGUSR1 as isize,
-    /// SIGHUP: reload the configuration.
+    /// SIGHUP: reload.
     Hangup = SIGHUP as isize,
     /// SIGCHLD: a child ended.
     Child = SIGCHLD as isize,

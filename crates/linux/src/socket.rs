@@ -25,7 +25,7 @@ pub fn with_scope(address: SocketAddr, index: u32) -> SocketAddr {
     }
 }
 
-/// The kernel reads the option as a `T`.
+/// Sets an option that neither std, socket2 nor rustix has, and that the kernel reads as a `T`.
 #[allow(unsafe_code, reason = "these options have no safe wrapper")]
 pub fn set_option<T>(
     socket: impl AsFd,

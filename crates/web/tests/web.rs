@@ -340,12 +340,18 @@ fn whoever_asks_and_does_not_read_costs_little_and_stops_nobody() {
 #[test]
 fn without_the_token_connections_have_few_requests_and_give_way() {
     let (program, _instance) = Program::start(&[]);
-    let mut stream = program.connect();
-    let request = format!("GET /api/v1/state HTTP/1.1\r\n{}\r\n\r\n", program.host());
-    let _ = stream.write_all(request.repeat(100).as_bytes());
-    let mut answers = Vec::new();
-    let _ = stream.read_to_end(&mut answers);
-    assert_eq!(String::from_utf8_lossy(&answers).matches("HTTP/1.1 ").count(), 32);
+    let answers = |bearer: &str| {
+        let mut stream = program.connect();
+        let host = program.host();
+        let request = format!("GET /api/v1/state?after=9999 HTTP/1.1\r\n{host}\r\n{bearer}\r\n");
+        stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        let _ = stream.write_all(request.repeat(100).as_bytes());
+        let mut answers = Vec::new();
+        let _ = stream.read_to_end(&mut answers);
+        String::from_utf8_lossy(&answers).matches("HTTP/1.1 ").count()
+    };
+    assert_eq!(answers(""), 32);
+    assert_eq!(answers(&format!("{}\r\n", program.bearer())), 100);
     let begun = Instant::now();
     // New ones come faster than the old ones end.
     for round in 0..20 {

@@ -24,6 +24,7 @@ pub struct Encoder {
 
 impl Encoder {
     /// An encoder without delay; with a key frame at least each `key_frame_seconds`, or only on
+    /// request.
     pub fn new(
         picture: Picture,
         recovery: Recovery,

@@ -130,6 +130,7 @@ pub fn read(packet: &gst::BufferRef) -> Option<Stamp> {
 }
 
 /// Calls `act` when a key frame is requested through a pad; it returns whether to forward the
+/// request.
 pub fn on_key_frame_asked(
     element: &gst::Element,
     pad: &str,

@@ -259,25 +259,21 @@ const TELL: &str = "INSERT INTO change (sequence, position, at_ms, tenant, kind,
                     VALUES ($1, $2, $3, $4, $5, $6, $7)";
 
 impl Change<'_> {
-    /// Ends all logins of a person.
     pub async fn end_logins(&mut self, tenant: &str, person: &str) -> Result<()> {
         let sql = "DELETE FROM login WHERE tenant = $1 AND person = $2";
         self.execute(sql, values![tenant, person]).await.map(drop)
     }
 
-    /// Frees the addresses of a box.
     pub async fn free(&mut self, tenant: &str, device: &str) -> Result<()> {
         let sql = "DELETE FROM address WHERE tenant = $1 AND device = $2";
         self.execute(sql, values![tenant, device]).await.map(drop)
     }
 
-    /// The tenant of the box, proxy or delegate with this key.
     pub async fn owner_of_key(&mut self, public_key: &str) -> Result<Option<String>> {
         let row = self.row(OWNER, values![public_key]).await?;
         Ok(row.map(|row| row.try_get("tenant")).transpose()?)
     }
 
-    /// The number of the next configuration of a scope.
     pub async fn next_config(&mut self, tenant: &str, scope: &Scope) -> Result<i64> {
         let sql = "SELECT COALESCE(MAX(number), 0) FROM config WHERE tenant = $1 AND scope = $2";
         Ok(self.scalar(sql, values![tenant, scope.to_string()]).await? + 1)

@@ -43,7 +43,6 @@ impl Store {
 impl Change<'_> {
     reads!(self: &mut Self, self.transaction);
 
-    /// Executes a statement; returns the number of affected rows.
     pub(super) async fn execute(
         &mut self,
         sql: impl SqlSafeStr,

@@ -153,7 +153,9 @@ fn what_is_wrong_is_said_in_one_line_with_its_place() {
     let oidc = |fields: &str| format!("{good}\n[oidc]\nclient_id = \"x\"\n{fields}\n");
     let issuer = "issuer = \"https://login.example.org\"\nroles = { ops = \"operator\" }";
     let plain = issuer.replace("https", "http");
+    check("addresses = []\n", &["addresses: 1 to 8"]);
     check(&oidc(&plain), &["oidc.issuer", "https://"]);
+    check(&oidc(&issuer.replace("operator", "king")), &["king", "operator"]);
     check(&oidc(&issuer.replace("{ ops = \"operator\" }", "{}")), &["oidc.roles"]);
     check(&oidc(&format!("{issuer}\nurl = \"fleet/\"")), &["oidc.url"]);
     check(&oidc(&format!("{issuer}\nclient_secret_file = \"none\"")), &["cannot read", "none"]);

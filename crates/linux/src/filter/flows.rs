@@ -15,7 +15,7 @@ use crate::{Apart, DeviceError};
 pub struct FlowRemover(Sender<Departed>);
 
 /// Whether an address belongs to a client that left.
-pub type Departed = Box<dyn Fn(IpAddr) -> bool + Send>;
+type Departed = Box<dyn Fn(IpAddr) -> bool + Send>;
 
 impl FlowRemover {
     /// Removes connections in the zone of `apart`, or in the default zone.
@@ -27,7 +27,7 @@ impl FlowRemover {
     }
 
     /// Removes the connections that began at, or are answered from, an address of `departed`.
-    pub fn remove(&self, departed: Departed) {
+    pub fn remove(&self, departed: Box<dyn Fn(IpAddr) -> bool + Send>) {
         let _ = self.0.send(departed);
     }
 }

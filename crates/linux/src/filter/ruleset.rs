@@ -82,10 +82,8 @@ fn sets(options: &FilterOptions) -> String {
 }
 
 /// Drops packets to the machine's inner addresses that come from outside the tunnel
-/// (CVE-2019-14899), except locally generated ones by the loopback interface. The source proves
-/// nothing: an IPv6 packet from outside may have the machine's own.
-///
-/// Before conntrack, so that no guess is answered by its state.
+/// (CVE-2019-14899). The source proves nothing: an IPv6 packet from outside may have the machine's
+/// own. Before conntrack, so that no guess is answered by its state.
 fn own_addresses(options: &FilterOptions) -> Vec<String> {
     let FilterOptions { tun, own_addresses, forwarding, .. } = options;
     if let Some(own) = options.apart {

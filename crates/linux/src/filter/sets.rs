@@ -27,7 +27,6 @@ pub(super) fn excluded_sets(Excluded { destinations, .. }: &Excluded) -> String 
     set("excluded4", "ipv4_addr", true) + &set("excluded6", "ipv6_addr", false)
 }
 
-/// Matches excluded packets; the destinations are in [`excluded_sets`].
 pub(super) fn matches_excluded(excluded: &Excluded) -> impl Iterator<Item = String> {
     let sets = sets_of(&excluded.destinations, "excluded").into_iter();
     let sets = sets.map(|(family, set)| format!("{family} daddr @{set}"));
@@ -35,7 +34,7 @@ pub(super) fn matches_excluded(excluded: &Excluded) -> impl Iterator<Item = Stri
     sets.chain(excluded.marks.iter().map(marked))
 }
 
-/// Matches the interfaces that are no uplinks (with `not`, all others), by `side`, `iif` or `oif`.
+/// With `not`, matches all others. `side`: `iif` or `oif`.
 pub(super) fn matches_inside(
     inside: &[Interface],
     side: &'static str,

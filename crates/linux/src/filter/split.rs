@@ -83,7 +83,8 @@ pub fn remove_left(instance: &Instance) -> Result<(), DeviceError> {
     remove_tables(&[instance.split_table()])
 }
 
-/// Replacing the table loses the recorded destinations.
+/// The text of the table, which the kernel keeps until `cleanup` removes it, and its number of
+/// rules. Replacing the table loses the recorded destinations.
 pub fn text(table: &str, options: &Options) -> (String, usize) {
     let mut text = chain::begin(table);
     for (set, minutes) in [("answered", ANSWERED_MINUTES), ("failed", FAILED_MINUTES)] {

@@ -140,7 +140,9 @@ impl KeptTable {
         self.work.is_none().then_some(self.next_look)
     }
 
-    /// `text` returns the table's text, given the packets of its counters, and its number of rules.
+    /// Collects the thread's result, or checks the table from time to time and begins to replace
+    /// it. `text` returns the table's text, given the packets of its counters, and its number of
+    /// rules.
     pub fn turn(
         &mut self,
         now: Instant,

@@ -117,8 +117,9 @@ impl ClientRoutes {
         }
     }
 
-    /// Fails with [`DeviceError::Unavailable`] when another program uses the mark; then none are
-    /// received.
+    /// Receives packets that come in by these interfaces and are marked as parts of connections
+    /// that end at this box. Fails with [`DeviceError::Unavailable`] when another program uses the
+    /// mark; then none are received.
     pub fn take_split(&mut self, interfaces: BTreeSet<String>) -> Result<(), DeviceError> {
         check_mark(&self.netlink.rules()?, self.instance.marks().kind(Kind::Taken))?;
         if self.split == interfaces {

@@ -15,7 +15,6 @@ pub(super) struct Plan {
     pub routes: BTreeSet<Route>,
 }
 
-/// A route without a next hop: it refuses, or is the base of another.
 pub(super) fn refusal(destination: IpNet, table: u32, metric: u32) -> Route {
     Route {
         destination,
@@ -30,7 +29,6 @@ pub(super) fn refusal(destination: IpNet, table: u32, metric: u32) -> Route {
     }
 }
 
-/// A route into the TUN: a default in `table`, anything else in the main table.
 pub(super) fn tun_route(tun: u32, prefix: IpNet, table: u32) -> Route {
     let table = if prefix.prefix_len() == 0 { table } else { MAIN_TABLE };
     Route { interface: Some(tun), ..refusal(prefix, table, tun) }
@@ -49,12 +47,10 @@ pub(super) fn neighbours_table(tables: &RangeInclusive<u32>) -> u32 {
     tables.end() - 1
 }
 
-/// For connections that end at this box.
 pub(super) fn split_table(tables: &RangeInclusive<u32>) -> u32 {
     tables.end() - 3
 }
 
-/// The server's inner addresses, for packets marked as excluded.
 pub(super) fn inner_table(tables: &RangeInclusive<u32>) -> u32 {
     tables.end() - 4
 }
@@ -73,7 +69,6 @@ pub(super) const PRIORITY_NEIGHBOURS: u32 = 526;
 pub(super) const PRIORITY_MAIN: u32 = 530;
 pub(super) const PRIORITY_TUNNEL: u32 = 531;
 pub(super) const PRIORITY_REST: u32 = 532;
-/// The kernel's own rule for the main table.
 pub(super) const PRIORITY_MAIN_TABLE: u32 = 32766;
 pub(super) const PRIORITY_SOCKETS: u32 = 522;
 /// The index of the loopback interface, in every network namespace.

@@ -1,4 +1,4 @@
-//! Traffic that would belong into the tunnel and is configured to leave outside it, by destination
+//! Traffic that would belong into the tunnel and is to leave outside it, by destination
 //! or by mark (rules 523 and 524 of [`super`]).
 //!
 //! A thread of its own keeps the throw routes ([`super::passing`]): they may be thousands. A throw

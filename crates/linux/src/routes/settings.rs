@@ -5,7 +5,7 @@ use roadweave_proto::UplinkSelector;
 
 use super::Excluded;
 
-/// What a client routes, from its configuration.
+/// What a client routes.
 #[derive(Clone, Debug)]
 pub struct RouteSettings {
     /// Destinations that belong into the tunnel; `0.0.0.0/0` and `::/0` stand for everything that
@@ -34,7 +34,7 @@ pub enum LocalNetworks {
     Network,
 }
 
-/// What a session leads into the tunnel in addition to the configuration.
+/// What a session leads into the tunnel in addition to [`RouteSettings`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grant {
     /// The addresses of the TUN. A family without an address stays closed.

@@ -15,10 +15,7 @@ use crate::socket::set_option;
 impl UplinkSocket {
     /// Opens `count` sockets at one address, among which `program` chooses for each packet by their
     /// order. The address must be free; later, only programs of the same user could join the group.
-    ///
-    /// # Errors
-    /// As [`UplinkSocket::open`]. If the kernel refuses the program, packets reach any of the
-    /// sockets.
+    /// If the kernel refuses the program, packets reach any of the sockets.
     pub fn open_group(
         options: &UdpOptions,
         count: u16,
@@ -40,8 +37,8 @@ impl UplinkSocket {
         if let Err(error) = attach(&sockets[0].socket, program) {
             tracing::warn!(
                 %error,
-                "the kernel does not find the shards of packets: they are handed over, which costs \
-                 time"
+                "the kernel does not choose the sockets of packets: they are handed over, which \
+                 costs time"
             );
         }
         Ok(sockets)

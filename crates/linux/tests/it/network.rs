@@ -343,10 +343,18 @@ fn what_another_program_changes_of_the_tun_and_the_rules_is_set_right() {
         assert_eq!(after, before);
         assert_eq!(changes, [Change::LinkDown, Change::Mtu(1300), Change::LocalRule]);
 
-        // The forwarding of a server.
+        // The same for a server, and its forwarding.
         machine
             .enter(|| {
+                let tun = tun("rw0", "10.8.0.2/24");
                 let instance = Instance::new("server").unwrap();
+                let mut server = Routes::open(&instance).unwrap();
+                server.route_into_tun(tun.index(), &[prefix("0.0.0.0/0")]).unwrap();
+                server.keep_tun(&tun, &[prefix("10.8.0.2/24")]);
+                change_as_another_program(&machine);
+                let changes = server.mend().unwrap();
+                assert_eq!(changes, [Change::LinkDown, Change::Mtu(1300), Change::LocalRule]);
+                machine.ip("-6 rule add pref 0 lookup local").unwrap();
                 let mut keeper = FilterKeeper::start(&instance, None).unwrap();
                 keeper.set_and_wait(filters("rw0", "10.8.0.0/24")).unwrap();
                 let settings = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"];
@@ -355,7 +363,7 @@ fn what_another_program_changes_of_the_tun_and_the_rules_is_set_right() {
                     settings.iter().for_each(|it| machine.set_sysctl(it, "0").unwrap());
                     wait_until("forwarding stays off", || values() == ["1", "1"]);
                 }
-                drop(keeper);
+                drop((keeper, server));
                 assert_eq!(values(), ["0", "0"]);
                 assert_eq!(leftovers(), Vec::<String>::new());
             })

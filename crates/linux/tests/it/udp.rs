@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use roadweave_linux::netns::{NetNs, cable, run_sandboxed};
-use roadweave_linux::{Outgoing, SendFailure, SendOutcome, UdpOptions, UplinkSocket};
+use roadweave_linux::{DeviceError, Outgoing, SendFailure, SendOutcome, UdpOptions, UplinkSocket};
 
 struct World {
     vehicle: NetNs,
@@ -70,5 +70,13 @@ fn an_interface_that_goes_down_and_comes_back_does_not_end_the_socket() {
         });
         assert!(sent, "{:?}", world.socket.statistics());
         world.check_received(1200, 3);
+    });
+}
+
+#[test]
+fn a_missing_interface_is_no_lack_of_rights() {
+    run_sandboxed(|| {
+        let error = UplinkSocket::open(&UdpOptions::uplink("wwan77", true)).unwrap_err();
+        assert!(matches!(error, DeviceError::NoInterface { .. }), "{error}");
     });
 }

@@ -25,6 +25,7 @@ pub(super) fn answer(result: Result<(), SetError>) -> Result<Value, RpcError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::local::{SetQoe, SetStrategy, TellPlayer};
 
     #[test]
     fn a_lane_may_name_an_uplink_that_may_come_and_no_other() {
@@ -44,5 +45,14 @@ mod tests {
         for name in ["single:wwan 1", "single:a/b", "single:a:b", "single:wwan1234567890ab"] {
             assert!(check(name).is_err_and(|error| error.contains("can be called")), "{name}");
         }
+    }
+    #[test]
+    fn parameters_are_read_and_wrong_ones_refused() {
+        let qoe = json!({ "cached_bytes": 1, "cached_frames": 2, "bps": 3, "fps": 29.97 });
+        let player: TellPlayer = parse(&json!({ "qoe": qoe })).expect("well-formed");
+        assert_eq!((player.lane.as_str(), player.player), ("streams", 0));
+        assert!(parse::<TellPlayer>(&json!({ "qoe": {} })).is_err());
+        assert!(parse::<SetQoe>(&json!({ "lane": "a", "qoe": qoe })).is_ok());
+        assert!(parse::<SetStrategy>(&json!({ "lane": "a", "strategy": "ecf", "x": 1 })).is_err());
     }
 }

@@ -8,7 +8,15 @@ use crate::modem::ModemFacts;
 
 /// The technology of an uplink, by configuration, then the kernel.
 pub(super) fn technology_of(uplinks: &UplinkFields, uplink: &UplinkTraits) -> Option<Technology> {
-    configured(uplinks, uplink).or_else(|| detected_technology(uplink.name))
+    technology_with(uplinks, uplink, detected_technology)
+}
+
+fn technology_with(
+    uplinks: &UplinkFields,
+    uplink: &UplinkTraits,
+    detected: impl FnOnce(&str) -> Option<Technology>,
+) -> Option<Technology> {
+    configured(uplinks, uplink).or_else(|| detected(uplink.name))
 }
 
 /// The place of an uplink in the order, by configuration, then its modem's report, then the kernel.
@@ -18,14 +26,14 @@ pub(super) fn rank(
     uplink: &UplinkTraits,
     modem: Option<&ModemFacts>,
 ) -> u8 {
-    rank_of(uplinks, uplink, modem, detected_technology(uplink.name))
+    rank_of(uplinks, uplink, modem, || detected_technology(uplink.name))
 }
 
 fn rank_of(
     uplinks: &UplinkFields,
     uplink: &UplinkTraits,
     modem: Option<&ModemFacts>,
-    detected: Option<Technology>,
+    detected: impl FnOnce() -> Option<Technology>,
 ) -> u8 {
     let last = u8::try_from(uplinks.order.len()).unwrap_or(u8::MAX);
     let by_modem = modem.and_then(|modem| modem.technology.as_deref());
@@ -37,7 +45,7 @@ fn rank_of(
         (None, Some("lte")) => rank(Technology::Lte),
         // Slower than all in the order.
         (None, Some("3g" | "2g")) => last,
-        (None, _) => Technology::rank(detected, &uplinks.order),
+        (None, _) => Technology::rank(detected(), &uplinks.order),
     };
     match modem.is_some_and(ModemFacts::is_weak) {
         true => rank.saturating_add(last).saturating_add(1),
@@ -63,9 +71,10 @@ mod tests {
     fn what_the_owner_says_counts_before_what_the_kernel_does() {
         let policies = vec![policy("wwan*", None), policy("eth1", Some(Technology::Satellite))];
         let uplinks = UplinkFields { policies, ..UplinkFields::default() };
-        let technology = |name| technology_of(&uplinks, &UplinkTraits::by_name(name));
+        let detected = |_: &str| Some(Technology::Lte);
+        let technology = |name| technology_with(&uplinks, &UplinkTraits::by_name(name), detected);
         assert_eq!(technology("eth1"), Some(Technology::Satellite));
-        assert_eq!(technology("wwan-is-not-here"), None);
+        assert_eq!(technology("wwan0"), Some(Technology::Lte), "else the kernel's word");
     }
 
     #[test]
@@ -79,7 +88,7 @@ mod tests {
             ..ModemFacts::default()
         };
         let rank = |name: &str, modem: Option<&ModemFacts>| {
-            rank_of(&uplinks, &UplinkTraits::by_name(name), modem, detected)
+            rank_of(&uplinks, &UplinkTraits::by_name(name), modem, || detected)
         };
         let of = |technology| Technology::rank(Some(technology), &Technology::ORDER);
         assert_eq!(rank("wwan0", None), of(Technology::Lte));
@@ -94,6 +103,6 @@ mod tests {
         let order = vec![Technology::Lte; 1_000];
         let long = UplinkFields { order, ..UplinkFields::default() };
         let (uplink, slow) = (UplinkTraits::by_name("wwan0"), modem("3g", -125.0));
-        assert_eq!(rank_of(&long, &uplink, Some(&slow), detected), u8::MAX);
+        assert_eq!(rank_of(&long, &uplink, Some(&slow), || detected), u8::MAX);
     }
 }

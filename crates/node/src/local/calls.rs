@@ -14,10 +14,8 @@ use super::requests::{
 };
 use crate::status::Status;
 
-/// Requests the status of a running instance.
-///
-/// # Errors
-/// As [`request`], and [`RequestError::Malformed`] if the instance's version is incompatible.
+/// The status of a running instance. Fails with [`RequestError::Malformed`] if the instance's
+/// version is incompatible.
 pub fn status(path: &Path) -> Result<Status, RequestError> {
     read(path, request(path, "status", &Value::Null)?)
 }
@@ -43,18 +41,14 @@ pub fn begin_speedtest(path: &Path, begin: &BeginSpeedtest) -> Result<(), Reques
     request(path, "begin_speedtest", &json!(begin)).map(drop)
 }
 
-/// The report of a running client's current or last speed test.
-///
-/// # Errors
-/// As [`request`]; [`RequestError::Refused`] if there was no test.
+/// The report of a running client's current or last speed test. Fails with
+/// [`RequestError::Refused`] if there was no test.
 pub fn speedtest_report(path: &Path) -> Result<SpeedtestReport, RequestError> {
     read(path, request(path, "speedtest_report", &Value::Null)?)
 }
 
-/// Passes a modem's state to a running client. Returns whether the interface is an uplink.
-///
-/// # Errors
-/// As [`request`]; [`RequestError::Refused`] if a value is not plausible.
+/// Passes a modem's state to a running client. Returns whether the interface is an uplink. Fails
+/// with [`RequestError::Refused`] if a value is not plausible.
 pub fn tell_modem(path: &Path, told: &TellModem) -> Result<bool, RequestError> {
     let answer: ModemAnswer = read(path, request(path, "tell_modem", &json!(told))?)?;
     Ok(answer.told)
@@ -66,10 +60,8 @@ pub fn drain(path: &Path, drain: &Drain) -> Result<DrainAnswer, RequestError> {
     read(path, request(path, "drain", &json!(drain))?)
 }
 
-/// Lets a running instance read its configuration again, and waits for it.
-///
-/// # Errors
-/// As [`request`]; [`RequestError::Refused`] if nothing was changed, with the reason.
+/// Lets a running instance read its configuration again, and waits for it. Fails with
+/// [`RequestError::Refused`] if nothing was changed, with the reason.
 pub fn reload(path: &Path) -> Result<ReloadAnswer, RequestError> {
     read(path, request(path, "reload", &Value::Null)?)
 }

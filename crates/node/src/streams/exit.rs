@@ -54,7 +54,7 @@ pub struct ExitSettings {
 }
 
 impl ExitSettings {
-    /// Without inspection of HTTP.
+    /// Settings without inspection of HTTP.
     pub fn new(rules: ExitRules, sources: Sources, connects_per_second: u32) -> Self {
         let (sockets_max, http_ports) = (super::sockets_max(), Vec::new());
         Self { rules, sources, sockets_max, connects_per_second, http_ports }

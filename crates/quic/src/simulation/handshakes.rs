@@ -124,6 +124,26 @@ fn a_late_server_begins_few_handshakes_and_leaves_the_others_to_be_sent_again() 
 }
 
 #[test]
+fn handshakes_that_are_never_done_keep_nobody_from_a_late_server_for_long() {
+    let mut world = World::new(links(&[20, 20, 20]), &config(7));
+    world.sides[SERVER].late = ms(400);
+    for link in [0, 1] {
+        // Their retransmissions arrive, so the handshakes continue but do not complete.
+        world.links[link].directions[SERVER].dead = true;
+        (0..8).for_each(|_| world.connect(link));
+    }
+    world.run(ms(100));
+    world.connect(2);
+    world.run(ms(1_500));
+    assert_eq!((world.server_stats().handshakes, let_in(&world)), (16, 0), "all places are taken");
+    for _ in 0..2 {
+        world.connect(2);
+        world.run(ms(1_000));
+    }
+    assert!(let_in(&world) > 0, "the client that hears the server");
+}
+
+#[test]
 fn one_source_has_half_of_what_a_late_server_begins() {
     let mut world = World::new(links(&[20, 20]), &config(7));
     world.sides[SERVER].late = ms(400);

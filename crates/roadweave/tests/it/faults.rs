@@ -17,6 +17,10 @@ fn is_test(source: &str, name: &str) -> bool {
 
 #[test]
 fn every_fault_and_promise_is_held_by_a_test_that_is_there() {
+    let source =
+        "#[test]\nfn one() {}\nfn two() {}\n#[test]\n#[ignore = \"slow\"]\nfn three() {}\n";
+    let found = ["one", "two", "three", "on"].map(|name| is_test(source, name));
+    assert_eq!(found, [true, false, false, false]);
     check("docs/faults.md", 55);
     check("docs/threats.md", 50);
 }

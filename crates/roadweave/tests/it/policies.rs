@@ -49,10 +49,15 @@ fn an_uplink_is_paused_resumed_and_used_otherwise_while_the_session_lives() {
         assert_eq!(path(&road.show(CLIENT), "eth1")["rate_limit_bps"], Value::Null);
         assert_eq!(uplink(&["set", "eth2", "--daily-cap-mb", "1"]).0, Some(0));
         assert_eq!(path(&road.show(CLIENT), "eth2")["daily_cap_bytes"], CAP);
+        exchange(&road, 500);
+        wait_for_priorities(&road, "backup", "backup");
         assert_eq!(uplink(&["set", "eth2", "--daily-cap-mb", "0"]).0, Some(0));
         assert_eq!(path(&road.show(CLIENT), "eth2")["daily_cap_bytes"], Value::Null);
+        wait_for_priorities(&road, "backup", "primary");
 
-        for words in [&["pause", "rw0"][..], &["set", "eth1"], &["set", "eth1", "--weight", "0"]] {
+        let too_much = ["set", "eth1", "--monthly-cap-mb", "1000000001"];
+        let no_weight = ["set", "eth1", "--weight", "0"];
+        for words in [&["pause", "rw0"][..], &["set", "eth1"], &no_weight, &too_much] {
             assert_eq!(uplink(words).0, Some(2), "{words:?}");
         }
         let (code, said) = uplink(&["set", "eth1", "--rate-limit-kbps", "99"]);

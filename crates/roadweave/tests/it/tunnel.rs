@@ -138,6 +138,7 @@ fn what_strategies_learn_is_kept() {
             for file in &files {
                 let learned: Value =
                     serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
+                assert_eq!(learned["version"], 1);
                 let lanes = learned["peers"].as_object().unwrap().values().next().unwrap();
                 for uplink in ["eth1", "eth2"] {
                     let log = &lanes["ping"]["networks"][uplink]["log"];

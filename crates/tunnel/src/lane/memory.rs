@@ -39,3 +39,23 @@ impl MemoryStats {
         self.flow_bytes += other.flow_bytes;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_of_it_is_added() {
+        let one = MemoryStats {
+            decoder_bytes: 1,
+            reorder_bytes: 20,
+            fragment_bytes: 300,
+            queue_bytes: 4_000,
+            encoder_bytes: 50_000,
+            flow_bytes: 600_000,
+        };
+        let mut sum = one;
+        sum.add(&one);
+        assert_eq!((one.total(), sum.total()), (654_321, 2 * 654_321));
+    }
+}

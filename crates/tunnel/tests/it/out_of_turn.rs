@@ -272,6 +272,18 @@ fn a_client_that_sends_more_load_than_it_was_granted_is_cut_and_has_one_test_at_
 }
 
 #[test]
+fn a_client_gets_no_more_load_than_it_was_granted_and_none_that_it_did_not_ask_for() {
+    let mut visit = Visit::joined();
+    visit.run(3_000);
+    assert_eq!(visit.load, 0);
+    visit.say_of_test(1, ask(LoadDirection::Down, 0));
+    visit.run(3_000);
+    assert!((40_000..50_000).contains(&visit.load), "{}", visit.load);
+    visit.run(10_000);
+    assert!(visit.load < 50_000, "and no more");
+}
+
+#[test]
 fn words_of_tests_that_make_no_sense_are_refused_or_counted() {
     let mut visit = Visit::joined();
     let unknown = visit.say_of_test(1, ask(LoadDirection::Down, 9));

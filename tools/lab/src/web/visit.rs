@@ -21,6 +21,13 @@ pub trait Visitor {
     }
 }
 
+/// One who asks for nothing.
+struct Idle;
+
+impl Visitor for Idle {
+    fn act(&mut self, _: &mut World, _: &mut Browser, _: Vec<News>) {}
+}
+
 /// A world with a browser at the client, and a host behind the server.
 #[derive(Debug)]
 pub struct Visit {
@@ -41,7 +48,7 @@ impl Visit {
         let mut visit = Self::new(config)?;
         let end = visit.world.now() + LEAD_IN;
         visit.run(&mut Loading::new(WARM_UP, 1), end);
-        visit.world.run_until(end);
+        visit.run(&mut Idle, end);
         Ok(visit)
     }
 

@@ -174,6 +174,8 @@ fn after_a_blackout_nothing_older_than_the_expiry_arrives() {
 
 #[test]
 fn without_configuration_each_flow_finds_its_lane() {
+    let expiries: Vec<_> = default_lanes().iter().map(|lane| lane.expire_after).collect();
+    assert_eq!(expiries, [None, Some(ms(1_000)), None, None]);
     let links = vec![link(20, 10), link(20, 30)];
     let mut world = World::joined(plan_with(default_lanes(), links));
     let udp = |port: u8, payload: &[u8]| {

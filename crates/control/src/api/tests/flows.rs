@@ -204,6 +204,12 @@ async fn who_tries_passwords_is_slowed_down_by_address_and_by_name() {
     let others = api.ask("POST", "/sessions").json(body("ben")).from("203.0.113.1");
     assert_eq!((ask.status().await, others.status().await), (429, 401));
     assert_eq!(api.get("/devices").status().await, 200);
+    let mut refused = 0;
+    for at in 0..70 {
+        let ask = api.ask("GET", "/tenants/tram/devices").key(&format!("guess-{at}"));
+        refused += u32::from(ask.from("198.51.100.2").status().await == 429);
+    }
+    assert!((8..=10).contains(&refused), "{refused}");
     let text = api.app.metrics.text();
     assert!(text.contains(r#"roadweave_controller_refused_total{reason="login-rate"} "#));
     assert!(text.contains("roadweave_controller_request_seconds_bucket"), "{text}");

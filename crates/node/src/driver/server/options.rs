@@ -37,7 +37,6 @@ impl ServerOptions {
         Ok(Self { config, serving, host: HostOptions::from(&file), shards: file.shards() })
     }
 
-    /// Sets this machine up. Returns the table of clients as well.
     pub(in crate::driver) fn open(
         &mut self,
         map: Option<&ShardMap>,

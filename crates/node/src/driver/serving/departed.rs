@@ -8,7 +8,6 @@ use roadweave_tunnel::Peers;
 
 #[derive(Debug)]
 pub(super) struct Departed {
-    /// All clients, including those that left.
     pub(super) peers: Arc<Peers>,
     pub(super) keys: Vec<PublicKey>,
 }

@@ -86,6 +86,24 @@ fn who_cannot_sign_for_the_tokens_root_admits_nobody() {
 }
 
 #[test]
+fn where_no_controller_is_each_address_is_told_with_the_reason() {
+    let folder = folder();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr());
+    let closed = closed.expect("a port");
+    let mut token = Controller::start().token();
+    let elsewhere = JoinToken { controller: key(77), ..token.clone() };
+    token.addresses = vec![closed.to_string()];
+    let error = join(options(token.clone(), folder.path())).expect_err("nobody there");
+    let says = error.to_string();
+    assert!(says.contains(&closed.to_string()) && says.contains("refused"), "{says}");
+    let error = join(options(elsewhere, folder.path())).expect_err("another key");
+    assert!(error.to_string().contains(&key(CONTROLLER).to_string()), "{error}");
+    token.addresses = vec!["no address".into()];
+    let error = join(options(token, folder.path())).expect_err("no address");
+    assert!(error.to_string().contains("no address"), "{error}");
+}
+
+#[test]
 fn with_its_key_a_box_that_lost_its_state_is_the_same_and_without_it_another() {
     let (controller, folder) = (Controller::start(), folder());
     let joined = attempt(&controller, &folder).expect("joined");

@@ -16,7 +16,7 @@ pub(super) enum Dialect {
     Forwarded,
 }
 
-/// A parsed request; `length` is its size in bytes, or that of its head.
+/// `length`: its size in bytes, or that of its head.
 #[derive(Debug, PartialEq)]
 pub(super) enum Asked {
     /// The message is incomplete.
@@ -66,7 +66,6 @@ impl Dialect {
     }
 }
 
-/// The reply of SOCKS, and the status of HTTP.
 fn refusal(code: ResetCode) -> (SocksReply, u16) {
     match code {
         ResetCode::Refused => (SocksReply::ConnectionRefused, 502),

@@ -1,5 +1,5 @@
-//! Transparent connections: the kernel redirects them (TPROXY, `filter::split`), and their local
-//! address here is their original destination.
+//! Transparent connections: the kernel redirects them (TPROXY, `roadweave_linux::split`), and their
+//! local address here is their original destination.
 //!
 //! The listener's option `IP_TRANSPARENT` is the switch: it takes one system call, applies from the
 //! next SYN, ends with the program, and leaves accepted connections alone. Listeners are bound to

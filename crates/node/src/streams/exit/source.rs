@@ -1,5 +1,5 @@
 //! The source address of a connection: the client's own (IP_TRANSPARENT), as for its packets.
-//! Answers reach the socket by a mark and local routes (see `filter::sockets`).
+//! Answers reach the socket by a mark and local routes (`crates/linux/src/filter/sockets.rs`).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};

@@ -157,6 +157,24 @@ fn the_newest_proxy_alone_says_what_it_takes() {
 }
 
 #[test]
+fn a_client_opens_no_more_streams_than_its_share() {
+    let mut anchor = anchor();
+    attach(&mut anchor, at(10), (BOX, 1), on(0, 0), 7);
+    let mut opened = 0;
+    for id in 0..1_000_u16 {
+        // A number of two bytes.
+        let [high, low] = (id << 1).to_be_bytes();
+        let frames = [0x20, 1, 0x40 | high, low, 9, 4, 192, 0, 2, 1, 0, 80, 0];
+        pass(&mut anchor, at(20), on(0, 0), &frames);
+        anchor.hand_over_symbols(at(20));
+        while let Some((_, event)) = anchor.poll_stream_event(at(20)) {
+            opened += usize::from(matches!(event, Event::Opened { .. }));
+        }
+    }
+    assert_eq!(opened, StreamsConfig::default().streams_max);
+}
+
+#[test]
 fn what_a_tenants_rate_holds_back_counts_for_the_memory_of_all() {
     let devices: Vec<u8> = (1..40).collect();
     let mut anchor = anchor_with(&devices, Some(Rate::from_kbps(8)));

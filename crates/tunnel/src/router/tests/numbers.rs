@@ -10,6 +10,10 @@ fn numbers_wrap() {
     }
     assert_eq!(bench.numbers(), [u32::MAX - 1, u32::MAX, 0, 1]);
     assert_eq!(bench.router.status().peer_packets, 4);
+    // A jump by half of all numbers is not believed.
+    bench.data(1, 1, 1 + (1 << 31));
+    bench.data(2, 0, 2);
+    assert_eq!(bench.numbers(), [u32::MAX - 1, u32::MAX, 0, 1, 2]);
 }
 
 #[test]

@@ -19,10 +19,11 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use noq_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
-use noq_proto::rustls::time_provider::DefaultTimeProvider;
+use noq_proto::rustls::pki_types::UnixTime;
+use noq_proto::rustls::time_provider::TimeProvider;
 use noq_proto::{
-    Connection, ConnectionHandle, ConnectionIdGenerator, DatagramEvent, Dir, Event, FourTuple,
-    PathId, RandomConnectionIdGenerator, StreamEvent, StreamId, VarInt,
+    Connection, ConnectionHandle, ConnectionId, ConnectionIdGenerator, DatagramEvent, Dir, Event,
+    FourTuple, PathId, StreamEvent, StreamId, VarInt,
 };
 use roadweave_identity::tls::{self, HandshakeRefusal, Pinned, SERVER_NAME};
 use roadweave_identity::{Identity, PeerPolicy, derive_secret};
@@ -87,9 +88,8 @@ impl Transfer {
         let mut client = noq_proto::ClientConfig::new(Arc::new(crypto));
         client.transport_config(transport.clone());
         client.token_store(Arc::new(noq_proto::NoneTokenStore));
-        client.initial_dst_cid_provider(Arc::new(|| {
-            RandomConnectionIdGenerator::new(FIRST_ID).generate_cid()
-        }));
+        let first_id = SeededIds::new(seed_of(b"first")).draw(FIRST_ID);
+        client.initial_dst_cid_provider(Arc::new(move || first_id));
 
         let crypto = tls::server(side_of(&far, &near)).expect("the key pair is usable");
         let crypto = QuicServerConfig::try_from(crypto).expect("TLS 1.3 has a suite for QUIC");
@@ -330,7 +330,7 @@ fn side_of<'a>(own: &'a Identity, peer: &Identity) -> tls::Side<'a> {
         policy: Arc::new(Pinned(peer.public_key())) as Arc<dyn PeerPolicy>,
         refusal: Arc::new(HandshakeRefusal::default()),
         alpn: ALPN,
-        time: Arc::new(DefaultTimeProvider),
+        time: Arc::new(NoTime),
     }
 }
 
@@ -347,10 +347,52 @@ fn transport_config(bulk: Bulk, seed: u64) -> noq_proto::TransportConfig {
     transport
 }
 
+/// Connection IDs from a seed.
+#[derive(Debug)]
+struct SeededIds {
+    seed: [u8; 32],
+    drawn: u64,
+}
+
+impl SeededIds {
+    fn new(seed: [u8; 32]) -> Self {
+        Self { seed, drawn: 0 }
+    }
+
+    fn draw(&mut self, bytes: usize) -> ConnectionId {
+        self.drawn += 1;
+        ConnectionId::new(&derive_secret(&self.seed, &self.drawn.to_le_bytes())[..bytes])
+    }
+}
+
+impl ConnectionIdGenerator for SeededIds {
+    fn generate_cid(&mut self) -> ConnectionId {
+        self.draw(ID)
+    }
+
+    fn cid_len(&self) -> usize {
+        ID
+    }
+
+    fn cid_lifetime(&self) -> Option<Duration> {
+        None
+    }
+}
+
+/// Raw keys do not expire, so TLS needs no clock.
+#[derive(Debug)]
+struct NoTime;
+
+impl TimeProvider for NoTime {
+    fn current_time(&self) -> Option<UnixTime> {
+        Some(UnixTime::since_unix_epoch(Duration::ZERO))
+    }
+}
+
 fn endpoint_config(seed: [u8; 32]) -> Arc<noq_proto::EndpointConfig> {
     let mut endpoint = noq_proto::EndpointConfig::default();
     endpoint
-        .cid_generator(Arc::new(|| Box::new(RandomConnectionIdGenerator::new(ID))))
+        .cid_generator(Arc::new(move || Box::new(SeededIds::new(seed))))
         .rng_seed(Some(derive_secret(&seed, b"library")))
         .max_udp_payload_size(PAYLOAD_MAX)
         .expect("the payload is as large as QUIC wants it");
@@ -361,7 +403,7 @@ fn endpoint_config(seed: [u8; 32]) -> Arc<noq_proto::EndpointConfig> {
 const SENDER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)), 1);
 const RECEIVER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(192, 0, 2, 3)), 1);
 const ALPN: &[u8] = b"roadweave/1";
-/// Bytes of connection IDs. Their values are random, and no decision depends on them.
+/// Bytes of connection IDs.
 const ID: usize = 8;
 const FIRST_ID: usize = 16;
 const IDLE_TIMEOUT_MS: u32 = 300_000;

@@ -248,7 +248,7 @@ impl Nodes {
         self.network.link_stats(link, direction)
     }
 
-    /// A server that runs. Follow this and the next three with [`Nodes::flush`].
+    /// A server that runs. Follow a change of any machine with [`Nodes::flush`].
     pub fn server(&mut self, number: usize) -> &mut Server {
         self.servers.get_mut(&number).expect("it runs")
     }
