@@ -242,7 +242,7 @@ pub(crate) fn restore(instance: &Instance) -> Result<(), DeviceError> {
     }
 }
 
-/// As [`restore`] at a client's start, which knows its state directory even if `/run` was cleared.
+/// As `restore` at a client's start, which knows its state directory even if `/run` was cleared.
 pub fn restore_of(instance: &Instance, state_directory: &Path) -> Result<(), DeviceError> {
     ResolvConf::new(instance.name(), Path::new(RESOLV_CONF), state_directory).restore()?;
     restore(instance)

@@ -48,7 +48,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     private(OpenOptions::new().read(true)).open(path)
 }
 
-/// Reads a text file of at most [`BYTES_MAX`] bytes, unless other users may write in its folder.
+/// Reads a text file of at most 256 MiB, unless other users may write in its folder.
 pub fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     let length = open(path)?.take(BYTES_MAX + 1).read_to_string(&mut text)?;

@@ -6,8 +6,8 @@
 //!            └─ Receiver: data, delayed acknowledgements, SACK, window ◄──────────────────────┘
 //! ```
 //!
-//! A [`Socket`] is one end. Payload bytes are all zero and only counted; segments have their real
-//! sizes and headers. [`fetch`] runs two sockets over one emulated link. The model
+//! A `Socket` is one end. Payload bytes are all zero and only counted; segments have their real
+//! sizes and headers. `fetch` runs two sockets over one emulated link. The model
 //! was compared with the kernel (docs/experiments/tcp-model.md).
 //!
 //! Sources: RFC 9293 (TCP), 7323 (timestamps, windows), 2018 and 2883 (SACK), 6298 (timeouts), 8985

@@ -6,7 +6,7 @@
 //!       x one long video, short ones x seeds                       beside the best link alone
 //! ```
 //!
-//! Client, server and streams are the product's; the player is a model ([`player`]). One link alone
+//! Client, server and streams are the product's; the player is a model (`player`). One link alone
 //! carries the same traffic, so that the comparison is about the way. The best link is known only
 //! afterwards. Besides streams there is the model of [TCP](crate::tcp) through the tunnel.
 //!

@@ -243,7 +243,7 @@ impl World {
         self.now = self.now.max(end);
     }
 
-    /// Follows each packet from now on: arrivals have a [`Trail`].
+    /// Follows each packet from now on: arrivals have a `Trail`.
     pub fn observe_packets(&mut self) {
         self.trails = Some(Trails::default());
         self.client.end.observe_packets(true);

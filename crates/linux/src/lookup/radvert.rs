@@ -26,7 +26,7 @@ pub struct RouterNews {
 /// An option that the kernel leaves to programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Advertised {
-    /// Name servers, at most [`SERVERS_MAX`](super::servers::SERVERS_MAX).
+    /// Name servers, at most `SERVERS_MAX`.
     NameServers(Vec<IpAddr>),
     /// A NAT64 prefix.
     Nat64(Nat64Prefix),
@@ -46,7 +46,7 @@ impl RouterNotices {
         Ok(Self { socket })
     }
 
-    /// The options since the last call, at most [`NEWS_MAX`]; more may be ready.
+    /// The options since the last call, at most `NEWS_MAX`; more may be ready.
     pub fn poll(&mut self) -> Vec<RouterNews> {
         let mut news = Vec::new();
         let mut buffer = [0; 8192];

@@ -83,7 +83,7 @@ pub fn drawing(svg: &str) -> String {
 }
 
 /// A drawing as its own file, with the colours of a light page. `svg` is from
-/// [`Svg::finish`](super::svg::Svg::finish). Colours are written out because not every viewer
+/// `Svg::finish`. Colours are written out because not every viewer
 /// supports variables.
 pub fn standalone(svg: &str) -> String {
     let light = STYLE.split('}').next().unwrap_or_default();

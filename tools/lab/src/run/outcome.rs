@@ -28,7 +28,7 @@ pub struct Outcome {
     pub causes: Causes,
     /// All applications, in the order of the scenario.
     pub traffic: Vec<TrafficReport>,
-    /// Fairness of the bulk transfers, if there are several; see [`fairness`].
+    /// Fairness of the bulk transfers, if there are several; see `fairness`.
     pub fairness: Option<f64>,
     /// All links, in the order of the scenario.
     pub links: Vec<LinkReport>,
