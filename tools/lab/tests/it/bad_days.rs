@@ -106,7 +106,7 @@ fn a_port_that_leads_nowhere_is_left_for_another() {
     world.run(ms(1_000));
     world.lose_binding(0);
     world.add_uplink(0);
-    check_soon(&mut world, ms(1_000), ms(100));
+    check_soon(&mut world, ms(2_000), ms(100));
 }
 
 #[test]
