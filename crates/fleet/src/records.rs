@@ -257,7 +257,7 @@ pub struct Proxy {
     pub settings: ProxySettings,
 }
 
-/// What a machine is.
+/// The role of a server in a fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]

@@ -14,7 +14,7 @@ use roadweave_terminal::out;
 /// read changes nothing. SIGHUP does the same, and tells the log alone.
 #[derive(Debug, clap::Args)]
 pub struct ReloadArgs {
-    /// The socket of what runs
+    /// The socket of the running instance
     #[arg(long, default_value = "/run/roadweave/rw0.sock")]
     socket: PathBuf,
 }

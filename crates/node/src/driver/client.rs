@@ -237,7 +237,7 @@ fn new_client(
 fn candidates(servers: &[CandidateOptions], identity: &Identity) -> Vec<Candidate> {
     let mut candidates: Vec<Candidate> = servers.iter().map(|it| it.candidate.clone()).collect();
     if candidates.is_empty() {
-        // A placeholder until the fleet names a server: it has no address, and this key is our own.
+        // Until the fleet names a server: a candidate without an address, with our own key.
         candidates.push(Candidate::only(identity.public_key(), Vec::new()));
     }
     candidates

@@ -24,7 +24,7 @@ pub struct SinkArgs {
     /// Where to listen.
     #[arg(long)]
     pub listen: SocketAddr,
-    /// Log of what arrived.
+    /// The file for the log of received packets.
     #[arg(long)]
     pub out: PathBuf,
     /// When to stop, nanoseconds of the monotonic clock.

@@ -36,7 +36,7 @@ pub struct SourceArgs {
     /// Where to send.
     #[arg(long)]
     pub to: SocketAddr,
-    /// Log of what was sent.
+    /// The file for the log of sent packets.
     #[arg(long)]
     pub out: PathBuf,
     /// When to send the first frame, nanoseconds of the monotonic clock; now if absent.

@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(without(&[server(2)], &revoked), None);
         assert_eq!(without(&[server(1), server(2)], &revoked), Some(vec![server(2)]));
         assert_eq!(without(&[server(1)], &revoked), Some(Vec::new()));
-        // With no server left, a placeholder with the client's own key takes its place.
+        // With no server left, the client's own key stands alone, without an address.
         let own = identity(9);
         let nobody = candidates(&[], &own);
         assert_eq!((nobody.len(), nobody[0].key), (1, own.public_key()));
