@@ -62,7 +62,7 @@ agreement: packages
 	    --include-ignored --nocapture --test-threads 1
 
 # The product with profile-guided optimisation, about a fifth cheaper per packet:
-# docs/experiments/tunnel-speed.md. Needs llvm-profdata of the compiler's LLVM.
+# tools/experiments/tunnel-speed.md. Needs llvm-profdata of the compiler's LLVM.
 optimized: packages
 	@CARGO="$(CARGO)" deploy/optimized.sh
 
@@ -142,7 +142,7 @@ webrtc-smoke: packages $(NODE_MODULES)
 	$(SMOKE_BUILD)
 	node scripts/webrtc/call.js --roadweave $(TARGET)/debug/roadweave --smoke
 
-# The figures of the papers, each in a file of target/figures: docs/experiments/figures.md.
+# The figures of the papers, each in a file of target/figures: tools/experiments/figures.md.
 # FIGURES="xlink-8 lola-3" selects some of them, FIGURES_ARGS=--quick runs a little of each.
 figures: packages
 	$(BUILD) --release

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Compiles the product with profile-guided optimisation: code on the path of packets is placed
-# together, apart from other code. docs/experiments/tunnel-speed.md has the gain.
+# together, apart from other code. tools/experiments/tunnel-speed.md has the gain.
 #
 #   deploy/optimized.sh     target/optimized/roadweave, with roadweave-lab beside it
 #

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Reproduces the figures of the papers one after the other: docs/experiments/figures.md.
+# Reproduces the figures of the papers one after the other: tools/experiments/figures.md.
 #
 # usage: scripts/figures.sh --lab PROGRAM --out DIR [--drives DIR] [--pairs DIR] [--quick] [NAME..]
 #

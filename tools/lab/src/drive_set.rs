@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Unselected drives would have too few easy ones: the recorded drives seem to be chosen by class
-//! (docs/experiments/synthetic-drives.md).
+//! (tools/experiments/synthetic-drives.md).
 
 use std::time::Duration;
 

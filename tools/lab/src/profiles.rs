@@ -1,5 +1,5 @@
 //! Pairs of links: those of mqvpn, a multipath QUIC VPN, which has published results
-//! (docs/experiments/never-worse.md); links have its `tc netem` queue of 1,000 packets.
+//! (tools/experiments/never-worse.md); links have its `tc netem` queue of 1,000 packets.
 
 use std::time::Duration;
 

@@ -9,7 +9,7 @@
 //! capacity's normal score belongs to the drive, and spikes and losses concentrate on some drives.
 //!
 //! Source: the constants are fitted to 59 recorded drives of 90 s with four uplinks, from the
-//! NUWiNS PAM 2025 and CoNEXT 2025 driving data; docs/experiments/synthetic-drives.md compares
+//! NUWiNS PAM 2025 and CoNEXT 2025 driving data; tools/experiments/synthetic-drives.md compares
 //! their figures with the results.
 
 use std::time::Duration;

@@ -15,7 +15,7 @@ fn root() -> PathBuf {
 /// All pages, by their paths below the repository.
 pub(crate) fn pages() -> Vec<PathBuf> {
     let mut pages: Vec<PathBuf> = OUTSIDE.iter().map(PathBuf::from).collect();
-    for folder in ["docs", "docs/experiments"] {
+    for folder in ["docs", "tools/experiments"] {
         let names = fs::read_dir(root().join(folder)).expect(folder).flatten();
         let names = names.map(|entry| Path::new(folder).join(entry.file_name()));
         pages.extend(names.filter(|name| name.extension().is_some_and(|it| it == "md")));
