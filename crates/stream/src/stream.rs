@@ -28,7 +28,7 @@ pub(crate) struct Stream {
     pub(crate) is_ours: bool,
     pub(crate) priority: StreamPriority,
     pub(crate) asked: Asked,
-    favour: Favour,
+    pub(crate) precedence: Precedence,
     /// Kept until the peer knows it (ours), or the owner does (the peer's).
     pub(crate) destination: Option<Box<Destination>>,
     /// Open (ours), or opened (the peer's).
@@ -48,15 +48,7 @@ pub(crate) struct Stream {
     pub(crate) unread: Option<(Instant, u64)>,
     /// Whether [`Kind::Readable`] is pending or was fetched.
     pub(crate) told_readable: bool,
-    pub(crate) turn: u64,
-    /// Bytes at the start that go before everything else.
-    first: u64,
-    /// Bytes below this offset do so too, while there is favour.
-    pub(crate) head: u64,
-    attempts: u32,
-    retry_at: Option<Instant>,
-    /// Since when an answer is missing and nothing was heard of the peer.
-    pub(crate) waiting_since: Option<Instant>,
+    pub(crate) retries: Retries,
     timer: Option<Instant>,
     /// Its entries in [`Index`](crate::index::Index), after [`Stream::arm`].
     pub(crate) listed: Listed,
@@ -99,17 +91,54 @@ pub(crate) struct Listed {
     pub(crate) held_ranges: usize,
 }
 
+/// What goes before what: the parts of a stream, and the stream among others.
+#[derive(Debug, Default)]
+pub(crate) struct Precedence {
+    favour: Favour,
+    pub(crate) turn: u64,
+    /// Bytes at the start that go before everything else.
+    first: u64,
+    /// Bytes below this offset do so too, while there is favour.
+    pub(crate) head: u64,
+}
+
+impl Precedence {
+    fn rank(&self, priority: StreamPriority, id: StreamId, from: u64) -> Rank {
+        let is_favoured = self.favour.is_left();
+        let priority = if is_favoured { priority } else { priority.not_raised() };
+        let is_head = from < self.first || is_favoured && from < self.head;
+        Rank::new(priority, is_head, self.turn, id)
+    }
+
+    fn on_fresh_sent(&mut self, priority: StreamPriority, from: u64, fresh: u64) {
+        let is_favoured = from >= self.first && (from < self.head || priority.is_raised());
+        self.favour.on_sent(fresh, is_favoured);
+    }
+}
+
+/// When what the peer does not answer is repeated.
+#[derive(Debug, Default)]
+pub(crate) struct Retries {
+    attempts: u32,
+    at: Option<Instant>,
+    /// Since when an answer is missing and nothing was heard of the peer.
+    pub(crate) waiting_since: Option<Instant>,
+}
+
 impl Stream {
     pub(crate) fn new(is_ours: bool, priority: StreamPriority, config: &Config) -> Self {
         Self {
             is_ours,
             priority,
             asked: Asked::new(priority),
-            favour: Favour::new(config.favour),
+            precedence: Precedence {
+                favour: Favour::new(config.favour),
+                first: config.head,
+                ..Precedence::default()
+            },
             begin: if is_ours { Obligation::Due } else { Obligation::None },
             send: SendBuffer::new(),
             receive: ReceiveBuffer::new(is_ours),
-            first: config.head,
             ..Self::default()
         }
     }
@@ -162,7 +191,7 @@ impl Stream {
         (self.ack, self.stop, self.probe) = (Ack::None, None, Obligation::None);
         self.asked.is_to_be_told = false;
         (self.begin, self.wants_room) = (Obligation::Met, false);
-        (self.attempts, self.retry_at, self.waiting_since) = (0, None, None);
+        self.retries = Retries::default();
         let owner_knows = self.is_ours || self.begun && !self.events.has(Kind::Opened);
         self.events.clear();
         self.destination = None;
@@ -172,14 +201,14 @@ impl Stream {
     }
 
     pub(crate) fn on_news(&mut self) {
-        if self.attempts > 0 {
-            (self.attempts, self.retry_at) = (0, None);
+        if self.retries.attempts > 0 {
+            (self.retries.attempts, self.retries.at) = (0, None);
         }
     }
 
     pub(crate) fn on_new_session(&mut self, now: Instant, takes_priorities: bool) {
         self.mark_lost(now, Duration::ZERO);
-        (self.attempts, self.retry_at, self.waiting_since) = (0, None, None);
+        self.retries = Retries::default();
         if self.reset.is_none() && self.send.is_blocked() {
             self.probe = Obligation::Due;
         }
@@ -194,20 +223,20 @@ impl Stream {
     /// waits, so it is repeated for longer.
     fn given_up_at(&self, give_up_after: Duration) -> Option<Instant> {
         let patience = if self.reset.is_some() { RESET_PATIENCE } else { 1 };
-        self.waiting_since.map(|since| since + give_up_after * patience)
+        self.retries.waiting_since.map(|since| since + give_up_after * patience)
     }
 
     pub(crate) fn handle_timeout(&mut self, now: Instant, timing: &Timing) {
         if matches!(self.ack, Ack::By(at) if at <= now) {
             self.ack = Ack::Now;
         }
-        if self.retry_at.is_some_and(|at| at <= now) {
-            self.retry_at = None;
-            let mut any = self.mark_lost(now, timing.patience(self.attempts));
+        if self.retries.at.is_some_and(|at| at <= now) {
+            self.retries.at = None;
+            let mut any = self.mark_lost(now, timing.patience(self.retries.attempts));
             if self.reset.is_none() && self.send.is_blocked() && !self.probe.is_due() {
                 (self.probe, any) = (Obligation::Due, true);
             }
-            self.attempts += u32::from(any);
+            self.retries.attempts += u32::from(any);
         }
     }
 
@@ -239,21 +268,22 @@ impl Stream {
     }
 
     pub(crate) fn arm(&mut self, now: Instant, timing: &Timing, give_up_after: Duration) {
-        self.waiting_since = self.is_waiting().then(|| self.waiting_since.unwrap_or(now));
+        self.retries.waiting_since =
+            self.is_waiting().then(|| self.retries.waiting_since.unwrap_or(now));
         let is_blocked = self.reset.is_none() && self.send.is_blocked();
-        if self.retry_at.is_none() {
-            let patience = timing.patience(self.attempts);
+        if self.retries.at.is_none() {
+            let patience = timing.patience(self.retries.attempts);
             let sent = self.earliest_sent().or_else(|| is_blocked.then_some(now));
-            self.retry_at = sent.map(|sent| sent + patience);
+            self.retries.at = sent.map(|sent| sent + patience);
         } else if !is_blocked && !self.is_waiting() {
-            self.retry_at = None;
+            self.retries.at = None;
         }
         let ack = if let Ack::By(at) = self.ack { Some(at) } else { None };
-        self.timer = earliest([self.retry_at, ack, self.given_up_at(give_up_after)]);
+        self.timer = earliest([self.retries.at, ack, self.given_up_at(give_up_after)]);
     }
 
     pub(crate) fn listing(&self, id: StreamId) -> Listed {
-        let rank = |from| self.rank(id, from);
+        let rank = |from| self.precedence.rank(self.priority, id, from);
         let has_control = self.ack == Ack::Now
             || self.probe.is_due()
             || self.asked.is_to_be_told
@@ -280,16 +310,8 @@ impl Stream {
         }
     }
 
-    fn rank(&self, id: StreamId, from: u64) -> Rank {
-        let is_favoured = self.favour.is_left();
-        let priority = if is_favoured { self.priority } else { self.priority.not_raised() };
-        let is_head = from < self.first || is_favoured && from < self.head;
-        Rank::new(priority, is_head, self.turn, id)
-    }
-
     pub(crate) fn on_fresh_sent(&mut self, from: u64, fresh: u64) {
-        let is_favoured = from >= self.first && (from < self.head || self.priority.is_raised());
-        self.favour.on_sent(fresh, is_favoured);
+        self.precedence.on_fresh_sent(self.priority, from, fresh);
     }
 
     pub(crate) fn memory(&self) -> usize {

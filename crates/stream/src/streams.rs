@@ -328,7 +328,7 @@ impl Streams {
     /// # Errors
     /// When the stream was reset.
     pub fn set_head(&mut self, now: Instant, id: StreamId, bytes: u64) -> Result<(), StreamError> {
-        self.usable(id)?.head = bytes;
+        self.usable(id)?.precedence.head = bytes;
         self.settle(now, id);
         Ok(())
     }

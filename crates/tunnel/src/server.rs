@@ -155,6 +155,32 @@ struct Joined {
     is_testing: bool,
 }
 
+/// The sessions, which of them have something new, and when each is due.
+#[derive(Debug, Default)]
+struct Sessions {
+    all: BTreeMap<ConnectionId, Joined>,
+    by_key: HashMap<PublicKey, ConnectionId>,
+    touched: BTreeSet<ConnectionId>,
+    timers: Deadlines<ConnectionId>,
+}
+
+impl Sessions {
+    fn insert(&mut self, id: ConnectionId, joined: Joined) {
+        self.all.insert(id, joined);
+        self.touched.insert(id);
+    }
+
+    fn remove(&mut self, id: ConnectionId) -> Option<Joined> {
+        self.touched.remove(&id);
+        self.timers.set(id, None);
+        let joined = self.all.remove(&id)?;
+        if self.by_key.get(&joined.key) == Some(&id) {
+            self.by_key.remove(&joined.key);
+        }
+        Some(joined)
+    }
+}
+
 /// One server: an endpoint and the sessions of its clients.
 #[derive(Debug)]
 pub struct Server {
@@ -167,12 +193,8 @@ pub struct Server {
     welcomed: BTreeSet<ConnectionId>,
     standbys: Standbys,
     drain: Option<Drain>,
-    sessions: BTreeMap<ConnectionId, Joined>,
-    by_key: HashMap<PublicKey, ConnectionId>,
-    touched: BTreeSet<ConnectionId>,
+    sessions: Sessions,
     budget: Budget,
-    timers: Deadlines<ConnectionId>,
-    crowded_out: u64,
     kept: Kept,
     strays: Strays,
     inbox: Inbox,
@@ -214,11 +236,7 @@ impl Server {
             welcomed: BTreeSet::new(),
             standbys: Standbys::new(ceilings.standbys),
             drain: None,
-            sessions: BTreeMap::new(),
-            by_key: HashMap::new(),
-            touched: BTreeSet::new(),
-            timers: Deadlines::default(),
-            crowded_out: 0,
+            sessions: Sessions::default(),
             kept: Kept::default(),
             strays: Strays::default(),
             inbox: Inbox::default(),
@@ -260,9 +278,9 @@ impl Server {
     pub fn set_strategy(&mut self, lane: &str, strategy: Strategy) -> Result<(), SetError> {
         let position = find_lane(&self.config.lanes, lane)?;
         strategy.check(false)?;
-        for (id, joined) in &mut self.sessions {
+        for (id, joined) in &mut self.sessions.all {
             joined.session.set_strategy(lane, &strategy, false)?;
-            self.touched.insert(*id);
+            self.sessions.touched.insert(*id);
         }
         self.config.lanes[position].strategy = strategy;
         Ok(())
@@ -287,7 +305,7 @@ impl Server {
     /// Collects what the next session has learned: one at a time, since there may be thousands.
     pub fn ask_learned(&mut self) {
         let after = self.asked.map_or(Bound::Unbounded, Bound::Excluded);
-        let next = self.sessions.range((after, Bound::Unbounded)).next();
+        let next = self.sessions.all.range((after, Bound::Unbounded)).next();
         self.asked = next.map(|(id, _)| *id);
         if let Some((_, joined)) = next {
             keep_learned(&mut self.kept.lock().learned, &joined.key, &joined.session);
@@ -296,7 +314,7 @@ impl Server {
 
     /// Collects what all sessions have learned, before the end.
     pub fn ask_all_learned(&mut self) {
-        for joined in self.sessions.values() {
+        for joined in self.sessions.all.values() {
             keep_learned(&mut self.kept.lock().learned, &joined.key, &joined.session);
         }
     }
@@ -310,19 +328,19 @@ impl Server {
             let connection = self.endpoint.connection_mut(*id)?;
             Some((joined.peer.name.clone(), joined.session.encoder_targets(now, connection)))
         };
-        self.sessions.iter_mut().filter_map(targets).collect()
+        self.sessions.all.iter_mut().filter_map(targets).collect()
     }
 
     /// Starts or stops recording what happens to each packet, in these sessions and later ones.
     pub fn observe_packets(&mut self, is_on: bool) {
         self.observes = is_on;
-        self.sessions.values_mut().for_each(|joined| joined.session.observe_packets(is_on));
+        self.sessions.all.values_mut().for_each(|joined| joined.session.observe_packets(is_on));
     }
 
     /// The next event of a client's packet, if [`Server::observe_packets`] is on.
     pub fn poll_packet_event(&mut self) -> Option<(PublicKey, PacketEvent)> {
         let event = |joined: &mut Joined| Some((joined.key, joined.session.poll_packet_event()?));
-        self.sessions.values_mut().find_map(event)
+        self.sessions.all.values_mut().find_map(event)
     }
 
     /// The next event for the driver.
@@ -348,7 +366,7 @@ impl Server {
                 stats: joined.session.stats(),
             })
         };
-        self.sessions.iter().filter_map(status).collect()
+        self.sessions.all.iter().filter_map(status).collect()
     }
 
     /// What was dropped outside of sessions, by reason.

@@ -113,7 +113,7 @@ impl Streams {
         frame: StreamFrame,
     ) -> Result<(), Violation> {
         let stream = self.table.get_mut(&id).expect("the caller has looked");
-        stream.waiting_since = None;
+        stream.retries.waiting_since = None;
         match frame {
             StreamFrame::Reset { code, final_size, is_answer, .. } => {
                 return self.handle_reset(id, code, final_size, is_answer);

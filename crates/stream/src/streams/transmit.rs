@@ -187,7 +187,7 @@ impl Streams {
         };
         let Some((length, fresh)) = sent else { return false };
         self.turns += 1;
-        stream.turn = self.turns;
+        stream.precedence.turn = self.turns;
         self.send_credit.used += fresh;
         self.stats.sent += fresh;
         self.stats.sent_again += length - fresh;

@@ -33,7 +33,7 @@ impl Server {
         let keys: Vec<PublicKey> = keys.into_iter().collect();
         self.kept.forget(keys.iter());
         self.peers.revoke(keys.iter().copied());
-        self.changed.extend(keys.into_iter().filter(|key| self.by_key.contains_key(key)));
+        self.changed.extend(keys.into_iter().filter(|key| self.sessions.by_key.contains_key(key)));
     }
 
     /// Whether all changes of clients were applied to their sessions.
@@ -49,13 +49,13 @@ impl Server {
                 self.end(now, standby, "the server's configuration of this client has changed");
             }
             let peer = self.let_in(&key);
-            let Some(id) = self.by_key.get(&key).copied() else {
+            let Some(id) = self.sessions.by_key.get(&key).copied() else {
                 if peer.is_err() {
                     self.end_streams_of(&key);
                 }
                 continue;
             };
-            let Some(joined) = self.sessions.get_mut(&id) else { continue };
+            let Some(joined) = self.sessions.all.get_mut(&id) else { continue };
             match peer {
                 Ok(peer) if peer.is_where(&joined.peer) => {
                     if peer.rate_limit != joined.peer.rate_limit {
@@ -80,7 +80,7 @@ impl Server {
     /// [`Node::handle_timeout`](crate::Node::handle_timeout), some at a time. Call it after setting
     /// the time of day of the table of peers.
     pub fn on_time_of_day(&mut self) {
-        let keys = self.sessions.values().map(|joined| joined.key).chain(self.standbys.keys());
+        let keys = self.sessions.all.values().map(|joined| joined.key).chain(self.standbys.keys());
         let expired = keys.filter(|key| self.peers.check(key) == Err(Refusal::Expired));
         self.changed.extend(expired);
     }

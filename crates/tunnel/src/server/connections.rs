@@ -32,7 +32,8 @@ impl Server {
             match event {
                 EndpointEvent::Incoming(id) => {
                     // Its hello may have come in the same packet.
-                    let is_known = self.sessions.contains_key(&id) || self.standbys.contains(id);
+                    let is_known =
+                        self.sessions.all.contains_key(&id) || self.standbys.contains(id);
                     if !is_known && !self.waiting.contains(id) {
                         self.wait_for_use(now, id);
                     }
@@ -79,8 +80,8 @@ impl Server {
                 other => self.on_session_event(now, id, other),
             }
         }
-        if self.sessions.contains_key(&id) {
-            self.touched.insert(id);
+        if self.sessions.all.contains_key(&id) {
+            self.sessions.touched.insert(id);
             self.take_inner(now, id);
         }
     }
@@ -89,7 +90,7 @@ impl Server {
         if matches!(event, Event::Received { .. }) {
             self.join_if_welcomed(now, id);
         }
-        let Some(joined) = self.sessions.get_mut(&id) else { return };
+        let Some(joined) = self.sessions.all.get_mut(&id) else { return };
         match event {
             Event::Received { datagram, .. } => {
                 let is_load = Load::is_load(&datagram);
@@ -119,7 +120,7 @@ impl Server {
         match message {
             Ok(Control::Hello(hello)) => self.on_hello(now, id, &hello),
             Ok(Control::PathName { path, uplink }) => {
-                if let Some(joined) = self.sessions.get_mut(&id)
+                if let Some(joined) = self.sessions.all.get_mut(&id)
                     && joined.path_names.len() < NAMED_PATHS_MAX
                 {
                     joined.session.name_path(path, &uplink);
@@ -127,19 +128,19 @@ impl Server {
                 }
             }
             Ok(Control::PathPolicy { path, policy }) => {
-                if self.sessions.contains_key(&id)
+                if self.sessions.all.contains_key(&id)
                     && let Some(connection) = self.endpoint.connection_mut(id)
                 {
                     connection.set_policy(path, policy);
                 }
             }
             Ok(Control::LanePromise { lane, promise }) => {
-                if let Some(joined) = self.sessions.get_mut(&id) {
+                if let Some(joined) = self.sessions.all.get_mut(&id) {
                     joined.session.on_lane_promise(now, lane, promise);
                 }
             }
             Ok(Control::Player(report)) => {
-                if let Some(joined) = self.sessions.get_mut(&id)
+                if let Some(joined) = self.sessions.all.get_mut(&id)
                     && !joined.session.on_player(now, &report)
                 {
                     self.drops.count(DropReason::UnknownMessage);
@@ -156,7 +157,7 @@ impl Server {
     }
 
     fn on_hello(&mut self, now: Instant, id: ConnectionId, hello: &Hello) {
-        if self.sessions.contains_key(&id) || self.welcomed.contains(&id) {
+        if self.sessions.all.contains_key(&id) || self.welcomed.contains(&id) {
             return;
         }
         let stands_by = self.standbys.contains(id);
@@ -287,12 +288,12 @@ impl Server {
         if let Some(learned) = self.kept.lock().learned.get(&key.to_string()) {
             session.restore(learned);
         }
-        if let Some(old) = self.by_key.insert(key, id) {
+        if let Some(old) = self.sessions.by_key.insert(key, id) {
             self.replace(now, old, key, &peer.name);
         }
-        self.by_key.insert(key, id);
+        self.sessions.by_key.insert(key, id);
         if self.begin_streams(now, id, key, &peer).is_err() {
-            self.by_key.remove(&key);
+            self.sessions.by_key.remove(&key);
             return self.end(now, id, "the client's streams are over");
         }
         self.legs.iter_mut().for_each(|legs| legs.begin(now, id, &peer.tenant, key));
@@ -301,7 +302,6 @@ impl Server {
         let path_names = BTreeMap::new();
         let joined = Joined { key, peer, session, path_names, limits, is_testing: false };
         self.sessions.insert(id, joined);
-        self.touched.insert(id);
         self.drain_newcomer(now, id);
     }
 
@@ -335,14 +335,7 @@ impl Server {
         self.welcomed.remove(&id);
         self.standbys.remove(id);
         self.budget.remove(id);
-        self.touched.remove(&id);
-        self.timers.set(id, None);
-        let joined = self.sessions.remove(&id);
-        if let Some(joined) = &joined
-            && self.by_key.get(&joined.key) == Some(&id)
-        {
-            self.by_key.remove(&joined.key);
-        }
+        let joined = self.sessions.remove(id);
         self.relaying.remove(&id);
         self.leave_streams(now, id, joined.as_ref());
         let Some(joined) = joined else { return };

@@ -52,9 +52,9 @@ impl Server {
             return;
         }
         let over = over.min(DRAIN_MAX);
-        let count = u32::try_from(self.sessions.len()).unwrap_or(u32::MAX).max(1);
+        let count = u32::try_from(self.sessions.all.len()).unwrap_or(u32::MAX).max(1);
         let at = |place: u32| now + over.mul_f64(f64::from(place) / f64::from(count));
-        let asks = (0..).map(at).zip(self.sessions.keys().copied()).collect();
+        let asks = (0..).map(at).zip(self.sessions.all.keys().copied()).collect();
         self.drain = Some(Drain { reasons: [reason].into(), asks });
         for id in self.standbys.ids() {
             self.end(now, id, DRAINS);
@@ -80,7 +80,7 @@ impl Server {
 
     /// Whether it is draining, and no session is left.
     pub fn is_drained(&self) -> bool {
-        self.drain.is_some() && self.sessions.is_empty()
+        self.drain.is_some() && self.sessions.all.is_empty()
     }
 
     pub(super) fn ask_to_move(&mut self, now: Instant) {
@@ -88,9 +88,9 @@ impl Server {
             && drain.asks.first().is_some_and(|(at, _)| *at <= now)
             && let Some((_, id)) = drain.asks.pop_first()
         {
-            let Some(joined) = self.sessions.get(&id) else { continue };
+            let Some(joined) = self.sessions.all.get(&id) else { continue };
             drain.asks.insert((now + ASK_AGAIN, id));
-            self.touched.insert(id);
+            self.sessions.touched.insert(id);
             let message = Control::Move { why: Reason::Drain, grace: None };
             if let Some(connection) = self.endpoint.connection_mut(id)
                 && let Err(error) = connection.send_message(message.to_bytes())

@@ -20,7 +20,7 @@ pub struct SessionFigures {
 impl Server {
     /// What the sessions have carried so far, for the first `most` of them.
     pub fn figures(&self, most: usize) -> Vec<SessionFigures> {
-        let figures = self.sessions.iter().take(most).filter_map(|(id, joined)| {
+        let figures = self.sessions.all.iter().take(most).filter_map(|(id, joined)| {
             let connection = self.endpoint.connection(*id)?;
             let path = |path: &PathSnapshot| PathStatusReport {
                 uplink: joined.path_names.get(&path.id).cloned(),

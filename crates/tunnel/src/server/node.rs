@@ -19,13 +19,13 @@ impl Node for Server {
             self.drops.count(DropReason::NoRoute);
             return;
         };
-        let id = self.by_key.get(&key).copied();
-        match id.and_then(|id| self.sessions.get_mut(&id).map(|joined| (id, joined))) {
+        let id = self.sessions.by_key.get(&key).copied();
+        match id.and_then(|id| self.sessions.all.get_mut(&id).map(|joined| (id, joined))) {
             Some((id, joined)) => {
                 if joined.allows(now, Direction::Down, packet.len()) {
                     joined.session.handle_parsed_inner(now, packet, &view);
                 }
-                self.touched.insert(id);
+                self.sessions.touched.insert(id);
             }
             None => self.without_session(key, packet),
         }
@@ -59,16 +59,15 @@ impl Node for Server {
         self.settle_changed(now);
         self.ask_to_move(now);
         self.tend_streams(now);
-        let ignored = self.endpoint.stats().ignored;
-        let crowded_out = ignored - std::mem::replace(&mut self.crowded_out, ignored);
+        let crowded_out = self.waiting.crowded_out_since(self.endpoint.stats().ignored);
         if crowded_out > 0 {
             self.kept.refuse(|all| all.count_unnamed(refusals::CROWDED_OUT, crowded_out));
         }
         while let Some(reason) = self.kept.poll_summary(now) {
             self.events.push_back(ServerEvent::Refused { reason });
         }
-        while let Some(id) = self.timers.pop_due(now) {
-            self.touched.insert(id);
+        while let Some(id) = self.sessions.timers.pop_due(now) {
+            self.sessions.touched.insert(id);
         }
         self.turn_touched(now);
         self.keep_to_budget(now);
@@ -89,10 +88,10 @@ impl Node for Server {
     fn poll_timeout(&self) -> Option<Instant> {
         let hello = self.waiting.poll_timeout();
         let session = match self.changed.is_empty() {
-            true => self.timers.earliest(),
+            true => self.sessions.timers.earliest(),
             false => Some(Instant::ZERO),
         };
-        let touched = (!self.touched.is_empty()).then_some(Instant::ZERO);
+        let touched = (!self.sessions.touched.is_empty()).then_some(Instant::ZERO);
         let legs = self.legs.as_ref().and_then(|legs| legs.poll_timeout());
         let streams = self.streams.as_ref().and_then(|streams| streams.table.poll_timeout());
         earliest([

@@ -25,7 +25,7 @@ impl Server {
         let moved = legs.moved(&tenants);
         if !moved.is_empty() {
             let is_moved = |joined: &Joined| moved.contains(&joined.peer.tenant);
-            let ended = self.sessions.iter().filter(|(_, joined)| is_moved(joined));
+            let ended = self.sessions.all.iter().filter(|(_, joined)| is_moved(joined));
             let begun = self.welcomed.iter().copied().chain(self.standbys.ids());
             let ended: Vec<ConnectionId> = ended.map(|(id, _)| *id).chain(begun).collect();
             for id in ended {
@@ -103,7 +103,7 @@ impl Server {
                     self.send_control(id, &Control::Streams(streams));
                 }
                 LegEvent::StreamsOver(id) => self.end(now, id, "the client's streams are over"),
-                LegEvent::Frames(id) => _ = self.touched.insert(id),
+                LegEvent::Frames(id) => _ = self.sessions.touched.insert(id),
                 // Packets that it sends here are lost until the leg is back.
                 LegEvent::Away(id) => {
                     self.send_control(id, &Control::Move { why: Reason::Other, grace: None });
@@ -124,13 +124,13 @@ impl Server {
     }
 
     fn hand_down(&mut self, now: Instant, id: ConnectionId, packet: &[u8]) {
-        let Some(joined) = self.sessions.get_mut(&id) else { return };
+        let Some(joined) = self.sessions.all.get_mut(&id) else { return };
         match InnerPacket::parse(packet) {
             Ok(view) => {
                 if joined.allows(now, Direction::Down, packet.len()) {
                     joined.session.handle_parsed_inner(now, packet, &view);
                 }
-                self.touched.insert(id);
+                self.sessions.touched.insert(id);
             }
             Err(_) => self.drops.count(DropReason::MalformedInner),
         }
@@ -142,6 +142,6 @@ impl Server {
         {
             tracing::debug!(%error, "cannot tell a client of its anchor");
         }
-        self.touched.insert(id);
+        self.sessions.touched.insert(id);
     }
 }

@@ -20,13 +20,13 @@ impl Server {
     }
 
     pub(super) fn keep_to_budget(&mut self, now: Instant) {
-        let connections = self.endpoint.connection_count().saturating_sub(self.sessions.len());
+        let connections = self.endpoint.connection_count().saturating_sub(self.sessions.all.len());
         let legs = self.legs.as_ref().map_or(0, |legs| legs.waiting());
         let away = self.streams.as_ref().map_or(0, |all| all.table.away_bytes);
         let waiting = self.inbox.memory() + legs + away;
         self.budget.begin_turn(connections, waiting);
         while let Some((id, bytes)) = self.budget.next_excess() {
-            if let Some(joined) = self.sessions.get_mut(&id) {
+            if let Some(joined) = self.sessions.all.get_mut(&id) {
                 joined.session.shrink_to(now, bytes);
                 let (key, held) = (joined.key, joined.session.memory().total());
                 if let Some(all) = &mut self.streams {
@@ -43,7 +43,7 @@ impl Server {
     }
 
     pub(super) fn turn_touched(&mut self, now: Instant) {
-        let touched = std::mem::take(&mut self.touched);
+        let touched = std::mem::take(&mut self.sessions.touched);
         if self.legs.is_none() {
             return touched.into_iter().for_each(|id| self.turn_session(now, id));
         }
@@ -57,7 +57,7 @@ impl Server {
         let Some(legs) = &mut self.legs else { return };
         legs.sort(turns, Direction::Up);
         for id in turns {
-            if let Some(joined) = self.sessions.get_mut(id)
+            if let Some(joined) = self.sessions.all.get_mut(id)
                 && let Some(mut relay) = legs.relay(*id)
             {
                 let mut turn = StreamTurn::new(&mut relay, joined.limits.as_mut());
@@ -67,7 +67,7 @@ impl Server {
     }
 
     fn turn_session(&mut self, now: Instant, id: ConnectionId) {
-        let Some(joined) = self.sessions.get_mut(&id) else { return };
+        let Some(joined) = self.sessions.all.get_mut(&id) else { return };
         let Some(connection) = self.endpoint.connection_mut(id) else { return };
         let limits = joined.limits.as_mut();
         match &mut self.legs {
@@ -89,7 +89,7 @@ impl Server {
         let (key, held) = (joined.key, joined.session.memory().total());
         self.streams.iter_mut().for_each(|all| all.table.on_turned(&key));
         self.budget.set(id, held + self.stream_memory(&key) + self.relayed(id));
-        self.timers.set(id, next);
+        self.sessions.timers.set(id, next);
         // Packets that have waited long enough for others.
         self.take_inner(now, id);
         self.end_if_violated(now, id, &key);
@@ -101,7 +101,7 @@ impl Server {
 
     /// Puts out what a session has for the device, at once: packets in order wait for nothing.
     pub(super) fn take_inner(&mut self, now: Instant, id: ConnectionId) {
-        while let Some(joined) = self.sessions.get_mut(&id)
+        while let Some(joined) = self.sessions.all.get_mut(&id)
             && let Some((destination, packet)) = joined.session.poll_routed_inner()
         {
             if !joined.allows(now, Direction::Up, packet.len()) {

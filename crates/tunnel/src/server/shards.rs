@@ -67,8 +67,8 @@ impl Server {
 
     /// A client has a newer session with another shard: the one here ends.
     pub fn on_replaced(&mut self, now: Instant, key: &PublicKey) {
-        if let Some(id) = self.by_key.get(key).copied() {
-            let name = self.sessions.get(&id).map(|joined| joined.peer.name.clone());
+        if let Some(id) = self.sessions.by_key.get(key).copied() {
+            let name = self.sessions.all.get(&id).map(|joined| joined.peer.name.clone());
             self.replace(now, id, *key, &name.unwrap_or_default());
         }
         // It has other streams there.
@@ -79,7 +79,7 @@ impl Server {
     /// are gone or have other addresses end with the next calls of
     /// [`Node::handle_timeout`](crate::Node::handle_timeout), some at a time.
     pub fn on_changed(&mut self, keys: impl IntoIterator<Item = PublicKey>) {
-        let (by_key, standbys) = (&self.by_key, &self.standbys);
+        let (by_key, standbys) = (&self.sessions.by_key, &self.standbys);
         let streams = self.streams.as_ref();
         let is_here = |key: &PublicKey| {
             by_key.contains_key(key)

@@ -21,7 +21,7 @@ use crate::session::{LATE_MAX, LoadExpected, LoadPlan, LoadReceived};
 impl Server {
     pub(super) fn on_speedtest(&mut self, now: Instant, id: ConnectionId, said: Speedtest) {
         let Speedtest { test, word } = said;
-        let Some(joined) = self.sessions.get_mut(&id) else {
+        let Some(joined) = self.sessions.all.get_mut(&id) else {
             return self.drops.count(DropReason::UnknownMessage);
         };
         match word {
@@ -43,7 +43,7 @@ impl Server {
                 self.drops.count(DropReason::UnknownMessage);
             }
         }
-        self.touched.insert(id);
+        self.sessions.touched.insert(id);
     }
 
     fn begin_test(
@@ -55,7 +55,7 @@ impl Server {
         paths: Vec<PathId>,
     ) -> Result<TestBounds, TestRefusal> {
         let limits = self.config.speedtest.ok_or(TestRefusal::Off)?;
-        let joined = self.sessions.get_mut(&id).ok_or(TestRefusal::Other)?;
+        let joined = self.sessions.all.get_mut(&id).ok_or(TestRefusal::Other)?;
         let known = self.endpoint.connection(id).map_or(&[][..], |connection| connection.paths());
         let is_known = |path: &PathId| known.iter().any(|known| known.id == *path);
         if !paths.iter().all(is_known) {

@@ -49,8 +49,8 @@ impl ServerStreams {
 impl EndsStreams for Server {
     fn hand_over_symbols(&mut self, now: Instant) {
         let Some(all) = &mut self.streams else { return };
-        for id in &self.touched {
-            let Some(joined) = self.sessions.get_mut(id) else { continue };
+        for id in &self.sessions.touched {
+            let Some(joined) = self.sessions.all.get_mut(id) else { continue };
             if let Some(mut turn) = all.turn(*id, &joined.key, joined.limits.as_mut()) {
                 joined.session.hand_over_symbols(now, &mut turn);
                 all.table.on_turned(&joined.key);
@@ -68,7 +68,7 @@ impl EndsStreams for Server {
 
     fn streams(&mut self, owner: StreamsOwner) -> Option<&mut Streams> {
         let (key, streams) = self.streams.as_mut()?.table.of(owner)?;
-        self.touched.extend(self.by_key.get(&key));
+        self.sessions.touched.extend(self.sessions.by_key.get(&key));
         Some(streams)
     }
 
@@ -110,7 +110,7 @@ impl Server {
         let Some(all) = &mut self.streams else { return };
         all.terms.remove(&id);
         if let Some(Joined { key, peer, .. }) = ended
-            && !self.by_key.contains_key(key)
+            && !self.sessions.by_key.contains_key(key)
         {
             let stays = self.peers.get(key).is_some_and(|now| now.is_where(peer));
             all.table.on_away(now, key, stays);

@@ -63,12 +63,12 @@ impl From<Tally> for Totals {
 impl Server {
     /// The number of sessions.
     pub fn sessions(&self) -> usize {
-        self.sessions.len()
+        self.sessions.all.len()
     }
 
     /// Whether the client with this key has a session.
     pub fn has_session(&self, key: &PublicKey) -> bool {
-        self.by_key.contains_key(key)
+        self.sessions.by_key.contains_key(key)
     }
 
     /// The totals over all sessions.
@@ -81,7 +81,7 @@ impl Server {
         // A status is listed even if no path has it.
         let mut paths: BTreeMap<_, _> = PathStatus::ALL.map(|status| (status, 0)).into();
         let mut round_trips = Vec::new();
-        let connections = self.sessions.keys().filter_map(|id| self.endpoint.connection(*id));
+        let connections = self.sessions.all.keys().filter_map(|id| self.endpoint.connection(*id));
         for path in connections.flat_map(|connection| connection.paths()) {
             *paths.entry(path.status).or_default() += 1;
             if path.status == PathStatus::Usable {

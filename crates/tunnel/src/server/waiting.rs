@@ -28,6 +28,8 @@ pub(super) struct Waiting {
     entries: BTreeMap<ConnectionId, (Instant, PublicKey)>,
     by_key: BTreeMap<PublicKey, BTreeSet<ConnectionId>>,
     by_age: BTreeSet<(Instant, ConnectionId)>,
+    /// Handshakes that the endpoint has ignored so far for want of room.
+    crowded_out: u64,
 }
 
 impl Waiting {
@@ -55,6 +57,10 @@ impl Waiting {
         self.by_key.entry(key).or_default().insert(id);
         self.by_age.insert((now, id));
         gone
+    }
+
+    pub(super) fn crowded_out_since(&mut self, ignored: u64) -> u64 {
+        ignored - std::mem::replace(&mut self.crowded_out, ignored)
     }
 
     pub(super) fn contains(&self, id: ConnectionId) -> bool {
