@@ -163,7 +163,7 @@ video-lint: packages
 	$(CARGO) clippy --package roadweave-video --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --package roadweave-video --no-deps --quiet
 
-# The page of roadweave-web, by npm; the next build of the program includes it: docs/web.md.
+# The page of roadweave-web, by npm; the next build of the program includes it: docs/operate.md.
 web: EXTRA_PACKAGES = web
 web: packages $(PAGE_MODULES)
 	npm run --silent build --prefix $(PAGE)

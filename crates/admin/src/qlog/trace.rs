@@ -6,7 +6,7 @@
 //!
 //! Each file begins with the full state and can be read alone. Sources:
 //! draft-ietf-quic-qlog-quic-events-13 for the namespace `quic`,
-//! draft-ietf-quic-qlog-main-schema-14 for the file, docs/qlog.md for the namespace `roadweave`.
+//! draft-ietf-quic-qlog-main-schema-14 for the file, docs/operate.md for the namespace `roadweave`.
 
 mod events;
 
@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use super::Now;
 
 const QUIC_EVENTS: &str = "urn:ietf:params:qlog:events:quic-13";
-/// docs/qlog.md.
+/// docs/operate.md.
 pub(super) const ROADWEAVE_EVENTS: &str = "urn:uuid:7eb38b91-2d14-4e82-9bd4-54f522e857c2";
 const COUNTERS_EVERY: Duration = Duration::from_secs(1);
 /// Limit of paths, of lanes and of uplinks, so that any full state fits a file.
