@@ -101,7 +101,7 @@ images:
 	@CARGO="$(CARGO)" deploy/images.sh
 	@deploy/images-test.sh
 
-# Packages (deb, rpm, OpenWrt's), and their installation in separate roots: docs/release.md.
+# Packages (deb, rpm, OpenWrt's), and their installation in separate roots: docs/install.md.
 dist:
 	@CARGO="$(CARGO)" deploy/dist/dist.sh
 
