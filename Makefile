@@ -128,7 +128,7 @@ fleet-day: packages
 api-check: packages
 	@CARGO="$(CARGO)" deploy/api-check.sh
 
-# Calls between two real browsers over emulated links, one per setting: docs/webrtc.md.
+# Calls between two real browsers over emulated links, one per setting: docs/video.md.
 webrtc: EXTRA_PACKAGES = webrtc
 webrtc: packages $(NODE_MODULES)
 	$(BUILD) --release

@@ -7,7 +7,7 @@
 //!   --clip ──────────┴─► decode, compare by frame ID ─────────► SSIM ────┘
 //! ```
 //!
-//! `roadweave demo --keep` and `roadweave lab run --keep` write such files; docs/qoe.md describes
+//! `roadweave demo --keep` and `roadweave lab run --keep` write such files; docs/video.md describes
 //! their formats. The demo measures its own runs with [`View`] too.
 
 use std::fs::File;
