@@ -1,4 +1,4 @@
-//! What theorem 4.1 of CellFusion says, and when an experiment contradicts it.
+//! Theorem 4.1 of CellFusion, and when an experiment contradicts it.
 //!
 //! The theorem: n + k coded packets over n packets decode with a probability of at least
 //! 1 - 1/(255^k * 254). With A the (n + k) x n matrix of coefficients, independent and uniform over
@@ -89,7 +89,7 @@ impl Tally {
 /// A bound on the probability that the share of failures is `share` or further away from `p`.
 ///
 /// Chernoff's: exp(-trials * D), D the relative entropy of `share` and `p`. It is never too low, so
-/// that no alarm is raised more often than it says.
+/// that there are no more false alarms than intended.
 fn likelihood_max(trials: u64, share: f64, p: f64) -> f64 {
     let term = |a: f64, b: f64| if a == 0.0 { 0.0 } else { a * (a / b).ln() };
     let divergence = term(share, p) + term(1.0 - share, 1.0 - p);
