@@ -75,7 +75,6 @@ struct Question<'a> {
     /// One entry per packet, as the sender gave it to the tunnel.
     bytes: &'a [usize],
     player: &'a Player,
-    /// When the observation ended.
     end: Instant,
 }
 

@@ -33,8 +33,7 @@ struct Theatre {
 
 /// Simulates a viewer of `program` over `links`, whose traces are at `from` when the viewer starts;
 /// the program's seed decides all randomness. `strategy` is that of the streams' lane at both ends;
-/// with `first_frame`, the first frame of each answer precedes all other data. Fails if the world
-/// cannot be created.
+/// with `first_frame`, the first frame of each answer precedes all other data.
 pub(super) fn watch(
     (links, from): (&[DriveLink], Duration),
     (strategy, first_frame): (&Strategy, bool),

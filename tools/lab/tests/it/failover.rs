@@ -22,9 +22,9 @@ fn two_servers(seed: u64) -> Servers {
     Servers::new(config(&["a", "b"], seed))
 }
 
-/// What the viewer of a video of 30 Mbit/s saw of a fault in its middle: the longest time between
-/// two complete frames in ms, from half a second before the fault on; and the number of frames that
-/// never became complete.
+/// For a viewer of a video of 30 Mbit/s, with a fault in its middle: the longest time between two
+/// complete frames in ms, from half a second before the fault on; and the number of frames never
+/// completed.
 fn watch(seed: u64, fault: Fault) -> (f64, usize) {
     let mut fleet = two_servers(seed);
     let (begin, lasts) = (at(5_000), Duration::from_secs(8));

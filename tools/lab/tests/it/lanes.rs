@@ -239,7 +239,6 @@ fn lanes_of_equal_rank_share_and_lanes_of_higher_rank_wait() {
     assert!((0.8..1.25).contains(&equal) && first > 3.0 && second < 0.33, "{shares:?}");
 }
 
-/// Packets that were sent before a narrow path joins are still repaired.
 #[test]
 fn a_narrow_path_that_joins_costs_no_packet() {
     for strategy in ["xnc", "minrtt", "redundant", "raven", "xlink", "ecf"] {

@@ -268,7 +268,6 @@ impl<'a> Stage<'a> {
         })
     }
 
-    /// Checks paths and queues against their limits.
     fn check_bounds(&mut self) -> Result<(), String> {
         let now = self.world.now();
         let (up, down) = (self.world.client_status(), self.world.server_status());
@@ -298,7 +297,6 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Records the lanes whose receiver keeps the order.
     fn note_promises(&mut self, now: Instant, sent: Direction, receiver: Option<&SessionStatus>) {
         let own = self.plan.lanes(other(sent)).len();
         for lane in 0..self.plan.lanes(sent).len() {
