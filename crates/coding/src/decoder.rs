@@ -79,8 +79,7 @@ pub struct Decoder {
     config: DecoderConfig,
     window: Option<Window>,
     delivered_at: Instant,
-    /// The last source packet refused for its ID while the window was in doubt; `None` after a
-    /// delivery.
+    /// The last source packet refused for its ID in a doubtful window; `None` after a delivery.
     outlier: Option<PacketId>,
     known: Pool,
     equations: Equations,
@@ -198,8 +197,7 @@ impl Decoder {
         self.equations.len()
     }
 
-    /// Bytes of delivered symbols and equations held, with their allowances; at most the sum of the
-    /// configured bounds.
+    /// Bytes of delivered symbols and equations, with allowances; at most the sum of the bounds.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.known.bytes() + self.equations.bytes()
@@ -212,8 +210,7 @@ impl Decoder {
     }
 
     /// Drops the oldest symbols or equations, whichever take more memory, until `bytes` bytes are
-    /// freed or nothing is left. Symbols were delivered and only serve later equations; dropped
-    /// equations are counted.
+    /// freed or nothing is left. Symbols only serve later equations; dropped equations are counted.
     pub fn shed(&mut self, bytes: usize) {
         let target = self.bytes().saturating_sub(bytes);
         while self.bytes() > target {
@@ -336,8 +333,7 @@ impl Decoder {
             return false;
         }
         let window = self.window.as_ref().expect("packets were placed in it");
-        // Decided before it counts as an outlier: old copies must not hide where the lane
-        // continued.
+        // Before it counts as an outlier: old copies must not hide where the lane continued.
         let may_rewind = quiet > self.config.rewind_after
             || is_alone && self.config.rewind_after <= self.config.expiry;
         if window.is_behind(full_id) && !may_rewind {

@@ -200,8 +200,7 @@ impl EncodeRange<'_> {
     /// Overwrites each of `outputs` with the coded packet of the seed at the same place, all in one
     /// pass over the symbols.
     ///
-    /// `outputs`: each of [`EncodeRange::coded_len`], such as the space after the header of a
-    /// datagram.
+    /// `outputs`: each of [`EncodeRange::coded_len`], such as the space after a datagram's header.
     ///
     /// # Panics
     /// If an output has another length, or there is not one for each seed.

@@ -22,8 +22,7 @@ use roadweave_linux::netns::{NetNs, run_sandboxed};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// With this seed `lossy` loses none of iperf3's first packets; otherwise iperf3 waits for a
-/// minute.
+/// With this seed `lossy` keeps iperf3's first packets; otherwise iperf3 waits for a minute.
 const LINKS: &str = "
 seed = 3
 [place]

@@ -49,8 +49,7 @@ impl Span {
         Self { first: self.first.min(other.first), last: self.last.max(other.last) }
     }
 
-    /// The part of this span that one block can hold with `part`: as many of the newest packets as
-    /// possible.
+    /// The part of this span that a block can hold with `part`, the newest packets preferred.
     pub(super) fn keepable(self, part: Self) -> Self {
         let newest = (self.last + 1).saturating_sub(SPAN_MAX).max(self.first);
         let first = newest.min(part.first);
@@ -177,8 +176,7 @@ impl Block {
         span_of(self.base, self.covered())
     }
 
-    /// Makes room for an equation over `span`; returns the number of equations dropped because a
-    /// block cannot hold both.
+    /// Makes room for an equation over `span`; returns the number of equations dropped for it.
     pub(super) fn make_room(&mut self, span: Span) -> u64 {
         if self.is_empty() {
             self.base = span.first;
@@ -206,8 +204,7 @@ impl Block {
     /// Takes the equations of another block and leaves it empty. Together they span at most
     /// [`SPAN_MAX`] packets, and no packet is missing in both.
     pub(super) fn merge(&mut self, other: &mut Self) -> Removed {
-        // One block may know a packet that the other lacks: it was delivered long ago and dropped
-        // since.
+        // One block may know a packet that the other lacks: delivered long ago and dropped since.
         let removed = self.learn_from(other).plus(other.learn_from(self));
         match (self.span(), other.span()) {
             (_, None) => {}
@@ -389,8 +386,7 @@ impl Block {
         self.equations.iter().fold(Bits::EMPTY, |covered, equation| covered | equation.columns)
     }
 
-    /// Makes the first packet of `span` column 0, and makes room for all of `span`, which contains
-    /// all covered packets.
+    /// Makes the first packet of `span`, which has all covered packets, column 0, and makes room.
     fn rebase(&mut self, span: Span) {
         let by = self.base as isize - span.first as isize;
         self.matrix.widen(span.len() as usize);

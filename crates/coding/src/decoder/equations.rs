@@ -128,8 +128,7 @@ impl Equations {
         self.evict(stats);
     }
 
-    /// Drops what is too old, at intervals: until then it takes memory, but [`Self::add`] and
-    /// [`Self::learn`] never use it.
+    /// Drops what is too old, at intervals; [`Self::add`] and [`Self::learn`] never use it anyway.
     pub(super) fn expire(&mut self, now: Instant, oldest: Instant, stats: &mut DecoderStats) {
         if now < self.sweep_at {
             return;
@@ -168,8 +167,7 @@ impl Equations {
         self.blocks.partition_point(|(first, _)| *first <= full_id).checked_sub(1)
     }
 
-    /// The block for an equation, possibly new and empty. Blocks that the equation connects become
-    /// one.
+    /// The block for an equation, possibly new and empty. Blocks that it connects become one.
     fn block_for(&mut self, new: &NewEquation<'_>, stats: &mut DecoderStats) -> usize {
         let missing = new.missing_span();
         let Some(last) = self.last_from(missing.last) else {

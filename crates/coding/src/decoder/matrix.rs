@@ -93,8 +93,7 @@ impl Matrix {
 
     /// Adds an equation unless it follows from the others; returns whether it was added.
     ///
-    /// `coefficients`: of the columns from `first`. `missing`: as in [`Self::solved`], with the
-    /// columns of the new equation.
+    /// `coefficients`: of the columns from `first`. `missing`: with those of the new equation.
     pub(super) fn insert(&mut self, first: usize, coefficients: &[u8], missing: Bits) -> bool {
         let free = missing & !self.pivot_set;
         if free.is_empty() {
@@ -103,8 +102,7 @@ impl Matrix {
         self.scratch.fill(0);
         self.scratch[first..first + coefficients.len()].copy_from_slice(coefficients);
         self.scratch[self.width + self.pivots.len()] = 1;
-        // Rows are zero at each other's pivots, so one pass with the original coefficients
-        // suffices.
+        // Rows are zero at each other's pivots, so one pass with the original factors suffices.
         let mut factors = [0; BITS];
         for (factor, pivot) in factors.iter_mut().zip(&self.pivots) {
             let offset = usize::from(*pivot).wrapping_sub(first);
@@ -151,12 +149,10 @@ impl Matrix {
         None
     }
 
-    /// Drops `equation` and `row`, which must use it, after removing the equation from the other
-    /// rows.
+    /// Drops `equation`, which it first removes from the other rows, and `row`, which must use it.
     ///
-    /// The other rows keep their pivots, and may get a coefficient in the pivot column of the
-    /// dropped row. The last equation takes the number of the dropped one, as with
-    /// [`Vec::swap_remove`].
+    /// The other rows keep their pivots, and may get a coefficient in the dropped row's pivot
+    /// column. The last equation takes the dropped number, as with [`Vec::swap_remove`].
     pub(super) fn remove(&mut self, row: usize, equation: usize) {
         let stride = self.stride();
         let last = self.cells.len() - stride;
@@ -198,8 +194,7 @@ impl Matrix {
         self.scratch = vec![0; 2 * width];
     }
 
-    /// Adds `by`, which may be negative, to the number of every column; there must be room for the
-    /// result.
+    /// Adds `by`, which may be negative, to the number of every column; there must be room.
     pub(super) fn shift(&mut self, by: isize) {
         let (width, distance) = (self.width, by.unsigned_abs());
         for row in self.cells.chunks_exact_mut(2 * width) {
@@ -217,8 +212,7 @@ impl Matrix {
         self.pivot_set = self.pivot_set.shifted(by);
     }
 
-    /// Appends the rows of another matrix over other missing packets, whose equations are numbered
-    /// after those here.
+    /// Appends the rows of another matrix over other missing packets; its equations come last.
     pub(super) fn append(&mut self, other: &Self) {
         let (before, width) = (self.len(), self.width);
         for (row, pivot) in other.rows().zip(&other.pivots) {

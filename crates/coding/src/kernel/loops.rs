@@ -130,8 +130,7 @@ fn strip<I: Isa, T: Terms, const GROUP: usize, const V: usize>(
     has_short
 }
 
-/// Sets `V` vectors, from `offset` on, of the `G` outputs from number `first` on; returns like
-/// `strip`.
+/// Sets `V` vectors, from `offset` on, of `G` outputs from number `first` on; returns like `strip`.
 #[inline(always)]
 fn tile<I: Isa, T: Terms, const G: usize, const V: usize>(
     isa: I,
@@ -177,8 +176,7 @@ fn tile<I: Isa, T: Terms, const G: usize, const V: usize>(
     has_short
 }
 
-/// A strip of a source, ready for multiplication; `None` if the source ends before the strip does,
-/// or does not exist.
+/// A strip of a source, ready for multiplication; `None` if the source ends before it or is absent.
 #[inline(always)]
 fn operands<I: Isa, T: Terms, const V: usize>(
     isa: I,

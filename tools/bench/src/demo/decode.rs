@@ -43,7 +43,6 @@ pub enum DecodeError {
     Io(#[from] io::Error),
     #[error("ffmpeg compared {compared} pictures of {sent}")]
     Incomplete {
-        /// Number of pictures in the statistics.
         compared: usize,
         sent: usize,
     },
@@ -229,8 +228,7 @@ struct Screen<W> {
     out: W,
     decoder: Decoder,
     expected: VecDeque<usize>,
-    /// The picture on the screen, its frame, and whether the frame number was read from the
-    /// picture.
+    /// The picture on the screen, its frame, and whether the frame's number was read from it.
     held: Vec<u8>,
     held_frame: Option<(usize, bool)>,
     written: usize,

@@ -1,5 +1,4 @@
-//! One run: emulator, server and client as real processes, a camera and a viewer, and the results
-//! from their logs.
+//! One run: emulator, server, client, camera and viewer as processes, and results from their logs.
 //!
 //! ```text
 //!   emulator, server, client --> every path usable --> two seconds of unmeasured video

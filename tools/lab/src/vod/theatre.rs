@@ -6,8 +6,7 @@
 //! 0    links at their mean rates      0.5 s   links as recorded       30 s at most
 //! ```
 //!
-//! A session in use is measured. Until the viewer starts, links have their mean rates, so that all
-//! sessions start alike.
+//! A session in use is measured. Mean rates before the viewer starts let all sessions start alike.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -81,8 +81,7 @@ fn a_sole_uplink_that_got_a_new_address_while_it_was_dead_comes_back() {
     check_soon(&mut world, ms(1_900), ms(20));
 }
 
-/// The only uplink's port or the first's during a session, the second's, and that of an uplink
-/// whose first attempt fails.
+/// The port of the only uplink, of the first or second of two, or of one whose first attempt fails.
 #[test]
 fn a_port_that_leads_nowhere_is_left_for_another() {
     for links in [vec![link(20, 20)], vec![link(20, 20), link(20, 30)]] {

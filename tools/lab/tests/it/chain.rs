@@ -23,8 +23,7 @@ fn of(packet: &[u8]) -> usize {
     u64::from_be_bytes(packet[36..44].try_into().unwrap()) as usize
 }
 
-/// Sends a packet from and to box 0 every 2 ms for `time`; returns their numbers, which continue
-/// over all calls.
+/// Sends a packet from and to box 0 every 2 ms for `time`; returns their consecutive numbers.
 fn converse(chain: &mut Nodes, time: Duration, proxy: usize) -> BTreeSet<u64> {
     let inner = chain.config().inner_address(0);
     let first = chain.now().as_nanos();

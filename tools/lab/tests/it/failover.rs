@@ -79,8 +79,7 @@ fn after_a_fault_of_its_server_the_viewer_waits_for_a_moment() {
     }
 }
 
-/// Packets lost of a constant stream of 9.6 Mbit/s when the server in use crashes in the middle,
-/// with another on standby.
+/// Packets of a stream of 9.6 Mbit/s lost when the server crashes, with another on standby.
 fn numbers_lost(config: Config) -> usize {
     const NUMBERS: u64 = 6_000;
     let crash = 3_000 + SplitMix64::word(config.seed, 7) % 1_000;

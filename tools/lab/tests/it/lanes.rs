@@ -1,5 +1,4 @@
-//! Lanes over simulated links: which packets they accept, in what order these are delivered, and
-//! when they expire.
+//! Lanes over simulated links: which packets they accept, in what order, and when these expire.
 
 use std::collections::BTreeMap;
 
@@ -249,8 +248,7 @@ fn a_narrow_path_that_joins_costs_no_packet() {
         world.remove_uplink(2);
         let mut world = world.join();
         world.set_mtu(2, 1_200);
-        // The link dies and returns while recent losses are repaired. Packets have the device's
-        // usual MTU.
+        // The link dies and returns while losses are repaired. Packets have the usual MTU.
         let sent = stream_of(&mut world, 240, 8, 1_360, |world, frame| match frame % 12 {
             3 => world.add_uplink(2),
             9 => world.remove_uplink(2),

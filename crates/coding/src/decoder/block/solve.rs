@@ -62,8 +62,7 @@ impl Block {
         contradicting
     }
 
-    /// The only place where payloads are combined: appends the packets of the rows in `ready`, each
-    /// with its padding.
+    /// The only place that combines payloads: appends the packets of `ready` rows, with padding.
     fn evaluate(&self, ready: &[(u8, u8)], solved: &mut Vec<(PacketId, Bytes)>) {
         let rows = || ready.iter().map(|(_, row)| usize::from(*row));
         let used = if ready.len() == self.len() {
@@ -146,8 +145,7 @@ impl Block {
         (0..self.len()).filter(|number| is_short(&self.equations[*number])).collect()
     }
 
-    /// Removes the packets made of `suspects` from `ready`, and from `solved`, where the packets of
-    /// the rows start at `start`.
+    /// Removes packets made of `suspects` from `ready`, and from `solved` from `start` on.
     fn withhold(
         &self,
         suspects: Bits,

@@ -64,8 +64,7 @@ fn a_range_is_repaired_after_a_contradiction() {
     assert!(out.iter().all(|(id, symbol)| *symbol == symbols[id.0 as usize]));
 }
 
-/// Two false equations over packets 0 and 1 contradict one another; a third, which overlaps them,
-/// is not involved.
+/// False equations over packets 0 and 1 contradict one another; a third, overlapping one does not.
 #[test]
 fn a_contradiction_costs_the_equations_that_it_may_be_due_to() {
     let symbols = symbols(6);

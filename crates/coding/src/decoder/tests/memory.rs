@@ -115,8 +115,7 @@ fn a_flood_of_equations_costs_bounded_memory() {
     assert_conservation(&decoder);
 }
 
-/// An equation keeps the packets that it covers; a new one, and one that replaces a false one,
-/// exceed the memory.
+/// An equation keeps its packets; a new one, and one that corrects another, exceed the memory.
 #[test]
 fn known_packets_of_equations_have_a_bound() {
     for is_first in [true, false] {

@@ -1,5 +1,4 @@
-//! The definition of the code: written from docs/wire.md alone, slow, and without a line of the
-//! crate.
+//! The definition of the code: from docs/wire.md alone, slow, and without a line of the crate.
 //!
 //! ```text
 //! combine   what a coded packet must be
@@ -96,8 +95,7 @@ impl Model {
         self.take(index, &[1], symbol)
     }
 
-    /// Adds a coded packet over the `count` packets from `first` on; returns whether that is new
-    /// information.
+    /// Adds a coded packet over `count` packets from `first` on; returns whether it was new.
     pub fn take_coded(&mut self, first: usize, count: usize, seed: u32, payload: &[u8]) -> bool {
         self.take(first, &coefficients(seed, count), payload)
     }

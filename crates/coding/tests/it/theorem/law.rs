@@ -50,8 +50,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts one trial: how many packets more than n it took, `None` if [`EXTRA_MAX`] were too
-    /// few.
+    /// Counts a trial: the packets beyond n that it took; `None` if [`EXTRA_MAX`] were too few.
     pub fn count(&mut self, extra: Option<usize>) {
         self.trials += 1;
         for failures in &mut self.failures[..extra.unwrap_or(EXTRA_MAX + 1)] {
