@@ -43,6 +43,7 @@ pub enum DecodeError {
     Io(#[from] io::Error),
     #[error("ffmpeg compared {compared} pictures of {sent}")]
     Incomplete {
+        /// Number of pictures in the statistics.
         compared: usize,
         sent: usize,
     },
