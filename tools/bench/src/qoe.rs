@@ -171,7 +171,6 @@ pub struct View {
     pub arrivals: Arrivals,
     pub playout: Playout,
     pub quality: Quality,
-    /// Delays of all packets sent; lost and later packets count as the deadline.
     pub delay_ms: Percentiles,
     arrived: PathBuf,
 }

@@ -41,7 +41,6 @@ delay_ms = 12.5
 loss = 0.05
 loss_burst = 3
 ";
-/// A measurement that disagrees in all attempts is wrong.
 const ATTEMPTS: usize = 4;
 /// Queue of `slow`, bytes.
 const QUEUE: f64 = 60_000.0;

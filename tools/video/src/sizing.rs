@@ -221,7 +221,6 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 /// Pixels per byte of a recognisable key frame: at 640x360, x264's test picture has 13 dB at this
 /// size, and 6 dB at a fifth of it.
 const PIXELS_OF_A_BYTE: usize = 64;
-/// The longest wait of a key frame for room.
 const KEY_FRAME_WAIT_MOST: Duration = Duration::from_millis(150);
 /// Minimum interval of key frames: a receiver cannot miss one and report it earlier.
 const KEY_FRAME_INTERVAL: Duration = Duration::from_millis(100);

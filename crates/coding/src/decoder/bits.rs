@@ -5,7 +5,6 @@ use std::ops::{BitAnd, BitOr, BitOrAssign, Not};
 /// The numbers are below this.
 pub(super) const BITS: usize = 128;
 
-/// A set of numbers below [`BITS`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bits(u128);
 

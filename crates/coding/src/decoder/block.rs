@@ -81,7 +81,6 @@ pub(super) struct Block {
     base: FullId,
     /// The columns covered by equations and not known.
     missing: Bits,
-    /// The columns of `known`.
     known_set: Bits,
     known: Vec<Known>,
     equations: Vec<Equation>,
@@ -296,7 +295,6 @@ impl Block {
         self.contradictions = 0;
     }
 
-    /// Learns the packets that the other block knows and this one lacks.
     fn learn_from(&mut self, other: &Self) -> Removed {
         let learnt = other.known.iter().map(|known| {
             let full_id = other.base + known.column as u64;

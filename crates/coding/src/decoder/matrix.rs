@@ -30,7 +30,6 @@ pub(super) struct Matrix {
     width: usize,
     /// Row after row, `2 * width` bytes each.
     cells: Vec<u8>,
-    /// The pivot column of each row.
     pivots: Vec<u8>,
     pivot_set: Bits,
     /// A scratch row.

@@ -64,7 +64,6 @@ impl Comparison {
         sum / self.ssim.len().max(1) as f64
     }
 
-    /// Prints a warning if packets arrived in `run` but no picture could be decoded.
     pub fn warn_of_nothing_decoded(&self, run: &str) {
         if self.fed > 0 && self.decoded == 0 {
             out::note(format_args!(

@@ -23,7 +23,6 @@ use serde::Serialize;
 
 use super::file::{EmulatedLink, Emulation, NamespaceSettings, TunEnd};
 
-/// Links between open devices; [`Emulator::run`] carries packets.
 pub struct Emulator {
     clock: Clock,
     poller: Poller,
