@@ -196,7 +196,7 @@ impl Transmitter {
         }
     }
 
-    /// When a packet of `bytes` bytes queued at `ready`, which never decreases, departs.
+    /// When a packet of `bytes` bytes queued at `ready` departs, after all before; `ready` ascends.
     ///
     /// [`Instant::FAR_FUTURE`] if there will never be capacity.
     pub fn transmit(&mut self, ready: Instant, bytes: usize) -> Instant {

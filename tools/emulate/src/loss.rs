@@ -2,7 +2,7 @@
 
 use crate::random::Random;
 
-/// The Gilbert-Elliott channel: a good and a bad state, each with a loss, that change by packet.
+/// The Gilbert-Elliott channel: packets switch between a good and a bad state, each with a loss.
 ///
 /// ```text
 ///          enter_bad

@@ -180,7 +180,7 @@ fn rise(has_delays: bool, full_throttle: bool) -> Rise {
     }
 }
 
-/// A recording of the link: opportunities and delays, or, as in Cellsim, opportunities and a gap.
+/// A recording of the link: opportunities, and delays or, as in Cellsim, a gap at the rise.
 fn replay(has_delays: bool) -> Trace {
     let interval = RATE.time_for(PACKET);
     let count = LENGTH.as_nanos().div_ceil(interval.as_nanos()) as u32 - 1;

@@ -170,7 +170,7 @@ pub struct TrafficReport {
     pub unexpected_packets: u64,
     /// Delay of arrived packets.
     pub delay_ms: Percentiles,
-    /// Delay difference of consecutive packets (RFC 3393); absent if single packets do not matter.
+    /// Absolute delay difference of consecutive packets (RFC 3393); absent if it does not matter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_variation_ms: Option<Percentiles>,
     /// Figures of the kind of application.

@@ -151,7 +151,7 @@ impl Gate {
         (self.wanted, self.renews) = (true, true);
     }
 
-    /// The limit of the frame at `now`: `target`, for a key frame `at_once`; `None` to skip it.
+    /// The limit of the frame at `now`: `target`, or `at_once` for key frames; `None` to skip it.
     pub fn admit(&mut self, now: Duration, target: usize, at_once: usize) -> Option<Admitted> {
         let bytes = self.packets.frame_bytes(target);
         let at_once = self.packets.frame_bytes(at_once).max(bytes);

@@ -21,7 +21,7 @@ use roadweave_tunnel::{LaneConfig, LaneRule, Strategy, default_lanes};
 enum Load {
     /// A QUIC transfer of this many bytes with `cubic`.
     Transfer(u64),
-    /// Packets of 1,200 bytes at 4 Mbit/s, with headers: a video call, within the slowest link.
+    /// Packets of 1,200 bytes at 4 Mbit/s, with headers: a video call that each link can carry.
     Paced(Duration),
 }
 
