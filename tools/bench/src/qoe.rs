@@ -171,7 +171,6 @@ pub struct View {
     pub arrivals: Arrivals,
     pub playout: Playout,
     pub quality: Quality,
-    /// Delays of all packets sent; lost and later packets count as the deadline.
     pub delay_ms: Percentiles,
     arrived: PathBuf,
 }
@@ -280,8 +279,7 @@ impl View {
         self.playout.frames.iter().enumerate().map(seen).collect()
     }
 
-    /// Decodes the arrived packets and compares them with `clip`; intermediate files go to
-    /// `scratch`.
+    /// Decodes the arrived packets and compares them with `clip`; `scratch` has temporary files.
     pub fn compare(&self, clip: &Path, scratch: &Path) -> anyhow::Result<Comparison> {
         Ok(decode::compare(&self.stream, &self.playout, &self.arrived, clip, scratch)?)
     }

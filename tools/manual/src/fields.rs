@@ -127,7 +127,6 @@ fn link(text: &str) -> Option<(&str, &str, &str)> {
     Some((words, target, rest))
 }
 
-/// The heading in `page` for the anchor `#...`.
 fn heading<'a>(page: &'a str, target: &str) -> Option<&'a str> {
     let anchor = target.strip_prefix('#')?;
     let titles = page.lines().filter(|line| line.starts_with('#'));

@@ -82,7 +82,6 @@ fn resolve(page: &Path, target: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-/// The problem of a link on `page`.
 fn fault(page: &Path, target: &str) -> Option<String> {
     let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
     let Some(path) = (if file.is_empty() { Some(page.to_path_buf()) } else { resolve(page, file) })
