@@ -114,7 +114,7 @@ bench: packages
 	$(TARGET)/release/roadweave bench tunnel
 	$(TARGET)/release/roadweave bench router
 
-# A local fleet with two boxes and video, whose controller and a proxy die: docs/proxy.md.
+# A local fleet with two boxes and video, whose controller and a proxy die: docs/fleet.md.
 fleet: packages
 	$(BUILD) --package roadweave-control --release
 	$(TARGET)/release/roadweave stack $(STACK_ARGS)

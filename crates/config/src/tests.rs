@@ -403,7 +403,7 @@ fn a_box_is_told_which_connections_it_may_split() {
 
 #[test]
 fn the_documentation_names_every_field_of_proxies_and_anchors() {
-    let text = include_str!("../../../docs/proxy.md");
+    let text = include_str!("../../../docs/fleet.md");
     let (proxy, anchor) = text
         .split_once("## `proxy.toml`")
         .and_then(|(_, rest)| rest.split_once("## `anchor.toml`"))
