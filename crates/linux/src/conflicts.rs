@@ -2,12 +2,12 @@
 //! hosts to itself.
 //!
 //! DHCP servers and routers determine the kernel's local table, which precedes the rules of
-//! [`crate::routes`]. A single WiFi that leases the server's address, or names it as broadcast
-//! address, would stop the tunnel over all uplinks. So such an address is removed, and the uplink
-//! is not used until it has another.
+//! [`crate::routes`]. A WiFi that leases the server's address, or names it as broadcast address,
+//! would stop the tunnel over all uplinks. So such an address is removed, and the uplink is not
+//! used until it has another.
 //!
 //! Answers of another network's name server could be forged to stop an honest uplink. They need a
-//! second network, unless the uplink has never reached a server with the address. A server's grant
+//! second network, unless the uplink never reached a server with the address. A server's grant
 //! counts only against new addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,14 +69,11 @@ impl Owner {
     }
 }
 
-/// The history of an uplink's address, by which other networks' claims are weighed.
+/// The history of an uplink's address, which weighs other networks' claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// The address is new.
     New,
-    /// The uplink had it before.
     Seen,
-    /// A server answered over it.
     Reached,
     /// The interface may be behind the box.
     Inside,
@@ -145,7 +142,6 @@ pub(crate) struct Conflicts(BTreeMap<(u32, IpNet), Taken>);
 struct Taken {
     uplink: String,
     lease: Lease,
-    /// Routes with gateways that were removed with it.
     routes: Vec<Route>,
     why: String,
     is_certain: bool,
@@ -156,7 +152,6 @@ struct Taken {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
     pub(crate) remove: Vec<(Lease, Option<String>)>,
-    /// Addresses to restore, with their routes: the conflict is over.
     pub(crate) restore: Vec<(Lease, Vec<Route>)>,
 }
 
@@ -179,7 +174,7 @@ impl Conflicts {
         }
         good.iter().for_each(|lease| self.replace(lease));
         self.0.retain(|(index, _), taken| {
-            // A claim ends with the network that made it, and would return with it.
+            // A claim ends with the network that made it.
             let is_over = || {
                 taken.is_certain
                     && protected.conflict(&taken.uplink, &taken.lease, Standing::New).is_none()
@@ -231,7 +226,7 @@ impl Conflicts {
                 && (route.gateway.is_some() || route.destination.prefix_len() == 0)
         });
         let routes: Vec<Route> = go_with_it.take(ROUTES_MAX).cloned().collect();
-        // A DHCP client that adds the address again may not have added its routes yet.
+        // A DHCP client may add the address again before its routes.
         if !routes.is_empty() {
             taken.routes = routes;
         }

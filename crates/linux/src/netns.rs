@@ -58,8 +58,8 @@ impl NetNs {
         &self.name
     }
 
-    /// Runs `work` on a thread inside. TUNs, sockets and netlink connections opened there stay in
-    /// the namespace. Panics if `work` does.
+    /// Runs `work` on a thread inside. TUNs and sockets opened there stay in the namespace. Panics
+    /// if `work` does.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, DeviceError> {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {

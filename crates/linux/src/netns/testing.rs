@@ -38,8 +38,7 @@ pub fn run_sandboxed(test: impl FnOnce()) {
     }
 }
 
-/// Whether a sandbox is available, for a test that starts a program which enters one; skips or
-/// panics as [`run_sandboxed`] does.
+/// Whether a sandbox is available; otherwise skips or panics as [`run_sandboxed`] does.
 pub fn sandbox_is_there() -> bool {
     Sandbox::probe().inspect_err(skip).is_ok()
 }
@@ -87,6 +86,5 @@ fn test_name() -> String {
 fn skip(why: &DeviceError) {
     let (name, required) = (test_name(), std::env::var_os("ROADWEAVE_REQUIRE_SANDBOX").is_some());
     assert!(!required, "{name} cannot run: {why}");
-    // A write to the stream itself is not captured.
     let _ = writeln!(std::io::stderr(), "skipped: {name}: {why}");
 }

@@ -64,7 +64,6 @@ impl Edge {
         taken.map_err(|source| DriverError::TunGone { name: tun.name().to_owned(), source })
     }
 
-    /// Discards all packets that queued in the TUN during a pause; returns their number.
     pub(super) fn discard_inner(&mut self) -> Result<u64, DriverError> {
         let mut packets = 0;
         for _ in 0..DISCARDS_MAX {
@@ -127,8 +126,8 @@ impl Io for Edge {
         self.drops.add(DropReason::DeviceFull, (counts.full + counts.refused) as u64);
     }
 
-    /// A packet that the kernel refuses is counted by its socket and treated as lost: recovery
-    /// handles it, and a router's other links carry a copy.
+    /// The socket counts a packet that the kernel refuses. It counts as lost: recovery handles it,
+    /// and a router's other links carry a copy.
     fn transmit(&mut self, packets: &Outbox) {
         for run in packets.runs() {
             let outgoing = Outgoing {

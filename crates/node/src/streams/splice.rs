@@ -46,8 +46,8 @@ enum Up {
     Open,
     Finished,
     Stopped,
-    /// No more of the socket is for the other end, but the stream is finished only after the
-    /// answer: some hosts take a FIN for the end of both directions.
+    /// The stream is finished only after the answer: some hosts take a FIN for the end of both
+    /// directions.
     Held,
 }
 
@@ -324,7 +324,6 @@ pub(super) fn stream_of(event: &StreamEvent) -> StreamId {
     }
 }
 
-/// Closing the socket sends an RST from now on.
 pub(super) fn break_off(socket: &TcpStream) {
     let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
 }

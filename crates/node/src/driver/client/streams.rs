@@ -102,7 +102,6 @@ impl LanStreams {
         let streams = found.map_or(&mut self.nowhere, |(_, streams)| streams);
         self.entrance.turn(now, &driver.poller, streams);
         for PlayerTold { player, qoe } in self.entrance.take_told() {
-            // Reports beyond the rate limit are dropped.
             let _ = driver.node.tell_player(now, StreamsConfig::LANE, player, qoe);
         }
         for listening in self.entrance.take_listening(&driver.poller) {

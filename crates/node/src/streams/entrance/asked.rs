@@ -12,34 +12,27 @@ use super::reply::answer;
 pub(super) enum Dialect {
     Socks,
     Http,
-    /// HTTP, with the host's answer.
     Forwarded,
 }
 
 /// `length`: its size in bytes, or that of its head.
 #[derive(Debug, PartialEq)]
 pub(super) enum Asked {
-    /// The message is incomplete.
     More,
-    /// The greeting of SOCKS.
     Greeted { length: usize, answer: [u8; 2] },
-    /// A connection; the bytes that follow are for the destination.
-    /// With a head that goes on to the host, and how many bytes of content follow it.
+    /// The bytes that follow are for the destination. With a head that goes on to the host, and how
+    /// many bytes of content follow it.
     Connect {
         length: usize,
         destination: Destination,
         dialect: Dialect,
         head: Option<(Vec<u8>, u64)>,
     },
-    /// Reports of players.
     Told { players: Vec<PlayerTold>, answer: Vec<u8> },
-    /// An event stream.
     Listen { length: usize, request: ListenRequest },
-    /// Not served here.
     Refused { answer: Vec<u8>, end: EntranceEnd },
 }
 
-/// The request of an application for an event stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenRequest {
     pub(super) interval: Duration,
