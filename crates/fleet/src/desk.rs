@@ -40,8 +40,8 @@ const TEXT_MAX: usize = 500;
 /// What all peers get.
 #[derive(Clone, Debug)]
 pub struct Published {
-    /// All lists of trust, in order: a root in each signs the next, so a peer that was away must
-    /// get every one.
+    /// All lists of trust, in order: a root in each signs the next, so a peer that was away needs
+    /// all.
     pub trust: Vec<PublishedTrust>,
     /// The revoked keys.
     pub revocations: Revocations,
@@ -108,15 +108,13 @@ pub struct Desk {
     issuers: Vec<PublicKey>,
     is_member: bool,
     published: Arc<Published>,
-    /// What the peer holds, as reported and as sent since; `None` before it reports.
+    /// What the peer holds, as reported and as sent since.
     had: Option<HeldVersions>,
-    /// The number of the last list that was sent: once on a stream, since a list that could not be
-    /// used does not get better.
+    /// Once on a stream, since a list that could not be used does not get better.
     sent_trust: u64,
     desired: BTreeMap<Kind, (Version, Envelope)>,
     table: Option<Arc<PublishedTable>>,
     sending: Option<TableSending>,
-    /// Whether the peer is to have no sessions; `None` if the driver did not say.
     drained: Option<bool>,
     surplus: Vec<Revocation>,
     frames: VecDeque<Down>,
@@ -229,8 +227,8 @@ impl Desk {
         sent.or_else(|| self.had.as_ref()?.documents.get(&Kind::Table).copied())
     }
 
-    /// Sets the table that the peer is to hold. `former`: the one of [`Desk::table_version`], if
-    /// the driver still has it, so that only the difference is sent.
+    /// Sets the table that the peer is to hold. With `former`, the one of [`Desk::table_version`],
+    /// only the difference is sent.
     pub fn desire_table(&mut self, table: Arc<PublishedTable>, former: Option<&PublishedTable>) {
         let held = self.table_version();
         self.table = Some(table.clone());
@@ -249,7 +247,7 @@ impl Desk {
     }
 
     /// Asks the peer to end its sessions and take no new ones, or, with `false`, to take them
-    /// again; sent if the peer's state is another.
+    /// again.
     pub fn drain(&mut self, drained: bool) {
         self.drained = Some(drained);
         self.send_drained();
@@ -285,7 +283,7 @@ impl Desk {
     }
 
     fn on_have(&mut self, have: HeldVersions) {
-        // The peer has restarted, or could not use what was sent: sends it again.
+        // The peer has restarted, or could not use what was sent.
         (self.sending, self.had) = (None, Some(have.clone()));
         self.frames.retain(|frame| !matches!(frame, Down::Revoke { .. }));
         self.tell(DeskEvent::Have(have));

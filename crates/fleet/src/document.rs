@@ -75,7 +75,6 @@ impl<B: Body> Document<B> {
         document.check(trust, subject, held)
     }
 
-    /// Verifies a document that was taken before.
     pub(crate) fn open_held(
         signed: &Signed<Self>,
         trust: &Trust,
@@ -99,7 +98,6 @@ impl<B: Body> Document<B> {
     }
 }
 
-/// Whether `version` may follow `held`.
 pub(crate) fn check_version(
     version: Version,
     trust: &Trust,

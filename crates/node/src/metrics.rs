@@ -80,7 +80,7 @@ struct Served {
     sender: RequestSender,
     summary: Mutex<Option<Summary>>,
     load: Mutex<Load>,
-    /// Each caller that is served shares the permit of its address.
+    /// Callers share the permit of their address.
     addresses: Mutex<HashMap<IpAddr, Arc<()>>>,
 }
 

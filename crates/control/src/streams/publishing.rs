@@ -27,8 +27,8 @@ impl From<RevocationError> for PublishError {
     }
 }
 
-/// The state to publish. The chain is verified from its beginning: an altered chain, or one that
-/// lacks what was signed before, is not signed.
+/// The chain is verified from its beginning: an altered chain, or one that lacks what was signed
+/// before, is not signed.
 pub(super) async fn published(
     store: &Store,
     authority: &Authority,

@@ -87,8 +87,7 @@ fn cut(written: &[(Vec<u8>, usize)]) -> Vec<Vec<u8>> {
     packets
 }
 
-/// Checks the number of writes, and that they split into the same packets but for IPv4's ID, which
-/// increments within a super packet.
+/// Checks the number of writes, and that they split into the same packets but for IPv4's ID.
 fn check(packets: &[Vec<u8>], writes: usize) {
     let written = coalesce(packets);
     assert_eq!(written.len(), writes);

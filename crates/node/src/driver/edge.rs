@@ -84,7 +84,7 @@ impl Edge {
         node: &mut impl Node,
     ) -> std::io::Result<()> {
         let Self { clock, sockets, former_sockets, .. } = self;
-        // An error of the former socket affects the current one as well, which reports it.
+        // An error of the former socket also affects the current one, which reports it.
         if let Some(former) = uplink.and_then(|id| former_sockets.get_mut(&id)) {
             let _ = read(former, now, uplink, clock, node);
         }

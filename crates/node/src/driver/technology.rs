@@ -18,8 +18,7 @@ fn technology_with(
     configured(uplinks, uplink).or_else(|| detected(uplink.name))
 }
 
-/// The place of an uplink in the order, by configuration, then its modem's report, then the kernel.
-/// One with a weak signal comes after all others.
+/// By configuration, then its modem's report, then the kernel. A weak signal comes last.
 pub(super) fn rank(
     uplinks: &UplinkFields,
     uplink: &UplinkTraits,

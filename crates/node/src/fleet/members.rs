@@ -60,6 +60,7 @@ pub(crate) enum Space<'a> {
     /// own. Others would divert the machine's own traffic into the tunnel.
     Networks {
         own: &'a [IpNet],
+        /// Other networks behind boxes.
         accepted: &'a [IpNet],
     },
     /// At a proxy, which does not route by them: any address, separate for each tenant.

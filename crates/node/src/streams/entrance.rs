@@ -113,9 +113,11 @@ struct Connection {
 
 #[derive(Debug)]
 enum State {
+    /// The request is incomplete.
     Asking { socket: TcpStream, handshake: Handshake, closing: bool },
-    /// The far end connects. `dialect`: how to answer the application, if it expects an answer.
+    /// `dialect`: how to answer the application, if it expects an answer.
     Opening { splice: Splice, dialect: Option<Dialect> },
+    /// Connected.
     Joined(Splice),
     /// The answer is sent, and the application may still be sending: closing a socket with unread
     /// bytes sends an RST, which discards the answer.

@@ -134,7 +134,7 @@ impl DataPlaneCheck {
         self.last = None;
     }
 
-    /// Updates with the current counters; `None` while no path of the session answers.
+    /// `None` while no path of the session answers.
     fn look(&mut self, carried: Option<Carried>) {
         let last = match (carried, self.last) {
             (Some(carried), Some(last)) if carried.left == last.left => last,

@@ -80,7 +80,7 @@ impl LanStreams {
         self.entrance.poll_timeout().into_iter().chain(split).min()
     }
 
-    /// Moves data between connections and streams. `is_up`: there is a session that responds.
+    /// `is_up`: there is a session that responds.
     pub(super) fn turn(
         &mut self,
         driver: &mut Driver<Client>,

@@ -96,5 +96,5 @@ impl ClientRole {
     }
 }
 
-/// The limit of concurrent callers. A caller that disconnected counts until its reload is done.
+/// A caller that disconnected counts until its reload is done.
 const RELOADS_MAX: usize = 16;

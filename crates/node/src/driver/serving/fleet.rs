@@ -33,8 +33,7 @@ pub(super) struct InFleet {
     batches: u64,
     /// The batch of revoked keys whose sessions may not have ended yet.
     ending: Option<u64>,
-    /// Whether some of these keys are not members but issuers of members, whose sessions end with
-    /// the next table.
+    /// Whether some of these keys are issuers of members, whose sessions end with the next table.
     ends_by_table: bool,
     offline_max: BTreeMap<String, Duration>,
     offline: BTreeSet<String>,

@@ -35,8 +35,7 @@ pub(in crate::driver) trait Serves: Node + EndsStreams {
         true
     }
 
-    /// Whether a client may have a session: an anchor is not notified when a client leaves its
-    /// proxy.
+    /// An anchor is not notified when a client leaves its proxy.
     fn has_session(&self, _key: &PublicKey) -> bool {
         true
     }

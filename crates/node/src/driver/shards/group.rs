@@ -46,7 +46,7 @@ fn program(map: &ShardMap) -> Vec<sock_filter> {
     steps
 }
 
-// The codes of `linux/bpf_common.h`: class, then size and mode, or operation and source.
+// The codes of `linux/bpf_common.h`.
 const LOAD_BYTE: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
 const LOAD_WORD_AT_X: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_IND) as u16;
 const LOAD_X: u16 = (libc::BPF_LDX | libc::BPF_W | libc::BPF_IMM) as u16;

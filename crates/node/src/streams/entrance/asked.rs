@@ -18,7 +18,9 @@ pub(super) enum Dialect {
 /// `length`: its size in bytes, or that of its head.
 #[derive(Debug, PartialEq)]
 pub(super) enum Asked {
+    /// The message is incomplete.
     More,
+    /// The greeting of SOCKS.
     Greeted { length: usize, answer: [u8; 2] },
     /// The bytes that follow are for the destination. With a head that goes on to the host, and how
     /// many bytes of content follow it.
@@ -28,8 +30,11 @@ pub(super) enum Asked {
         dialect: Dialect,
         head: Option<(Vec<u8>, u64)>,
     },
+    /// Reports of players.
     Told { players: Vec<PlayerTold>, answer: Vec<u8> },
+    /// An event stream.
     Listen { length: usize, request: ListenRequest },
+    /// Not served here.
     Refused { answer: Vec<u8>, end: EntranceEnd },
 }
 
