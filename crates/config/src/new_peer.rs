@@ -37,7 +37,7 @@ impl From<String> for ChangeError {
 }
 
 /// Changes the locked server's file at `path` by `change`, which gets the file and its text and
-/// returns the new text. Returns the new file; on an error, as of an invalid result, the old one
+/// returns the new text. Returns the new file. On an error, as of an invalid text, the old one
 /// stays.
 pub fn change_server_file(
     path: &Path,
@@ -168,8 +168,7 @@ pub fn add_client(
     Ok(made.expect("the change was made"))
 }
 
-/// The entry of a client with the next free addresses. Fails if the name is taken or no address is
-/// free.
+/// The entry of a client with the next free addresses. Fails if the name is taken or none is free.
 pub fn next_peer(
     server: &ServerFile,
     name: &str,

@@ -113,8 +113,7 @@ pub fn create_secret(path: &Path, text: &str) -> Result<(), WriteError> {
     })
 }
 
-/// Replaces the file at `path` atomically; owner, group and mode stay. On an error the old file
-/// stays.
+/// Replaces the file at `path` atomically, or not at all; owner, group and mode stay.
 pub(crate) fn replace_secret(path: &Path, text: &str) -> Result<(), WriteError> {
     let failed = |source| WriteError { path: path.to_owned(), source };
     let before = fs::metadata(path).map_err(failed)?;

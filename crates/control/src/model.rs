@@ -2,8 +2,7 @@
 //!
 //! Each record has `settings`, which people write, and fields that the controller maintains.
 
-/// Makes types records: their table and kind, their secret field, their public key, and their
-/// columns.
+/// Makes types records: table and kind, secret field, public key, and columns.
 macro_rules! records {
     ($($type:ident: $table:literal, $kind:literal $(, secret $secret:literal)?
         $(, key |$of:ident| $key:expr)? => |$it:ident| [$($column:literal: $value:expr),*];)*) => {$(

@@ -7,8 +7,7 @@
 //!         have, reports                         Keep: write what is to survive
 //! ```
 //!
-//! It works without a stream: everything that the data plane needs is kept on disk, and verified
-//! when it is read.
+//! It works without a stream: the data plane's needs are kept on disk, and verified when read.
 
 mod keeping;
 mod taking;

@@ -40,8 +40,7 @@ const TEXT_MAX: usize = 500;
 /// What all peers get.
 #[derive(Clone, Debug)]
 pub struct Published {
-    /// All lists of trust, in order: a root in each signs the next, so a peer that was away needs
-    /// all.
+    /// All lists of trust, in order: a root in each signs the next, so a peer may need every one.
     pub trust: Vec<PublishedTrust>,
     /// The revoked keys.
     pub revocations: Revocations,
@@ -72,8 +71,7 @@ pub struct PublishedTable {
 /// An event for the driver of a desk.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DeskEvent {
-    /// A new key asks to join, with at most 8 addresses: call [`Desk::welcome`] or
-    /// [`Desk::refuse`].
+    /// A new key asks to join, with at most 8 addresses: [`Desk::welcome`] or [`Desk::refuse`] it.
     Join(Join),
     /// What the peer holds, for the store.
     Have(HeldVersions),
@@ -92,8 +90,7 @@ pub enum DeskEvent {
     Surplus(Vec<Revocation>, Signed<Head>),
     /// Samples.
     Samples(Vec<Sample>),
-    /// A proxy's round trips to anchors, microseconds, for any tenants; at most
-    /// [`Up::ANCHORS_MAX`].
+    /// A proxy's round trips to anchors of any tenants, microseconds; at most [`Up::ANCHORS_MAX`].
     Anchors(BTreeMap<Name, u32>),
     /// A text for a person, without control characters.
     Text(String),
@@ -246,8 +243,7 @@ impl Desk {
         self.frames.push_back(Down::Watch { lease_ms });
     }
 
-    /// Asks the peer to end its sessions and take no new ones, or, with `false`, to take them
-    /// again.
+    /// Asks the peer to end its sessions and take no new ones, or, with `false`, to take them.
     pub fn drain(&mut self, drained: bool) {
         self.drained = Some(drained);
         self.send_drained();

@@ -1,5 +1,4 @@
-//! Who belongs to a fleet, and what is to hold there: sans-IO, for both ends of a controller's
-//! stream.
+//! Members of a fleet and their documents: sans-IO, for both ends of a controller's stream.
 //!
 //! ```text
 //! Trust (roots, controllers) ◄── TrustList, signed by a former root

@@ -57,8 +57,7 @@ impl Answers {
         Self { instance: instance.clone(), uplinks: BTreeMap::new(), table }
     }
 
-    /// Marks connections from an uplink, once [`Answers::are_ready`]. Call it again when the uplink
-    /// has a new interface.
+    /// Marks connections from an uplink, once [`Answers::are_ready`]; again for a new interface.
     pub fn add_uplink(&mut self, uplink: &Uplink) -> Result<(), DeviceError> {
         let marked = Marked { id: uplink.id, index: uplink.index };
         // A reused number belongs to this name now.

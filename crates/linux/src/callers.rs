@@ -38,8 +38,7 @@ impl Callers {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Serves each of `incoming` in its own thread until stopped; closes callers beyond the
-    /// maximum.
+    /// Serves each of `incoming` in a thread until stopped; closes callers beyond the maximum.
     pub fn take<S: Send + 'static>(
         self: &Arc<Self>,
         incoming: impl Iterator<Item = io::Result<S>>,

@@ -1,5 +1,4 @@
-//! Addresses that an uplink must not have, because the machine would deliver packets for other
-//! hosts to itself.
+//! Addresses that an uplink must not have: the machine would take other hosts' packets for its own.
 //!
 //! DHCP servers and routers determine the kernel's local table, which precedes the rules of
 //! [`crate::routes`]. A WiFi that leases the server's address, or names it as broadcast address,
@@ -20,10 +19,9 @@ use crate::netlink::Lease;
 use crate::process::ROUTE_PROTOCOL;
 use crate::space::space_length;
 
-/// The addresses that uplinks must not have if `lease` belongs to an interface behind the box:
-/// its whole network if that is private, permanent and small, else the address alone. IPv6
-/// prefixes may be shared with an uplink (RFC 7278); leased addresses may belong to a foreign
-/// network.
+/// The addresses that uplinks must not have if `lease` belongs to an interface behind the box: its
+/// whole network if that is private, permanent and small, else the address alone. IPv6 prefixes may
+/// be shared with an uplink (RFC 7278); a leased address may be of a foreign network.
 pub(crate) fn protected_by(lease: &Lease) -> IpNet {
     let address = lease.address.addr();
     let is_small = lease.address.prefix_len() >= LAN_LENGTH_MIN && space_length(address) > 0;

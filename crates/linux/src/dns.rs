@@ -213,15 +213,13 @@ impl DnsBackend {
     }
 }
 
-/// Restores the resolvers after an instance that is not running. Those of systemd-resolved went
-/// with its TUN.
+/// Restores the resolvers of an ended instance. Those of systemd-resolved went with its TUN.
 pub(crate) fn restore(instance: &Instance) -> Result<(), DeviceError> {
     let note = instance.dns_path();
     let directory = match fs::read(&note) {
         Ok(bytes) => {
             if is_program("resolvconf") {
-                // The entry has the TUN's name. The exit status does not show whether there was
-                // one.
+                // The exit status does not show whether there was an entry.
                 let _ = run("resolvconf", &["-d", instance.name(), "-f"], "");
             }
             PathBuf::from(OsString::from_vec(bytes))

@@ -96,8 +96,7 @@ impl Filters {
         }
     }
 
-    /// Whether the table is as installed; restores the bounds for each source. Cheap without
-    /// changes.
+    /// Whether the table is as installed; restores the bounds. Cheap without changes.
     pub fn is_in_place(&mut self) -> bool {
         let is_in_place = self.table.is_in_place();
         if is_in_place {
@@ -184,8 +183,7 @@ impl Drop for Filters {
     }
 }
 
-/// None if forwarding could not be turned off: the filters protect this machine while it forwards
-/// because of us.
+/// None if forwarding could not be turned off: the filters protect this machine meanwhile.
 pub(crate) fn tables_to_remove(instance: &Instance, failed: &[String]) -> Vec<String> {
     if failed.iter().any(|key| key == FORWARD_V4 || key == FORWARD_V6) {
         tracing::warn!(

@@ -91,8 +91,7 @@ impl Uplink {
 pub enum UplinkEvent {
     /// The uplink is new, or was replugged.
     Appeared(Uplink),
-    /// Its carrier, addresses, gateways or MTU changed, or it was down briefly; this is its new
-    /// state.
+    /// Its carrier, addresses, gateways or MTU changed, or it was down briefly; the new state.
     Changed(Uplink),
     /// The uplink is gone; its sockets are dead.
     Vanished(Uplink),
@@ -114,8 +113,8 @@ pub struct Monitor {
     led_out: BTreeSet<String>,
     protected: Protected,
     conflicts: Conflicts,
-    /// Addresses without a conflict, at most [`SEEN_MAX`] for each uplink, and whether a server
-    /// answered over them.
+    /// Addresses without a conflict, at most [`SEEN_MAX`] each; whether a server answered over
+    /// them.
     seen: BTreeMap<String, BTreeMap<IpNet, bool>>,
     enforces: bool,
     stale: bool,
@@ -161,8 +160,7 @@ impl Monitor {
         self.stale = true;
     }
 
-    /// Replaces the addresses that uplinks must not have. From now on they are removed from
-    /// uplinks.
+    /// Replaces the addresses that uplinks must not have, and removes them from now on.
     pub fn protect(&mut self, protected: Protected) {
         self.stale |= self.protected != protected || !self.enforces;
         self.protected = protected;
@@ -229,8 +227,7 @@ impl Monitor {
             && !self.led_out.contains(&uplink.name)
     }
 
-    /// Reads the notices, and records interfaces that went down. The next [`Monitor::poll`] looks
-    /// at the tables.
+    /// Reads notices of interfaces that went down. The next [`Monitor::poll`] looks at the tables.
     pub fn take_notices(&mut self) {
         let Self { notices, known, stale, went_down, .. } = self;
         drain(notices, |notice| {

@@ -148,8 +148,7 @@ impl Netlink {
         })
     }
 
-    /// All usable addresses, each with the index of its interface, without tentative and duplicate
-    /// ones.
+    /// All usable addresses, each with its interface's index, without tentative and duplicate ones.
     pub fn addresses(&mut self) -> Result<Vec<(u32, IpNet)>, DeviceError> {
         Ok(self.address_messages()?.iter().filter_map(parse_address).collect())
     }

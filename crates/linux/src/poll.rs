@@ -90,8 +90,7 @@ impl Poller {
             .map_err(|error| DeviceError::system("stop waiting for a file descriptor", error))
     }
 
-    /// Waits for events or until `timeout` (`None`: forever). Returns at most 64 events; none after
-    /// a timeout or signal.
+    /// Waits until `timeout` (`None`: forever). Returns at most 64 events; none after a signal.
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<&[Event]> {
         self.events.clear();
         match self.take_ready(timeout) {
@@ -197,9 +196,8 @@ fn epoll_pwait2(
     let events = ready.spare_capacity_mut();
     let room = i32::try_from(events.len()).unwrap_or(i32::MAX);
     let no_signals = std::ptr::null::<libc::sigset_t>();
-    // SAFETY: the kernel writes at most `room` events of the layout of `epoll::Event` into
-    // `events`, reads two 64-bit integers from `timeout` if that is not null, and nothing from a
-    // null mask.
+    // SAFETY: the kernel writes at most `room` events, of the layout of `epoll::Event`. It reads
+    // two 64-bit integers from `timeout` if that is not null, and nothing from a null mask.
     let count = unsafe {
         libc::syscall(
             libc::SYS_epoll_pwait2,

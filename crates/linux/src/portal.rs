@@ -1,8 +1,6 @@
-//! Detects captive portals: whether the network under an uplink is open, or answers with a login
-//! page.
+//! Detects captive portals: networks that answer with a login page.
 //!
-//! All input is hostile: it is bounded in bytes and in time, and only a URL of legal characters is
-//! kept.
+//! All input is hostile: it is bounded in bytes and in time, and a URL must have legal characters.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;

@@ -60,9 +60,8 @@ pub fn restrict(needs: &Needs<'_>) -> Result<(), DeviceError> {
     Ok(())
 }
 
-/// Root that works in another user's `directory` becomes that user and keeps the network's
-/// capabilities: files it writes belong to that user, and that user's links cannot lead it to
-/// root's files.
+/// Root that works in another user's `directory` becomes that user, with the network's
+/// capabilities: its files are that user's, and links there cannot lead it to root's files.
 ///
 /// Call it before the first thread that works there: threads inherit users.
 pub fn become_owner_of(directory: &Path) -> Result<(), DeviceError> {

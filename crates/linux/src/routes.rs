@@ -260,8 +260,7 @@ fn mend_link(
     }
 }
 
-/// Adds the number of missing entries to `changes`, unless the kernel removed them with a TUN that
-/// was set down.
+/// Adds the number of missing entries, unless the kernel removed them with a TUN that was set down.
 fn note_removed(changes: &mut Vec<Change>, lost: usize) {
     if lost > 0 && !changes.contains(&Change::LinkDown) {
         changes.push(Change::Removed(lost));

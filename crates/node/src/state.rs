@@ -111,7 +111,7 @@ impl<T: Kept> StateFile<T> {
         true
     }
 
-    /// Writes `kept` at the end of the process. Waits for the disk at most one second for each
+    /// Writes `kept` at the end of the process. Waits for the disk one second at most for each
     /// write.
     pub fn write_last(&mut self, kept: &T) {
         if self.finish_soon() {
@@ -225,8 +225,7 @@ impl Kept for Usage {
     }
 }
 
-/// The newest binding of each device of an anchor. Bindings are signed, so the file cannot forge
-/// them.
+/// The newest binding of each device of an anchor, signed, so that the file cannot forge it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KeptBindings(pub Vec<(PublicKey, Binding)>);
 

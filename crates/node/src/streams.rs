@@ -2,12 +2,10 @@
 //!
 //! An [`Entrance`] belongs to a box. Its owner lends it the [`Streams`](roadweave_stream::Streams)
 //! of the session and calls `on_ready` for events of its tokens, `handle_events` after the packets
-//! of a turn, `turn` once in each turn of the loop, and `poll_timeout` for the latest time to wake
-//! up.
+//! of a turn, `turn` once in each turn of the loop, and `poll_timeout` for the time of the next.
 //!
 //! Sockets are polled edge-triggered: backpressure may last for minutes, in which level-triggered
-//! polling would spin or change its interest often. Connections with more to do than a turn allows
-//! wait in a FIFO queue.
+//! polling would spin. Connections with more to do than a turn allows wait in a FIFO queue.
 
 mod entrance;
 mod exit;

@@ -45,8 +45,7 @@ enum External {
     Words(Vec<OsString>),
 }
 
-/// Replaces this process. Returns `Ok` when no program has the command, or it is one of `ours` with
-/// wrong arguments.
+/// Replaces this process. Returns `Ok` without such a program, or for wrong arguments of `ours`.
 pub fn run(ours: &[&str]) -> Result<()> {
     let Ok(Arguments { command: External::Words(words), log, log_format }) = Arguments::try_parse()
     else {

@@ -1,5 +1,4 @@
-//! Reads ModemManager's properties, which the modem's firmware or its operator chose: what must not
-//! be shown is left out.
+//! Reads ModemManager's properties. Firmware or operator chose them: some must not be shown.
 
 use std::ops::RangeInclusive;
 

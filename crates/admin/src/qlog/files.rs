@@ -5,8 +5,7 @@
 //!                 └ none: the next file; the oldest one is removed first
 //! ```
 //!
-//! The name of a peer cannot choose a path, and only files of this user with names of this form are
-//! removed.
+//! A peer's name cannot choose a path, and only this user's files with names of this form go.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::File;
@@ -67,8 +66,8 @@ impl Files {
         Ok(Self { folder, path, limits, begun: 0, open, failed: None, lost: 0, notices })
     }
 
-    /// `None` if the records are lost. `now` is on the run's clock; `unix_ms` and `peer` are for
-    /// the name.
+    /// `None` if the records are lost. `now` is on the run's clock; `unix_ms` and `peer` name the
+    /// file.
     pub(super) fn begin(
         &mut self,
         now: Duration,

@@ -1,5 +1,4 @@
-//! Runs before every handler: identifies the caller, checks tenant, role and rates, bounds the
-//! time.
+//! Runs before every handler: checks caller, tenant, role and rates, and bounds the time.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -29,7 +29,7 @@ impl Passwords {
         self.run(move || hash(&password)).await
     }
 
-    /// Whether `password` has this `hash`, `None` for an unknown person; an error if too many are
+    /// Whether `password` has this `hash`, `None` for an unknown person; fails if too many are
     /// hashed.
     pub async fn verify(&self, password: &str, hash: Option<String>) -> Result<bool> {
         let password = password.chars().take(LENGTH_MAX + 1).collect::<String>();

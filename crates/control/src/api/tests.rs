@@ -103,8 +103,7 @@ impl Api {
         api
     }
 
-    /// Starts the outbox, which sends only changes after its first reading: changes until one
-    /// arrives.
+    /// Starts the outbox, which sends only changes after its first reading.
     pub(crate) async fn follow(&self) {
         let mut told = self.app.outbox.listen();
         tokio::spawn(Arc::clone(&self.app.outbox).follow(Arc::clone(&self.app.store)));

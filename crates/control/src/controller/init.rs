@@ -138,8 +138,7 @@ fn keep(options: &Options) -> Result<()> {
     Ok(out::line(format_args!("there is a controller in {folder}; it is kept{changed}"))?)
 }
 
-/// The configuration comes last: it marks the folder as complete. Keys of an interrupted `init`
-/// stay.
+/// The configuration comes last and completes the folder. Keys of an interrupted `init` stay.
 fn write_files(folder: &Path, file: &ControllerFile, root: Option<PublicKey>) -> Result<String> {
     let hosts: Vec<String> = file.addresses.iter().map(|one| host(one)).collect();
     let SelfSigned { certificate, key } = certificate::self_signed(&hosts);

@@ -1,5 +1,4 @@
-//! An issuer: its metadata and keys, cached, the two steps of a sign-in, and the role of its
-//! groups.
+//! An issuer: its cached metadata and keys, the two steps of a sign-in, and the role of its groups.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

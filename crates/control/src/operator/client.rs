@@ -91,8 +91,7 @@ impl Client {
         }
     }
 
-    /// Changes some settings; preserves concurrent changes of the others, or fails if they never
-    /// stop.
+    /// Changes some settings and preserves concurrent changes of the others, with bounded retries.
     pub fn settle(&self, path: &str, change: impl Fn(&mut Value)) -> Result<Value> {
         settled(change, |method, body, etag| self.ask(method, path, body, etag))
     }

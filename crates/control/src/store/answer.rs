@@ -75,8 +75,7 @@ impl Store {
 }
 
 impl Once {
-    /// Marks the request as acted upon, in the transaction that acts. [`StoreError::Refused`] if a
-    /// repetition has begun.
+    /// Marks the request as acted upon. [`StoreError::Refused`] if a repetition has begun.
     pub(super) async fn act(&self, transaction: &mut Transaction<'static, Any>) -> Result<()> {
         let done = query(ACT, values![ACTED, &self.tenant, &self.actor, &self.key, self.at_ms])
             .execute(&mut **transaction)

@@ -81,7 +81,7 @@ fn of_database(error: &dyn DatabaseError) -> StoreError {
         _ => {}
     }
     let code = error.code().unwrap_or_default();
-    // SQLite's codes are numbers whose low byte is the primary code; PostgreSQL's have five
+    // SQLite's codes are numbers with the primary code in the low byte; PostgreSQL's have 5
     // characters.
     let primary = code.parse::<u32>().ok().filter(|_| code.len() < 5).map(|code| code & 0xff);
     match (primary, &*code) {

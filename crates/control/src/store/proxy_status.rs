@@ -1,5 +1,5 @@
-//! The status of proxies and anchors, confirmations of revocations, and a tenant's fleet in
-//! figures.
+//! The status of proxies and anchors, confirmations of revocations, and figures of a tenant's
+//! fleet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -78,8 +78,7 @@ impl Store {
         each.collect()
     }
 
-    /// Confirmations by the tenant's own proxies and anchors, and by those that the host shares
-    /// with it.
+    /// Confirmations by the tenant's own proxies and anchors, and by those of the host for it.
     pub async fn confirmations(
         &self,
         tenant: &str,

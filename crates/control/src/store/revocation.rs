@@ -1,6 +1,5 @@
 //! Revocations: one append-only numbered chain for all tenants. A delegate's key alone cuts off the
-//! records below it wherever a chain is checked; marking them shows it to people and frees
-//! addresses.
+//! records below it wherever a chain is checked; marking them shows it and frees addresses.
 
 use std::collections::BTreeSet;
 
@@ -58,9 +57,8 @@ impl Store {
 }
 
 impl Change<'_> {
-    /// Revokes a key; a revoked key keeps its revocation. Fails with [`StoreError::Refused`] beyond
-    /// the tenant's share, and with [`StoreError::Older`] if the number belonged to a lost
-    /// revocation.
+    /// Revokes a key; a revoked key keeps its revocation. [`StoreError::Refused`] beyond the
+    /// tenant's share, and [`StoreError::Older`] if the number belonged to a lost revocation.
     pub async fn revoke(&mut self, tenant: &str, key: &str, reason: &str) -> Result<Revocation> {
         match self.row(OF_KEY, values![key]).await? {
             Some(row) => revocation(&row),
@@ -180,8 +178,7 @@ impl Change<'_> {
 
 impl Store {
     /// Marks a tenant's records that have one of the revoked `keys` or are below one, in changes of
-    /// bounded size, so that others can write in between. Altered rows are skipped; after an error
-    /// some are marked.
+    /// bounded size. Altered rows are skipped; after an error some are marked.
     pub async fn mark_revoked(
         &self,
         tenant: &str,

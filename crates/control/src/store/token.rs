@@ -268,8 +268,8 @@ impl Change<'_> {
         Ok(self.scalar(sql, values![public_key]).await? > 0)
     }
 
-    /// The requested name, if it is valid and free; else a generated one, unless a delegate has
-    /// signed for the name.
+    /// The requested name, if valid and free; else a generated one, unless a delegate signed the
+    /// name.
     async fn free_name<R: Record>(
         &mut self,
         tenant: &str,

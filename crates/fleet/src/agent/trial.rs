@@ -16,8 +16,8 @@
 //! ```
 //!
 //! A configuration is taken back only on that proof. Without coverage nothing comes up under either
-//! version, and nothing is undone; where coverage comes back under the former version, the new one
-//! is tried again.
+//! version, and nothing is undone; if coverage returns under the former one, the new one is
+//! retried.
 //!
 //! A broken session or stream is detected much later. So it counts under a version only once it has
 //! answered there: the stream is asked.
@@ -29,8 +29,7 @@ use serde::{Deserialize, Serialize};
 
 /// How long session and stream must be up before a version is confirmed.
 const HOLD: Duration = Duration::from_secs(90);
-/// An answer this long after a change belongs to the new version; a broken session is known by
-/// then.
+/// An answer this long after a change is of the new version; a broken session is known by then.
 const SETTLE: Duration = Duration::from_secs(20);
 /// An answer this long after the return to the former version belongs to it.
 const LOOK: Duration = Duration::from_secs(1);

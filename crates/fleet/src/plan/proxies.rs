@@ -35,8 +35,7 @@ impl Proxies {
         }
     }
 
-    /// Takes all reports, and returns the proxies whose health has changed. Call it every few
-    /// seconds.
+    /// Takes all reports; returns proxies whose health has changed. Call it every few seconds.
     pub fn look(
         &mut self,
         fleet: &Fleet,

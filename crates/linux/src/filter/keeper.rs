@@ -18,8 +18,7 @@ use super::{FilterOptions, Filters, ruleset, shares};
 use crate::threads::{lock, spawn};
 use crate::{DeviceError, Instance, Interest, Poller, Token, Waker};
 
-/// Restores filters when another program changes them. Dropping it removes them, as [`Filters`]
-/// does.
+/// Restores filters when another program changes them. Dropping it removes them.
 #[derive(Debug)]
 pub struct FilterKeeper {
     counted: Vec<(String, BTreeMap<String, u64>)>,

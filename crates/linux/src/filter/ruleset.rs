@@ -291,8 +291,7 @@ fn opened(
         rules.push(format!("iifname != \"lo\" ct original {family} saddr @{set} {drop}"));
     }
     rules.push("ct status snat return".to_owned());
-    // Neighbour discovery and multicast reports without a source address seem to come in where they
-    // go out.
+    // Neighbour discovery and multicast reports without a source seem to come in where they go out.
     rules.push("fib saddr type local return".to_owned());
     rules.push("ip6 saddr :: return".to_owned());
     rules.push(format!("iifname != \"lo\" {drop}"));

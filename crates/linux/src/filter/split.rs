@@ -10,9 +10,8 @@
 //! ```
 //!
 //! A socket accepts a connection before it is known whether the destination does, so the kernel
-//! records destinations that answer. A connection that the far end cannot make is reset with a mark
-//! ([`Kind::Failed`]), which sends its destination by the TUN for a while before the caller sees
-//! the reset.
+//! records destinations that answer. If the far end cannot connect, a marked reset
+//! ([`Kind::Failed`]) first sends the destination by the TUN for a while.
 //!
 //! The mark of a connection keeps it here: without a socket it is answered by RST. A SYN that was
 //! forwarded as a packet stays forwarded, since conntrack has given it another source.
@@ -213,8 +212,7 @@ fn begin(listener: (IpAddr, u16), marks: Marks) -> Vec<String> {
 fn taken(Options { listeners, marks, .. }: &Options) -> Vec<String> {
     let set_mark = set_mark("meta mark", marks.kind(Kind::Taken));
     let listeners = of_families(listeners).into_iter().flatten();
-    // The listener gets packets without a socket, such as the last one of a handshake without
-    // state.
+    // The listener gets packets without a socket, such as the last one of a handshake.
     let mut rules: Vec<String> =
         listeners.map(|listener| format!("{} {set_mark} return", to(listener))).collect();
     rules.push(set_mark);

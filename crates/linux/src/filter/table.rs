@@ -80,7 +80,7 @@ impl Table {
     }
 }
 
-/// A table that a thread installs, so that no event loop waits for `nft`. Dropping it joins the
+/// A table that a thread installs, as no event loop may wait for `nft`. Dropping it joins the
 /// thread.
 #[derive(Debug)]
 pub struct KeptTable {

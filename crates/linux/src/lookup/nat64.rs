@@ -1,6 +1,5 @@
-//! NAT64: how a network without IPv4 reaches servers that have only IPv4. Router advertisements
-//! (RFC 8781) and the AAAA records of `ipv4only.arpa` (RFC 7050) show the prefix; RFC 6052 defines
-//! the addresses.
+//! NAT64: how a network without IPv4 reaches servers that have only IPv4 (RFC 6052). Router
+//! advertisements (RFC 8781) and AAAA records of `ipv4only.arpa` (RFC 7050) show the prefix.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -198,8 +198,7 @@ pub(super) fn build_route(route: &Route) -> RouteMessage {
         // Tables beyond 255 fit the attribute only.
         table: u8::try_from(route.table).unwrap_or(0),
         protocol: RouteProtocol::from(route.protocol),
-        // With the scope of a link the kernel would resolve any gateway over our route into the
-        // TUN.
+        // With the scope of a link the kernel would resolve any gateway over our route.
         scope: if route.local { RouteScope::Host } else { RouteScope::Universe },
         kind: match route.interface {
             Some(_) if route.local => RouteType::Local,

@@ -30,8 +30,7 @@ use crate::{DeviceError, wait_readable};
 pub enum Sandbox {
     /// Inside: continue.
     Inside,
-    /// Outside, after the inner program ended with this exit code (128 + signal if killed): exit
-    /// with it.
+    /// Outside, after the inner program: exit with this code (128 + signal if killed).
     Ended(i32),
 }
 

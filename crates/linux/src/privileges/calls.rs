@@ -1,8 +1,7 @@
 //! The filter of system calls.
 //!
 //! It lists dangerous calls instead of allowed ones: the calls of a C library change with its
-//! version, and a daemon killed for a harmless new one would be worse. Listed calls fail with
-//! EPERM.
+//! version, and a daemon killed for a harmless one would be worse. Listed calls fail with EPERM.
 
 use std::collections::BTreeMap;
 
@@ -34,8 +33,7 @@ fn filters(target: TargetArch) -> Result<[BpfProgram; 2], seccompiler::BackendEr
     };
     let flags = NAMESPACES.iter().map(|flag| new_namespace(*flag));
     barred.insert(libc::SYS_clone, flags.collect::<Result<_, _>>()?);
-    // Filters cannot read its flags, which are in memory; without it the C library uses the older
-    // call.
+    // Filters cannot read its flags; without it the C library uses the older call.
     let unknown = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
     Ok([compile(unknown, Errno::NOSYS)?, compile(barred, Errno::PERM)?])
 }

@@ -1,5 +1,4 @@
-//! The table and rules that separate one anchor's routes from its neighbours' (see
-//! [`crate::apart`]).
+//! The table and rules that separate an anchor's routes from its neighbours' ([`crate::apart`]).
 //!
 //! ```text
 //! priority  rule                               table

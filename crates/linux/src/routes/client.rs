@@ -117,9 +117,8 @@ impl ClientRoutes {
         }
     }
 
-    /// Receives packets from these interfaces that are marked as parts of connections that end
-    /// here. Fails with [`DeviceError::Unavailable`] if another program uses the mark; none are
-    /// received then.
+    /// Receives packets of connections that end here, marked as such, from these interfaces. Fails
+    /// with [`DeviceError::Unavailable`] if another program uses the mark.
     pub fn take_split(&mut self, interfaces: BTreeSet<String>) -> Result<(), DeviceError> {
         check_mark(&self.netlink.rules()?, self.instance.marks().kind(Kind::Taken))?;
         if self.split == interfaces {

@@ -1,5 +1,4 @@
-//! The table and rules by which this machine receives packets for its own sockets that have
-//! clients' addresses.
+//! The table and rules by which this machine's sockets with clients' addresses receive packets.
 //!
 //! ```text
 //! priority  rule                               table

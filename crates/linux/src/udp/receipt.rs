@@ -1,6 +1,5 @@
-//! The time of a packet's receipt, by the tunnel's clock. The kernel stamps packets with the time
-//! of day, which may be set while they wait. So a stamp is limited to the time since the socket was
-//! last empty.
+//! The time of a packet's receipt, by the tunnel's clock. The kernel stamps with the time of day,
+//! which may be set meanwhile. So a stamp is limited to the time since the socket was last empty.
 
 use std::time::Duration;
 

@@ -100,8 +100,7 @@ unsafe fn read_control(header: &libc::msghdr, message: &mut Message) {
 /// # Safety
 /// As [`read_control`]; `control` must be one of its control messages.
 unsafe fn read_one(control: &cmsghdr, message: &mut Message) {
-    // SAFETY: the caller promises that the bytes live that `control` describes; `payload` looks at
-    // no more of them.
+    // SAFETY: the bytes of `control` live, as the caller promises; `payload` looks at no others.
     unsafe {
         match (control.cmsg_level, control.cmsg_type) {
             (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => {

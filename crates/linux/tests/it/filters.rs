@@ -178,8 +178,7 @@ fn a_box_is_no_router_for_its_uplinks() {
             assert!(road.reaches_both(from, to, number), "{} {}", from.name(), to.name());
         }
 
-        // An uplink's network reaches only the machine's addresses there; inner addresses answer in
-        // the tunnel alone.
+        // An uplink's network reaches only the machine's addresses there.
         assert_eq!(reaches_own(wifi), [false, false, true, true, false, false]);
         assert_eq!(reaches_own(lan), [true, true, true, true, false, false]);
         for address in inner {

@@ -38,8 +38,7 @@ impl Cadence {
         self.last = now;
     }
 
-    /// How long sockets may wait at `now` for a packet of the device, if only feedback has arrived
-    /// since `alone`.
+    /// How long sockets may wait for a packet of the device, if only feedback came since `alone`.
     pub(super) fn patience(&self, now: Instant, alone: Instant) -> Duration {
         if !(GAP_MIN..=GAP_MAX).contains(&self.gap) || now.since(alone) < ALONE_AFTER {
             return Duration::ZERO;

@@ -7,8 +7,7 @@
 //!        ─► monitor, signals, requests ─► role: uplinks, routes, settings, status
 //! ```
 //!
-//! A turn reads everything that is readable, then turns the node once, so that packets leave in
-//! runs (GSO).
+//! A turn reads everything readable, then turns the node once, so that packets leave in runs (GSO).
 
 use std::os::fd::AsFd;
 use std::time::Duration;

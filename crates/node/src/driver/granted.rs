@@ -110,8 +110,8 @@ struct Bounds<'a> {
 }
 
 impl Bounds<'_> {
-    /// Whether the box may have this address. An uplink's leases are no limit: a hostile one could
-    /// stop the tunnel.
+    /// Whether the box may have this address, whatever leases say: a hostile one could stop the
+    /// tunnel.
     fn check(&self, address: IpAddr) -> Result<(), String> {
         if !self.accept.iter().any(|space| space.contains(&address)) {
             return Err("it lies in none of the networks that routes.accept lists".to_owned());

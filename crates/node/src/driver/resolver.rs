@@ -105,8 +105,7 @@ impl Resolver {
         self.uplinks.values().any(|of| !of.found.is_empty())
     }
 
-    /// Whether an uplink with these families may reach a server. IPv6 may reach IPv4 servers by
-    /// NAT64.
+    /// Whether a server may be reached over these families; NAT64 leads from IPv6 to IPv4.
     pub(super) fn may_reach(&self, ipv4: bool, ipv6: bool) -> bool {
         self.names.iter().any(|name| match name.is_ipv4() {
             None | Some(true) => ipv4 || ipv6,

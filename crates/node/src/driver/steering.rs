@@ -147,8 +147,8 @@ impl Steering {
         self.tell_resolvers();
     }
 
-    /// Resolvers in uplinks' networks may be asked outside the tunnel, or be unreachable through
-    /// it.
+    /// Resolvers in uplinks' networks may be asked in the clear, or be unreachable through the
+    /// tunnel.
     fn tell_resolvers(&mut self) {
         let resolvers = match self.dns.servers() {
             [] => nameservers(Path::new("/etc/resolv.conf")),

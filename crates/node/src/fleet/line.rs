@@ -1,6 +1,5 @@
 //! The connection to the controllers: one stream at a time, with ever longer rests between rounds
-//! of attempts. Addresses and routes to the controller are tried in parallel, so a bad one does not
-//! block the others.
+//! of attempts. Addresses and routes are tried in parallel, so a bad one does not block the others.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;

@@ -148,8 +148,7 @@ impl Store {
         self.finish().unwrap_or(false)
     }
 
-    /// Writes in a thread, since a disk may hang. `done` is called when [`Store::poll`] has a
-    /// result.
+    /// Writes in a thread, since a disk may hang. Calls `done` when [`Store::poll`] has a result.
     pub(super) fn begin(&mut self, kept: &impl Serialize, done: impl FnOnce() + Send + 'static) {
         let (path, directory) = (self.next_path(), self.directory.clone());
         let bytes = encode(self.generation + 1, kept);

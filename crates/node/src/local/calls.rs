@@ -14,8 +14,7 @@ use super::requests::{
 };
 use crate::status::Status;
 
-/// The status of an instance. Fails with [`RequestError::Malformed`] if its version is
-/// incompatible.
+/// The status of an instance. [`RequestError::Malformed`] if its version is incompatible.
 pub fn status(path: &Path) -> Result<Status, RequestError> {
     read(path, request(path, "status", &Value::Null)?)
 }
@@ -40,8 +39,7 @@ pub fn begin_speedtest(path: &Path, begin: &BeginSpeedtest) -> Result<(), Reques
     request(path, "begin_speedtest", &json!(begin)).map(drop)
 }
 
-/// The report of the current or last speed test. Fails with [`RequestError::Refused`] without a
-/// test.
+/// The report of the current or last speed test. [`RequestError::Refused`] without one.
 pub fn speedtest_report(path: &Path) -> Result<SpeedtestReport, RequestError> {
     read(path, request(path, "speedtest_report", &Value::Null)?)
 }

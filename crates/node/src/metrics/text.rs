@@ -1,8 +1,7 @@
 //! A status as OpenMetrics text: `roadweave_...`, in base units.
 //!
 //! A figure is a counter only if it never decreases. Sums over sessions are gauges, since sessions
-//! end. Paths count from the beginning of their session, which a reader of counters sees as a
-//! restart.
+//! end. Paths count from the beginning of their session, which counters show as a restart.
 
 use std::collections::BTreeMap;
 use std::fmt;

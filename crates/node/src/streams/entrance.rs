@@ -10,8 +10,7 @@
 //! accept, transparent ─► is it ours? ───────────────┴ reset ─► RST
 //! ```
 //!
-//! Names are resolved at the far end. Bytes that the application sends before its answer go along
-//! with the stream.
+//! Names are resolved at the far end. What the application sends before its answer goes along.
 //!
 //! Only the LAN is served: a caller must come from one of its networks and by an interface that
 //! leads there, which the kernel does not check.
@@ -175,8 +174,7 @@ impl Entrance {
         proxy.map(|listener| listener.address)
     }
 
-    /// Sets the interfaces (by index) that lead to the LAN. Callers on others are refused;
-    /// initially all.
+    /// Sets the LAN's interfaces (by index). Callers on others are refused; initially all.
     pub fn set_inside(&mut self, inside: Vec<u32>) {
         self.inside = inside;
     }

@@ -46,7 +46,7 @@ enum Up {
     Open,
     Finished,
     Stopped,
-    /// The stream is finished only after the answer: some hosts take a FIN for the end of both
+    /// Finishes the stream only after the answer: some hosts take a FIN for the end of both
     /// directions.
     Held,
 }

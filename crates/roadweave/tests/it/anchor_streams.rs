@@ -24,8 +24,7 @@ const REFUSED: u8 = 5;
 
 const PROXIES: [(&str, u8, u16); 2] = [("proxy_a", 2, 4433), ("proxy_b", 3, 4435)];
 
-/// Its name, the keys of its box and its anchor, the anchor's TUN and port, its addresses, the
-/// box's.
+/// Its name, keys of box and anchor, the anchor's TUN and port, its addresses, the box's.
 struct Tenant {
     name: &'static str,
     device: u8,

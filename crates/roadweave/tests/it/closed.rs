@@ -77,8 +77,7 @@ fn connect_as_operator(to: &str) -> io::Result<TcpStream> {
     Ok(socket.into())
 }
 
-/// Uplinks of both families, with a camera and an operator: listeners of the box's shell and of the
-/// camera's page.
+/// Uplinks of both families, a camera and an operator: listeners of the box's shell and the camera.
 fn hostile_road() -> (Road, NetNs, TcpListener, TcpListener) {
     let road = Road::new();
     let camera = road.connect_camera_of_both_families();
@@ -204,8 +203,7 @@ fn a_full_disk_a_dead_log_and_a_wrong_clock_open_nothing_and_leave_nothing() {
         rustix::process::kill_process(rustix::process::Pid::from_child(&client), Signal::INT)
             .unwrap();
         assert!(client.wait().unwrap().success());
-        // Filters of other programs were flushed; a kill restores no setting that had no room for a
-        // note.
+        // Filters of other programs were flushed, and a kill leaves settings without a note.
         let of_box = |mut lines: Vec<String>| {
             let kinds = ["box link", "box route", "box rule"];
             lines.retain(|line| kinds.iter().any(|kind| line.starts_with(kind)));

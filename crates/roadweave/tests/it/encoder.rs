@@ -1,5 +1,4 @@
-//! Encoder targets: by the local socket, by `roadweave encoder-feedback`, and as an HTTP event
-//! stream.
+//! Encoder targets: local socket, `roadweave encoder-feedback`, and HTTP event stream.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;

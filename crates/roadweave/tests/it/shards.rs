@@ -159,8 +159,7 @@ fn clients_on_all_shards_are_served_as_by_one_loop() {
             shards.iter().map(|shard| shard["handed_over"].as_u64().unwrap()).sum();
         let packets = before["device"]["packets_written"].as_u64().unwrap();
         assert!(handed_over * 4 < packets, "{before:#}");
-        // The carriers change their addresses and ports. All paths carry all pings, so that the
-        // server notices soon.
+        // Addresses and ports of the carriers change. All paths carry all pings.
         for instance in (0..5).map(|number| format!("rw{number}")) {
             let path = socket(&instance);
             let set = ["set", "--socket", &path, "interactive", "strategy", "redundant"];

@@ -1,5 +1,4 @@
-//! Reads a modem's answers to AT commands. The firmware and its operator wrote them: none is
-//! trusted.
+//! Reads a modem's answers to AT commands, which firmware and operator wrote: none is trusted.
 
 use std::ops::RangeInclusive;
 

@@ -233,8 +233,7 @@ async fn once(app: &App, oidc: &Oidc, pending: &Pending) -> Result<()> {
     }
 }
 
-/// Creates or updates the person by the issuer's claims. Without a role both person and sessions
-/// go.
+/// Creates or updates the person by the claims; without a role removes person and sessions.
 async fn admit(app: &App, oidc: &Oidc, who: &SignedIn) -> Result<Stored<Person>> {
     let (tenant, id) = (oidc.tenant(), who.id());
     let actor = Actor::new(format!("{tenant}/person:{id}"));

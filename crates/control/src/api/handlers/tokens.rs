@@ -71,8 +71,7 @@ pub async fn create(asked: Asked, Body(new): Body<NewToken>) -> Result<Response>
     Ok((StatusCode::CREATED, Json(MadeToken { join, token: shown(&stored) })).into_response())
 }
 
-/// Refuses a token that, with all others of its delegate, exceeds what that may sign for. Returns
-/// the delegate's chain.
+/// Refuses a token if its delegate's tokens together exceed the grant. Returns the chain.
 async fn within_delegate(
     change: &mut Change<'_>,
     tenant: &str,

@@ -96,8 +96,7 @@ impl Postgres {
     }
 }
 
-/// A connection that can be cut without a word, as by a power failure: open ones stay silent for
-/// ever, later ones work.
+/// A connection that can be cut without a word, as by a power failure; later ones work.
 pub struct Wire {
     folder: tempfile::TempDir,
     cut: watch::Sender<()>,

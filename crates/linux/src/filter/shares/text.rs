@@ -262,8 +262,7 @@ const TOTAL_PARTS: u32 = 256;
 /// The kernel allocates a set's elements at once.
 const MOST_ELEMENTS: u32 = 262_144;
 const TIMEOUTS: &str = "tcp_flows";
-/// RFC 5382 section 5: 2 h 4 min idle, where Linux waits for 5 days. A SYN is retransmitted
-/// earlier.
+/// RFC 5382 section 5: 2 h 4 min idle, where Linux waits 5 days. A SYN is retransmitted earlier.
 const TCP: &str = "established : 7440, syn_sent : 30, syn_recv : 30";
 
 #[cfg(test)]

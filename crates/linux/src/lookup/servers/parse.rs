@@ -59,8 +59,7 @@ pub(super) fn dhclient(text: &str, interface: &str) -> Vec<(IpAddr, u16)> {
 }
 
 /// The file of OpenWrt's netifd, for the networks that `devices` (`/etc/config/network`) has on
-/// `interface`. The IPv6 network beside `wan` is called `wan6`, those of modems `wan_4` and
-/// `wan_6`.
+/// `interface`. The IPv6 network beside `wan` is `wan6`, those of modems `wan_4` and `wan_6`.
 ///
 /// ```text
 /// # Interface wan             config interface 'wan'

@@ -261,8 +261,7 @@ fn flood(from: &NetNs, source: &str, to: &str, count: u32) {
 
 const STREAM: u32 = 2_000;
 
-/// Sends 500 datagrams per second in two fragments each, beside a flood of first fragments; returns
-/// how many arrived.
+/// Sends 500 datagrams per second in two fragments each, beside a flood; returns how many arrived.
 fn stream(from: &NetNs, (bad, good): (&str, &str), to: (&NetNs, &str)) -> u32 {
     let ip = |text: &str| text.parse::<IpAddr>().unwrap();
     let receiver = to.0.enter(|| UdpSocket::bind((ip(to.1), 0)).unwrap()).unwrap();

@@ -11,8 +11,7 @@ use crate::driver::MemberOptions;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::driver) struct CandidateOptions {
-    /// Tried in turn. Host names are looked up over each uplink, again while the server does not
-    /// answer.
+    /// Tried in turn. Host names are looked up over each uplink while the server does not answer.
     pub(in crate::driver) addresses: Vec<ServerName>,
     pub(in crate::driver) candidate: Candidate,
 }

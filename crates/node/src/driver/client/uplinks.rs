@@ -45,12 +45,10 @@ impl ClientRole {
         for event in events {
             match event {
                 UplinkEvent::Appeared(uplink) => {
-                    // A replugged interface is a new one: its socket is dead, and its SIM may
-                    // differ.
+                    // A replugged interface has a dead socket, and maybe another SIM.
                     self.modems.remove(&uplink.name);
                     self.drop_uplink(driver, now, uplink.id);
-                    // Router advertisements must pass before it has an address; they may bring it
-                    // one.
+                    // Router advertisements may bring its address.
                     self.filters.on_new_uplink();
                     self.use_uplink(driver, now, &uplink);
                 }

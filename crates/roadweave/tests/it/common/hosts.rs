@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use super::{NetNs, WAIT_MAX};
 
-/// A host that sends each caller its address, in 48 bytes, and then echoes. It listens until
-/// [`Host::end`].
+/// A host that sends each caller its address, in 48 bytes, and then echoes, until [`Host::end`].
 pub struct Host {
     ended: Arc<AtomicBool>,
     address: SocketAddr,

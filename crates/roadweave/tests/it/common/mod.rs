@@ -143,8 +143,7 @@ impl Road {
         self.vehicle.ip(&route).unwrap();
     }
 
-    /// Drops all packets at the server's end of an uplink, or ends that: a dead network behind a
-    /// modem that is up.
+    /// Drops all packets at the server's end of an uplink, or ends that: the modem stays up.
     pub fn silence(&self, interface: &str, silent: bool) {
         let table = format!("netdev silent_{interface}");
         if silent {
@@ -322,8 +321,7 @@ impl Road {
         socket
     }
 
-    /// Sends a packet to the echo at [`GATEWAY_V4`] every 50 ms; returns the time until one comes
-    /// back.
+    /// Sends a packet to the echo every 50 ms; returns the time until one comes back.
     pub fn wait_for_traffic(&self) -> Duration {
         let socket = self.socket_to(GATEWAY_V4);
         socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
