@@ -141,6 +141,7 @@ impl AddArgs {
             }
             (None, None) => return Err(BadInput::new("write --server or --public-key").into()),
         };
+        // The file has changed even if the output fails.
         let taken = take_up(place);
         let shown: Vec<String> = peer.addresses.iter().map(ToString::to_string).collect();
         out::line(format_args!("{}: {}", self.name, shown.join(", ")))?;

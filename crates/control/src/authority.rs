@@ -55,7 +55,7 @@ impl Authority {
         }
     }
 
-    /// Such a key neither joins nor is revoked.
+    /// The controller's key or one of the last trust list's: it neither joins nor is revoked.
     pub fn is_own(&self, key: &str) -> bool {
         let trust = self.trusted();
         let TrustList { roots, spares, controllers, .. } = trust.list();
@@ -139,7 +139,7 @@ impl Authority {
         Ok(all)
     }
 
-    /// Without them no configuration counts.
+    /// The approvers of the last trust list, without whom no configuration counts.
     pub fn approvers(&self) -> Vec<PublicKey> {
         let last = self.lists.last().map(|last| last.verify_by(last.claimed_keys()));
         last.and_then(Result::ok).map(|(list, _)| list.approvers).unwrap_or_default()
@@ -177,6 +177,7 @@ impl Authority {
         Ok(token.to_string())
     }
 
+    /// `None` where the root key is elsewhere.
     pub fn admit_device(&self, tenant: &str, device: &Device) -> Result<Option<String>> {
         let scope = Scope::Tenant(name(tenant)?);
         let (id, tags) = (&device.id, &device.settings.tags);

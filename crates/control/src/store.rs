@@ -226,6 +226,7 @@ const ACQUIRE_MAX: Duration = Duration::from_secs(3);
 const POSTGRES_CONNECTIONS: u32 = 8;
 const SQLITE: &[&str] = &[
     "PRAGMA journal_mode = WAL",
+    // A committed change survives a power failure.
     "PRAGMA synchronous = FULL",
     "PRAGMA foreign_keys = ON",
     "PRAGMA busy_timeout = 3000",

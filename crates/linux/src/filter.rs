@@ -130,6 +130,7 @@ impl Filters {
 
     fn set_forwarding(&mut self, options: &FilterOptions) -> Result<(), DeviceError> {
         match options.forwarding {
+            // The box itself can use the tunnel without forwarding.
             Forwarding::Box { .. } => self.change_if_possible(
                 FORWARD_V4,
                 "1",

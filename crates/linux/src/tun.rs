@@ -97,6 +97,7 @@ impl Tun {
     pub fn open_queues(options: &TunOptions, count: u16) -> Result<Vec<Self>, DeviceError> {
         let fd = open_device(&options.name)?;
         let flags = flags(options.offload) | IFF_MULTI_QUEUE;
+        // Not a further queue of another program's interface.
         let name = attach(&fd, &options.name, flags | IFF_TUN_EXCL)?;
         let mut queues = vec![Self::set_up(fd, name, options)?];
         for _ in 1..count {

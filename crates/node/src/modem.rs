@@ -105,6 +105,7 @@ impl ModemFacts {
             figure("RSRP", self.rsrp_dbm, "dBm"),
             figure("RSRQ", self.rsrq_db, "dB"),
             figure("SINR", self.sinr_db, "dB"),
+            // RSRP is more precise.
             figure("RSSI", self.rssi_dbm.filter(|_| self.rsrp_dbm.is_none()), "dBm"),
             self.apn.clone(),
         ];

@@ -72,6 +72,7 @@ impl Port {
         {
             return Err(HELD.to_owned());
         }
+        // Fails on a port that is no terminal; such a port needs no settings either.
         let _ = ioctl_tiocexcl(&device);
         let before = tcgetattr(&device).ok();
         if let Some(mut settings) = before.clone() {

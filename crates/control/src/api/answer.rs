@@ -157,7 +157,7 @@ pub fn etag(version: i64) -> HeaderValue {
     HeaderValue::try_from(format!("\"{version}\"")).expect("digits in quotes are a header's value")
 }
 
-/// 428 without the header, 400 if it is not an ETag of ours.
+/// The version in `If-Match`, `None` for any; 428 without the header, 400 for a foreign ETag.
 pub fn if_match(headers: &HeaderMap) -> Result<Option<i64>> {
     let Some(value) = headers.get(header::IF_MATCH) else {
         let detail = "say which version you have seen: If-Match: \"7\", the ETag of its GET";

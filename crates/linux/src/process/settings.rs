@@ -122,6 +122,7 @@ impl Instance {
         }
         let rest: String = undos.iter().map(line).collect();
         match files::replace(&path, rest.as_bytes(), 0o600) {
+            // The longer old list does no harm.
             Err(error) if is_full(&error) => _ = turn.insert(path, undos),
             Err(error) => {
                 tracing::warn!(%error, "the list of changed settings is longer than it should be");

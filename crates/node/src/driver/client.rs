@@ -73,6 +73,7 @@ pub fn run_client(
     merge: Merge<ClientFile>,
 ) -> Result<(), DriverError> {
     let mut client = start(options, merge)?;
+    // On an error the routes stay, and keep traffic for the tunnel blocked.
     client.run()?;
     stop(client)
 }
@@ -114,6 +115,7 @@ fn start(
     let file = &mut options.file;
     let taken = take_instance(file.tun.name.as_str(), file.packet_marks.into())?;
     let (_, instance, lock) = &taken;
+    // Keeps blocked what an earlier run left blocked.
     take_over(instance, lock);
     if let Err(error) = restore_of(instance, &file.state_directory) {
         tracing::warn!("the resolvers of before an earlier session are not back: {error}");

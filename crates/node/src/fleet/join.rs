@@ -169,6 +169,7 @@ pub fn join(options: JoinOptions) -> Result<Joined, JoinError> {
 
 fn already(kept: &Kept, options: &JoinOptions, store: &Store) -> Result<Option<Joined>, JoinError> {
     let Some(chain) = kept.chain() else { return Ok(None) };
+    // A new token admits a revoked key as a new member.
     let Ok(who) = chain.verify(kept.trust()) else { return Ok(None) };
     let Statement { key, name, role, .. } = who.statement;
     let JoinOptions { token, role: wanted, state_directory, .. } = options;

@@ -116,6 +116,7 @@ pub(crate) fn beside(
     }
     let mut peers = file;
     let mut left_out = LeftOut::default();
+    // A member's network must not take the address that the controller gave to another.
     let has_networks = |peer: &Peer| peer.addresses.iter().any(|it| !is_host(it));
     let (with, without): (Vec<_>, Vec<_>) = members.iter().partition(|(_, it)| has_networks(it));
     for (key, peer) in without.into_iter().chain(with) {

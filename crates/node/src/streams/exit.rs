@@ -336,6 +336,7 @@ impl Exit {
         client.connecting < CONNECTING_MAX && client.connects.take(now, each, BURST.max(each))
     }
 
+    /// Slow names delay only their own client.
     fn ask(&mut self, now: Instant, account: Account, clients: &mut impl EndsStreams) {
         while let Some(client) = self.clients.get_mut(&account)
             && client.asking < ASKING_MAX

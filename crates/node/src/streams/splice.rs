@@ -324,6 +324,7 @@ pub(super) fn stream_of(event: &StreamEvent) -> StreamId {
     }
 }
 
+/// Closing the socket sends an RST from now on.
 pub(super) fn break_off(socket: &TcpStream) {
     let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
 }

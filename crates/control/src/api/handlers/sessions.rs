@@ -224,6 +224,7 @@ async fn finish(
     Ok(with_cookie(response, &format!("{SIGN_IN_COOKIE}=; {SIGN_IN_ATTRIBUTES}; Max-Age=0")))
 }
 
+/// Refuses a state that was used before, at any replica.
 async fn once(app: &App, oidc: &Oidc, pending: &Pending) -> Result<()> {
     let (tenant, actor) = (oidc.tenant().to_owned(), "sign-in".to_owned());
     let it = Once { tenant, actor, key: keys::hash(&pending.state), at_ms: now_ms() };

@@ -159,6 +159,7 @@ fn surroundings(tun: &Tun, options: &HostOptions) -> AnchorTun {
 fn filter_options(instance: &Instance, tun: &Tun, options: &HostOptions) -> FilterOptions {
     let HostOptions { addresses, masquerade, clients_reach_clients, .. } = options;
     let forwarding = Forwarding::Server {
+        // Without masquerade the clients' addresses are routable outside, and may be reached.
         outside_to_tunnel: !masquerade,
         clients_reach_clients: *clients_reach_clients,
         denied: Vec::new(),

@@ -271,6 +271,7 @@ struct Asking {
     closing: bool,
 }
 
+/// The kernel has room for a few bytes, since nearly nothing was sent before.
 fn say(mut socket: &TcpStream, bytes: &[u8]) -> bool {
     bytes.is_empty() || socket.write(bytes).is_ok_and(|length| length == bytes.len())
 }
