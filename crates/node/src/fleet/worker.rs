@@ -1,5 +1,4 @@
-//! The agent, its line and its disk, driven by a thread beside the event loop or by `roadweave
-//! join`.
+//! The agent, its controller connection and its disk, driven by a thread or by `roadweave join`.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -169,7 +168,7 @@ impl Worker {
         let rest = (self.write_took * WRITE_SHARE).max(WRITE_INTERVAL);
         match (is_written, self.is_urgent) {
             (true, false) => rest,
-            // After a restart a proxy must not let in keys whose sessions it has reported as ended.
+            // After a restart a proxy must not admit keys whose sessions it has reported as ended.
             (true, true) => WRITE_INTERVAL,
             (false, false) => WRITE_AGAIN,
             (false, true) => rest.clamp(WRITE_AGAIN_URGENT, WRITE_AGAIN),
