@@ -107,6 +107,15 @@ pub struct Egress {
     pub rate_kbps: Option<u32>,
 }
 
+/// The ends of sessions of revoked keys.
+#[derive(Debug)]
+struct Ending {
+    /// Heads whose sessions are still to be ended by the driver.
+    waiting: VecDeque<Head>,
+    /// All sessions of revoked keys up to this head have ended.
+    done: Head,
+}
+
 /// A box, a proxy or an anchor at its end of a controller's stream.
 #[derive(Debug)]
 pub struct Agent {
@@ -131,10 +140,7 @@ pub struct Agent {
     asked_for_all: bool,
     /// Whether the revocations on disk were altered, and none came since.
     is_doubtful: bool,
-    /// Heads whose sessions are still to be ended by the driver.
-    ending: VecDeque<Head>,
-    /// All sessions of revoked keys up to this head have ended.
-    ended: Head,
+    ending: Ending,
     frames: VecDeque<Up>,
     events: VecDeque<AgentEvent>,
 }
@@ -198,8 +204,7 @@ impl Agent {
             handing_back: None,
             asked_for_all: false,
             is_doubtful: false,
-            ending: VecDeque::new(),
-            ended: Head::EMPTY,
+            ending: Ending { waiting: VecDeque::new(), done: Head::EMPTY },
             frames: VecDeque::new(),
             events: VecDeque::new(),
         }
@@ -275,14 +280,14 @@ impl Agent {
 
     /// The sessions of an [`AgentEvent::Revoked`] have ended: call it once for each.
     pub fn on_revoked(&mut self) {
-        if let Some(head) = self.ending.pop_front() {
-            self.ended = head;
+        if let Some(head) = self.ending.waiting.pop_front() {
+            self.ending.done = head;
             self.send(Up::Revoked { head });
         }
     }
 
     fn tell_revoked(&mut self, keys: Vec<PublicKey>) {
-        self.ending.push_back(self.kept.trust().revocations().head());
+        self.ending.waiting.push_back(self.kept.trust().revocations().head());
         self.tell(AgentEvent::Revoked(keys));
     }
 
@@ -410,7 +415,7 @@ impl Agent {
         if !self.anchors.is_empty() {
             self.send_anchors();
         }
-        self.send(Up::Revoked { head: self.ended });
+        self.send(Up::Revoked { head: self.ending.done });
         for report in self.kept.reports() {
             self.send(Up::Report(report));
         }

@@ -13,6 +13,7 @@ mod latest;
 mod line;
 mod members;
 mod membership;
+mod state_writer;
 mod store;
 mod stream;
 #[cfg(test)]

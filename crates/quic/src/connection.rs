@@ -409,7 +409,7 @@ impl Connection {
     /// Usable paths that are not quiet while others are heard. A side that sends little suspects
     /// nothing soon, so a path that died in an outage would still look good to it.
     fn answering_paths(&self) -> impl Iterator<Item = &Path> {
-        let newest = self.paths.iter().map(|path| path.last_heard).max().unwrap_or_default();
+        let newest = self.paths.iter().map(|path| path.arrivals.last).max().unwrap_or_default();
         self.paths
             .iter()
             .filter(move |path| path.status() == PathStatus::Usable && !path.is_quiet(newest))

@@ -44,10 +44,9 @@ pub(crate) struct Path {
     waiting: [bool; Pacing::ALL.len()],
     pub(crate) last_sent: Instant,
     pub(crate) last_asked: Instant,
-    pub(crate) last_heard: Instant,
+    pub(crate) arrivals: Arrivals,
     /// Frames received by then.
     pub(crate) frames_heard: noq_proto::FrameStats,
-    heard_interval: Duration,
     /// Answers to challenges before the address changed; one more validates it.
     pub(crate) answers_before: Option<u64>,
     pub(crate) policy: Policy,
@@ -74,6 +73,26 @@ struct Probation {
     answer_timeout: Duration,
 }
 
+/// When packets of the peer arrived on a path.
+#[derive(Debug)]
+pub(crate) struct Arrivals {
+    pub(crate) last: Instant,
+    interval: Duration,
+}
+
+impl Arrivals {
+    fn add(&mut self, now: Instant) {
+        let gap = (now - self.last).min(QUIET_MAX);
+        self.interval = (self.interval * 7 + gap) / 8;
+        self.last = self.last.max(now);
+    }
+
+    /// A longer silence is unusual.
+    pub(crate) fn quiet_after(&self) -> Duration {
+        (self.interval * QUIET_INTERVALS).clamp(QUIET_MIN, QUIET_MAX)
+    }
+}
+
 impl Path {
     pub(crate) fn new(
         now: Instant,
@@ -98,9 +117,8 @@ impl Path {
             waiting: Pacing::ALL.map(|_| false),
             last_sent: now,
             last_asked: Instant::ZERO,
-            last_heard: now,
+            arrivals: Arrivals { last: now, interval: QUIET_MAX },
             frames_heard: noq_proto::FrameStats::default(),
-            heard_interval: QUIET_MAX,
             answers_before: None,
             policy: Policy::default(),
             stats: PathStats::default(),
@@ -129,20 +147,14 @@ impl Path {
     }
 
     pub(crate) fn on_heard(&mut self, now: Instant, bytes: usize) {
-        let gap = (now - self.last_heard).min(QUIET_MAX);
-        self.heard_interval = (self.heard_interval * 7 + gap) / 8;
-        self.last_heard = self.last_heard.max(now);
+        self.arrivals.add(now);
         self.stats.packets_received += 1;
         self.stats.bytes_received += bytes as u64;
     }
 
     /// Whether its silence is unusual at `newest`, the receipt of the last packet on any path.
     pub(crate) fn is_quiet(&self, newest: Instant) -> bool {
-        newest - self.last_heard > self.quiet_after()
-    }
-
-    pub(crate) fn quiet_after(&self) -> Duration {
-        (self.heard_interval * QUIET_INTERVALS).clamp(QUIET_MIN, QUIET_MAX)
+        newest - self.arrivals.last > self.arrivals.quiet_after()
     }
 
     fn suspicion_due(&self, meter: &Meter, unread: &Unread) -> Option<Instant> {

@@ -13,16 +13,15 @@
 //! dead, hostile or misconfigured. An answer on one pair makes only that pair rest. When a
 //! restarted server resets the connection, the race starts again at once.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use ipnet::IpNet;
 use roadweave_identity::Identity;
 use roadweave_proto::wire::{Hello, Role, Welcome};
-use roadweave_proto::{DropCounters, Instant, PathId, PathSnapshot, Policy, UplinkId};
+use roadweave_proto::{DropCounters, Instant, PathId, PathSnapshot, Policy};
 use roadweave_quic::{
     ConfigError, Connection, ConnectionId, Endpoint, Epoch, Prober, TransportConfig,
 };
@@ -64,25 +63,24 @@ use binding::Bindings;
 use choice::Choice;
 pub use choice::{CANDIDATES_MAX, Candidate, admit};
 use leaving::Leaving;
+use measure::OwnRtt;
 pub use measure::{CandidatePlace, CandidateReport};
+use notices::EventQueue;
 pub use notices::Notice;
-use notices::NoticeLimiter;
 use outages::Outages;
-use pairs::{Pair, Pairs};
-use patience::Patience;
-use portals::HeldBack;
+use pairs::Pair;
 pub use portals::Portal;
-use ports::Port;
-use race::{AcceptedConnection, Attempt, PREFERRED_SERVER_DELAY};
+use race::Race;
 pub use report::{PairReport, PairState, UplinkReport};
-use silence::Flapping;
-use speedtest::SpeedtestRun;
+use silence::Silence;
+use speedtest::Speedtests;
 pub use speedtest::{
     LoadReport, SPEEDTEST_MAX, SpeedtestError, SpeedtestPlan, SpeedtestReport, SpeedtestRow,
     SpeedtestState,
 };
 use standby::Standby;
 use streams::{ClientStreams, FarEnd};
+use uplinks::{Uplink, Uplinks};
 
 /// The smallest MTU that IPv6 allows (RFC 8200 section 5).
 const MTU_MIN: u16 = 1280;
@@ -153,21 +151,6 @@ pub enum ClientEvent {
 }
 
 #[derive(Debug)]
-struct Uplink {
-    name: String,
-    since: Instant,
-    heard: bool,
-    held_back: Option<HeldBack>,
-    port: Port,
-    next_attempt: Instant,
-    next_path: Instant,
-    /// Paths that were opened and not usable.
-    path_failures: usize,
-    /// When a path that is not usable by then is replaced by one to another address.
-    path_deadline: Instant,
-}
-
-#[derive(Debug)]
 struct Current {
     id: ConnectionId,
     pair: Pair,
@@ -177,6 +160,8 @@ struct Current {
     /// The far end of its streams, once known.
     far_end: Option<FarEnd>,
     doubted: bool,
+    path_policies: BTreeMap<PathId, Policy>,
+    own_rtt: OwnRtt,
 }
 
 /// One client: an endpoint, its uplinks, and at most one session.
@@ -185,49 +170,23 @@ pub struct Client {
     config: ClientConfig,
     endpoint: Endpoint,
     bindings: Bindings,
-    uplinks: BTreeMap<UplinkId, Uplink>,
-    /// Addresses of a candidate that count for one uplink only.
-    servers_of: BTreeMap<(usize, UplinkId), Vec<SocketAddr>>,
+    uplinks: Uplinks,
     choice: Choice,
     prober: Prober,
     standby: Standby,
-    leaving: Vec<Leaving>,
-    late_inner: VecDeque<Bytes>,
-    /// Until then the last server is preferred to others.
-    home_first_until: Instant,
+    leaving: Leaving,
     last_heard: Instant,
-    heard_on: Option<UplinkId>,
-    comes_back: bool,
-    least_rtt: Duration,
-    worse_since: Option<Instant>,
-    attempts: BTreeMap<ConnectionId, Attempt>,
+    race: Race,
     current: Option<Current>,
-    silent_since: Option<Instant>,
-    fast_failover_until: Instant,
-    flapping: Option<Flapping>,
-    /// A connection that was welcomed beside a silent session, to replace it.
-    replacement: Option<AcceptedConnection>,
-    /// Whether another session with the same server is to replace this one.
-    renews: bool,
-    pairs: Pairs,
-    patience: Patience,
-    backoff: Duration,
-    events: VecDeque<ClientEvent>,
-    notice_limiter: NoticeLimiter,
+    silence: Silence,
+    outbox: EventQueue,
     outages: Outages,
     drops: DropCounters,
     observes: bool,
     learned: Learned,
-    policies: BTreeMap<String, UplinkPolicy>,
-    /// Usage accounts by uplink name, where they differ from the name.
-    accounts: BTreeMap<String, String>,
-    ranks: BTreeMap<String, u8>,
-    usage: Usage,
-    path_policies: BTreeMap<PathId, Policy>,
     local_networks: Vec<IpNet>,
     streams: Option<ClientStreams>,
-    speedtest: Option<SpeedtestRun>,
-    tests_begun: u32,
+    speedtests: Speedtests,
 }
 
 impl Client {
@@ -254,47 +213,26 @@ impl Client {
         let first = StreamsConfig::first_epoch(&config.transport.rng_seed);
         let streams = config.streams.clone().map(|streams| ClientStreams::new(streams, first));
         Ok(Self {
-            pairs: Pairs::new(seed(&config.transport)),
-            patience: Patience::default(),
+            race: Race::new(seed(&config.transport)),
             choice: Choice::new(&config.candidates),
             prober: Prober::new(&config.transport.rng_seed),
             standby: Standby::default(),
-            leaving: Vec::new(),
-            late_inner: VecDeque::new(),
-            home_first_until: Instant::ZERO + PREFERRED_SERVER_DELAY,
+            leaving: Leaving::default(),
             last_heard: Instant::ZERO,
-            heard_on: None,
-            comes_back: false,
-            least_rtt: Duration::MAX,
-            worse_since: None,
             config,
             endpoint,
             bindings,
-            uplinks: BTreeMap::new(),
-            servers_of: BTreeMap::new(),
-            attempts: BTreeMap::new(),
+            uplinks: Uplinks::default(),
             current: None,
-            silent_since: None,
-            flapping: None,
-            fast_failover_until: Instant::ZERO,
-            replacement: None,
-            renews: false,
-            backoff: Duration::ZERO,
-            events: VecDeque::new(),
-            notice_limiter: NoticeLimiter::default(),
+            silence: Silence::default(),
+            outbox: EventQueue::default(),
             outages: Outages::default(),
             drops: DropCounters::default(),
             observes: false,
             learned: Learned::new(),
-            policies: BTreeMap::new(),
-            accounts: BTreeMap::new(),
-            ranks: BTreeMap::new(),
-            usage: Usage::default(),
-            path_policies: BTreeMap::new(),
             local_networks: Vec::new(),
             streams,
-            speedtest: None,
-            tests_begun: 0,
+            speedtests: Speedtests::default(),
         })
     }
 
@@ -338,47 +276,36 @@ impl Client {
 
     /// Sets the policy of the uplink called `name`.
     pub fn set_policy(&mut self, name: &str, policy: UplinkPolicy) {
-        self.policies.insert(name.to_owned(), policy);
+        self.uplinks.policies.insert(name.to_owned(), policy);
         self.apply_policies();
     }
 
     /// Counts what the uplink called `name` carries under `account` instead of its name.
     pub fn set_account(&mut self, name: &str, account: String) {
-        self.accounts.insert(name.to_owned(), account);
+        self.uplinks.accounts.insert(name.to_owned(), account);
     }
 
     /// Tries the uplink called `name` before those of a higher `rank`, until round trips are
     /// measured. The default rank is 0.
     pub fn set_rank(&mut self, name: &str, rank: u8) {
-        self.ranks.insert(name.to_owned(), rank);
-    }
-
-    fn by_rank(&self) -> Vec<UplinkId> {
-        let mut ids: Vec<UplinkId> = self.uplinks.keys().copied().collect();
-        ids.sort_by_key(|id| (self.is_held_back(*id), self.rank_of(*id)));
-        ids
-    }
-
-    fn rank_of(&self, id: UplinkId) -> u8 {
-        let name = self.uplinks.get(&id).map(|uplink| uplink.name.as_str());
-        name.and_then(|name| self.ranks.get(name)).copied().unwrap_or(0)
+        self.uplinks.ranks.insert(name.to_owned(), rank);
     }
 
     /// Restores what [`Client::usage`] returned in an earlier run.
     pub fn restore_usage(&mut self, usage: Usage) {
-        self.usage = usage;
+        self.uplinks.usage = usage;
         self.apply_policies();
     }
 
     /// Bytes carried by uplinks with a cap, by day.
     pub fn usage(&self) -> &Usage {
-        &self.usage
+        &self.uplinks.usage
     }
 
     /// Sets the time of day in seconds since 1970, and whether it is synchronised. A new day may
     /// begin.
     pub fn on_time_of_day(&mut self, unix_seconds: u64, is_synchronised: bool) {
-        self.usage.on_time_of_day(unix_seconds, is_synchronised);
+        self.uplinks.usage.on_time_of_day(unix_seconds, is_synchronised);
         self.apply_policies();
     }
 
@@ -394,7 +321,7 @@ impl Client {
 
     /// Whether there is a session none of whose paths answers.
     pub fn is_silent(&self) -> bool {
-        self.silent_since.is_some()
+        self.silence.since.is_some()
     }
 
     /// Since when the session carries only feedback: since its last packet or piece of a stream.
@@ -441,7 +368,7 @@ impl Client {
         strategy: Strategy,
     ) -> Result<(), SetError> {
         let position = find_lane(&self.config.lanes, lane)?;
-        if let Some(current) = self.current.as_mut().filter(|_| !self.renews) {
+        if let Some(current) = self.current.as_mut().filter(|_| !self.race.renews) {
             current.session.set_strategy(lane, &strategy, true)?;
         }
         self.config.lanes[position].strategy = strategy;
@@ -457,7 +384,7 @@ impl Client {
     /// When there is no such lane.
     pub fn set_qoe(&mut self, now: Instant, lane: &str, qoe: Qoe) -> Result<(), SetError> {
         find_lane(&self.config.lanes, lane)?;
-        let current = self.current.as_mut().filter(|_| !self.renews);
+        let current = self.current.as_mut().filter(|_| !self.race.renews);
         current.map_or(Ok(()), |current| current.session.set_qoe(now, lane, qoe))
     }
 
@@ -473,7 +400,7 @@ impl Client {
         superseded: Superseded,
     ) -> Result<u64, SetError> {
         find_lane(&self.config.lanes, lane)?;
-        let current = self.current.as_mut().filter(|_| !self.renews);
+        let current = self.current.as_mut().filter(|_| !self.race.renews);
         current.map_or(Ok(0), |current| current.session.supersede(now, lane, superseded))
     }
 
@@ -518,7 +445,7 @@ impl Client {
 
     /// The next event for the driver.
     pub fn poll_event(&mut self) -> Option<ClientEvent> {
-        self.events.pop_front()
+        self.outbox.events.pop_front()
     }
 
     /// Closes the connections to servers; [`flush`](crate::flush) it afterwards.
@@ -529,15 +456,16 @@ impl Client {
     /// The status of the session, if there is one.
     pub fn status(&self) -> Option<SessionStatus> {
         let (current, connection) = (self.current.as_ref()?, self.connection()?);
-        let name =
-            |path: &PathSnapshot| self.uplinks.get(&path.uplink?).map(|uplink| uplink.name.clone());
+        let name = |path: &PathSnapshot| {
+            self.uplinks.all.get(&path.uplink?).map(|uplink| uplink.name.clone())
+        };
         let mut stats = current.session.stats();
         stats.drops.merge(&self.drops());
         Some(SessionStatus {
             peer: current.pair.1.to_string(),
             public_key: self.server().key.to_string(),
             addresses: current.welcome.addresses.iter().map(ToString::to_string).collect(),
-            paths: self.with_usage(path_reports(connection, name)),
+            paths: self.uplinks.with_usage(path_reports(connection, name)),
             stats,
         })
     }
@@ -545,7 +473,7 @@ impl Client {
     /// What was dropped without a session and by earlier sessions, by reason.
     pub fn drops(&self) -> DropCounters {
         let mut drops = self.drops.clone();
-        self.leaving.iter().for_each(|it| drops.merge(&it.current.session.drops()));
+        self.leaving.sessions.iter().for_each(|it| drops.merge(&it.current.session.drops()));
         drops
     }
 }

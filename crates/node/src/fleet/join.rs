@@ -162,7 +162,7 @@ pub fn join(options: JoinOptions) -> Result<Joined, JoinError> {
         name: statement.name,
         role,
         key,
-        key_path: worker.store.key_path(),
+        key_path: worker.state.store.key_path(),
         documents: kept.taken().into_iter().collect(),
     })
 }

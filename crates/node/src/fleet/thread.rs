@@ -61,7 +61,7 @@ impl<C> Thread<C> {
             }
             // Revocations take effect before a disk that may hang has them.
             self.written = self.worker.write_due(now, self.batches);
-            if self.worker.is_written() || self.worker.store.is_failing {
+            if self.worker.state.is_written() || self.worker.state.store.is_failing {
                 self.hand_over();
             }
             let has_confirmed = self.confirm();
@@ -207,7 +207,7 @@ impl<C> Thread<C> {
     }
 
     pub(super) fn tell_status(&self) {
-        let Worker { agent, contact, failure, store, .. } = &self.worker;
+        let Worker { agent, contact, failure, state, .. } = &self.worker;
         let kept = agent.kept();
         let reports = kept.reports().into_iter().map(|report| {
             let (outcome, why) = match report.outcome {
@@ -232,7 +232,7 @@ impl<C> Thread<C> {
             pinned: kept.pinned().to_vec(),
             revocations: kept.trust().revocations().head().serial,
             is_closed: self.is_closed,
-            is_unwritten: store.is_failing,
+            is_unwritten: state.store.is_failing,
         };
     }
 }

@@ -12,34 +12,24 @@ use roadweave_proto::{Instant, ServerName};
 
 use super::controller_route::ControllerRoute;
 use super::line::{Controllers, Line, LineEvent, LineOptions};
+use super::state_writer::StateWriter;
 use super::store::Store;
 use crate::driver::RepeatLimiter;
 
 /// 9 MB a month.
 const KEEP_ALIVE_BOX: Duration = Duration::from_secs(50);
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
-const WRITE_INTERVAL: Duration = Duration::from_millis(200);
-const WRITE_SHARE: u32 = 20;
-const WRITE_AGAIN: Duration = Duration::from_secs(30);
-const WRITE_AGAIN_URGENT: Duration = Duration::from_secs(1);
 
 pub(super) struct Worker {
     pub(super) clock: Clock,
     pub(super) agent: Agent,
     pub(super) line: Line,
-    pub(super) store: Store,
+    pub(super) state: StateWriter,
     controllers: Arc<Controllers>,
     unproved: Option<PublicKey>,
     events: VecDeque<AgentEvent>,
     limiter: RepeatLimiter,
     unsent: u64,
-    is_dirty: bool,
-    is_urgent: bool,
-    writing: (Instant, bool, u64),
-    mark: u64,
-    next_write: Instant,
-    written_at: Instant,
-    write_took: Duration,
     pub(super) contact: Option<(SocketAddr, String)>,
     pub(super) has_met: bool,
     pub(super) failure: Option<String>,
@@ -70,22 +60,15 @@ impl Worker {
         };
         let line = Line::new(clock.now(), options, ways)?;
         Ok(Self {
+            state: StateWriter::new(clock, store),
             clock,
             agent,
             line,
-            store,
             controllers,
             unproved: None,
             events: VecDeque::new(),
             limiter: RepeatLimiter::default(),
             unsent: 0,
-            is_dirty: false,
-            is_urgent: false,
-            writing: (Instant::ZERO, false, 0),
-            mark: 0,
-            next_write: Instant::ZERO,
-            written_at: Instant::ZERO,
-            write_took: Duration::ZERO,
             contact: None,
             has_met: false,
             failure: None,
@@ -109,30 +92,15 @@ impl Worker {
         }
     }
 
-    /// Returns the `mark` of the last call whose state is entirely on the disk.
+    /// [`StateWriter::write_due`] of the agent's state.
     pub(super) fn write_due(&mut self, now: Instant, mark: u64) -> u64 {
-        if let Some(is_written) = self.store.poll() {
-            let (began, was_urgent, mark) = self.writing;
-            match is_written {
-                true => self.mark = mark,
-                false => (self.is_dirty, self.is_urgent) = (true, self.is_urgent || was_urgent),
-            }
-            self.on_written(began, is_written);
-        }
-        if self.is_dirty && !self.store.is_writing() && now >= self.next_write {
-            self.writing = (now, std::mem::take(&mut self.is_urgent), mark);
-            self.is_dirty = false;
-            let waker = self.line.waker();
-            self.store.begin(self.agent.kept(), move || waker.wake());
-        }
-        if self.is_written() {
-            self.mark = mark;
-        }
-        self.mark
+        let waker = self.line.waker();
+        self.state.write_due(now, mark, self.agent.kept(), move || waker.wake())
     }
 
-    pub(super) fn is_written(&self) -> bool {
-        !self.is_dirty && !self.store.is_writing()
+    /// Writes now, and waits for the disk.
+    pub(super) fn write(&mut self, now: Instant) -> bool {
+        self.state.write(now, self.agent.kept())
     }
 
     pub(super) fn poll_event(&mut self) -> Option<AgentEvent> {
@@ -140,45 +108,12 @@ impl Worker {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let is_due = self.is_dirty && !self.store.is_writing();
-        let write = is_due.then_some(self.next_write);
-        [write, self.agent.poll_timeout()].into_iter().flatten().min()
+        [self.state.poll_timeout(), self.agent.poll_timeout()].into_iter().flatten().min()
     }
 
     pub(super) fn wait(&mut self, now: Instant, until: Option<Instant>) {
         let until = [until, self.poll_timeout()].into_iter().flatten().min();
         self.line.wait(now, until);
-    }
-
-    pub(super) fn write(&mut self, now: Instant) -> bool {
-        let is_written = self.store.write(self.agent.kept());
-        self.is_dirty = !is_written;
-        self.is_urgent &= !is_written;
-        self.on_written(now, is_written);
-        is_written
-    }
-
-    fn on_written(&mut self, began: Instant, is_written: bool) {
-        self.written_at = self.clock.now();
-        self.write_took = self.written_at.since(began);
-        self.next_write = self.written_at + self.rest(is_written);
-    }
-
-    fn rest(&self, is_written: bool) -> Duration {
-        let rest = (self.write_took * WRITE_SHARE).max(WRITE_INTERVAL);
-        match (is_written, self.is_urgent) {
-            (true, false) => rest,
-            // After a restart a proxy must not admit keys whose sessions it has reported as ended.
-            (true, true) => WRITE_INTERVAL,
-            (false, false) => WRITE_AGAIN,
-            (false, true) => rest.clamp(WRITE_AGAIN_URGENT, WRITE_AGAIN),
-        }
-    }
-
-    fn on_urgent(&mut self) {
-        (self.is_dirty, self.is_urgent) = (true, true);
-        let rest = self.rest(!self.store.is_failing);
-        self.next_write = self.next_write.min(self.written_at + rest);
     }
 
     fn on_line(&mut self, now: Instant, event: LineEvent) {
@@ -264,7 +199,7 @@ impl Worker {
 
     fn on_agent(&mut self, now: Instant, event: AgentEvent) {
         match event {
-            AgentEvent::Keep => self.is_dirty = true,
+            AgentEvent::Keep => self.state.on_changed(),
             AgentEvent::Seek => self.line.seek(now),
             AgentEvent::Warning(text) => {
                 if self.limiter.admit(now, WARNING, &text) {
@@ -274,7 +209,7 @@ impl Worker {
             }
             event => {
                 if matches!(event, AgentEvent::Revoked(_)) {
-                    self.on_urgent();
+                    self.state.on_urgent();
                 }
                 self.events.push_back(event);
             }

@@ -183,7 +183,7 @@ impl Connection {
     /// them leaves while there are others. It sends at most three times what came from there.
     fn moved_path(&self) -> Option<PathId> {
         let moved = self.paths.iter().filter(|path| path.answers_before.is_some());
-        moved.max_by_key(|path| path.last_heard).map(|path| path.id)
+        moved.max_by_key(|path| path.arrivals.last).map(|path| path.id)
     }
 
     fn check(&mut self, path: PathId, datagram: Bytes) -> Result<(usize, Bytes), SendError> {

@@ -78,7 +78,7 @@ impl Connection {
                 (false, false) => interval,
             };
         // A peer that sends on it can answer as well.
-        let is_heard = path.last_heard > asked;
+        let is_heard = path.arrivals.last > asked;
         if is_heard || soon < self.timing.demand + USED {
             return Some(soon);
         }

@@ -158,7 +158,7 @@ impl Connection {
 
     /// When a packet of the peer last came in, on any path.
     pub fn last_heard(&self) -> Instant {
-        self.paths.iter().map(|path| path.last_heard).max().unwrap_or(self.timing.began)
+        self.paths.iter().map(|path| path.arrivals.last).max().unwrap_or(self.timing.began)
     }
 
     /// When the last datagram of the peer's [`send_on`](Connection::send_on) came in; zero if none.
@@ -168,7 +168,7 @@ impl Connection {
 
     /// The silence of the peer that is unusual on the path that is heard most: 60 ms to 2.5 s.
     pub fn quiet_after(&self) -> Duration {
-        self.paths.iter().map(Path::quiet_after).min().unwrap_or_default()
+        self.paths.iter().map(|path| path.arrivals.quiet_after()).min().unwrap_or_default()
     }
 
     fn give_up_handshake(&mut self, now: Instant) {
@@ -285,7 +285,7 @@ impl Connection {
         }
         let slowest = self.snapshots.iter().map(|path| path.smoothed_rtt).max().unwrap_or_default();
         let quiet = self.snapshots.iter().all(|path| path.bytes_in_flight == 0)
-            && self.paths.iter().all(|path| now - path.last_heard > slowest);
+            && self.paths.iter().all(|path| now - path.arrivals.last > slowest);
         if quiet {
             self.quic.force_key_update();
             self.timing.sent_under_key = 0;

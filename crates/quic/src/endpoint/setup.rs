@@ -1,16 +1,16 @@
 //! How endpoints of clients and servers are made.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ring::hmac;
 
-use super::Endpoint;
 use super::dialer::Dialer;
 use super::door::Door;
 use super::half_open::HalfOpen;
 use super::response_limiter::ResponseLimiter;
+use super::{Endpoint, Pending};
 use crate::config::{ConfigError, TransportConfig};
 use crate::epoch::Epoch;
 use crate::outbox::Outbox;
@@ -100,11 +100,7 @@ impl Endpoint {
             next_id: 0,
             half_open: HalfOpen::default(),
             response_limiter,
-            drained: BTreeSet::new(),
-            touched: BTreeSet::new(),
-            unsent: BTreeSet::new(),
-            deadlines: Default::default(),
-            closing: Default::default(),
+            pending: Pending::default(),
             events: VecDeque::new(),
             outbox: Outbox::default(),
             scratch: Vec::new(),

@@ -46,9 +46,9 @@ impl Client {
         if place(self.choice.current).is_none() {
             self.leave_home(now);
         }
-        let servers_of = std::mem::take(&mut self.servers_of).into_iter();
+        let servers_of = std::mem::take(&mut self.uplinks.servers_of).into_iter();
         let stays = |((at, uplink), servers)| Some(((place(at)?, uplink), servers));
-        self.servers_of = servers_of.filter_map(stays).collect::<BTreeMap<_, _>>();
+        self.uplinks.servers_of = servers_of.filter_map(stays).collect::<BTreeMap<_, _>>();
         self.standby.on_candidates(place);
         let before: Vec<Option<usize>> =
             wanted.iter().map(|it| keys.iter().position(|key| *key == it.key)).collect();
@@ -56,9 +56,9 @@ impl Client {
         // Earlier answers at their addresses were not theirs.
         let new = wanted.iter().zip(&before).filter(|(_, before)| before.is_none());
         let new: Vec<SocketAddr> = new.flat_map(|(it, _)| it.addresses.clone()).collect();
-        self.pairs.retain(|(_, server)| !new.contains(&server));
+        self.race.pairs.retain(|(_, server)| !new.contains(&server));
         self.config.candidates = wanted;
-        self.patience.on_sign_of_life();
+        self.race.patience.on_sign_of_life();
         if self.has_choice() {
             self.current.iter_mut().for_each(|current| current.session.keep_unfinished());
             if self.outages.cannot_pass() {
@@ -74,12 +74,12 @@ impl Client {
         if self.standby.ready.is_some() {
             return self.switch(now, NAMED_NO_MORE);
         }
-        if let Some(replacement) = self.replacement.take() {
+        if let Some(replacement) = self.race.replacement.take() {
             self.close_connection(now, replacement.id, NAMED_NO_MORE);
         }
         self.drop_attempts(now, NAMED_NO_MORE, |_| true);
         self.leave(now, NAMED_NO_MORE, After::Restart);
-        self.home_first_until = now + PREFERRED_SERVER_DELAY;
+        self.choice.home_first_until = now + PREFERRED_SERVER_DELAY;
     }
 }
 

@@ -22,6 +22,7 @@ use roadweave_identity::PublicKey;
 use roadweave_proto::{Instant, UplinkId};
 
 use self::round::Round;
+use super::race::PREFERRED_SERVER_DELAY;
 
 /// A server that a client may join.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,6 +82,8 @@ pub(super) struct Choice {
     doubted: Instant,
     pub(super) rounds: u64,
     last_move: Option<Instant>,
+    /// Until then the last server is preferred to others.
+    pub(super) home_first_until: Instant,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -120,7 +123,8 @@ impl Choice {
     pub(super) fn new(candidates: &[Candidate]) -> Self {
         let state = |it: &Candidate| State::default().of(it);
         let states = candidates.iter().map(state).collect();
-        Self { states, doubt_pause: CONFIRM, ..Self::default() }
+        let home_first_until = Instant::ZERO + PREFERRED_SERVER_DELAY;
+        Self { states, doubt_pause: CONFIRM, home_first_until, ..Self::default() }
     }
 
     /// `before`: the former index of each candidate. Candidates that stay keep their state.

@@ -13,16 +13,16 @@ use super::race::{After, after};
 impl Client {
     pub(super) fn pump(&mut self, now: Instant, id: ConnectionId) {
         while let Some(event) = self.endpoint.connection_mut(id).and_then(Connection::poll_event) {
-            if self.attempts.contains_key(&id) {
+            if self.race.attempts.contains_key(&id) {
                 self.on_attempt_event(now, id, event);
             } else if self.current.as_ref().is_some_and(|current| current.id == id) {
                 self.on_session_event(now, event);
             } else if self.standby.owns(id) {
                 self.on_standby_event(now, id, event);
-            } else if self.leaving.iter().any(|leaving| leaving.current.id == id) {
+            } else if self.leaving.sessions.iter().any(|leaving| leaving.current.id == id) {
                 self.on_leaving_event(now, id, event);
             } else if matches!(event, Event::Closed(_)) {
-                self.replacement.take_if(|replacement| replacement.id == id);
+                self.race.replacement.take_if(|replacement| replacement.id == id);
             }
         }
     }

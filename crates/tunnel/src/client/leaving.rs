@@ -10,6 +10,7 @@
 //! A packet whose acknowledgement was under way arrives twice then, once through each server. What
 //! was acknowledged or repaired does not.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,8 +24,15 @@ use super::{Client, Current};
 use crate::lane::Unfinished;
 use crate::session::Session;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Leaving {
+    pub(super) sessions: Vec<LeavingSession>,
+    /// Packets of sessions that have ended.
+    late_inner: VecDeque<Bytes>,
+}
+
+#[derive(Debug)]
+pub(super) struct LeavingSession {
     pub(super) current: Current,
     until: Instant,
     sent_on: Vec<Unfinished>,
@@ -37,26 +45,28 @@ impl Client {
         self.keep_learned(&current.session);
         let connection = self.endpoint.connection(current.id);
         let is_open = connection.is_some_and(|connection| connection.is_open());
-        let is_gone = self.silent_since.take().is_some() || !is_open;
+        let is_gone = self.silence.since.take().is_some() || !is_open;
         let sent_on = if is_gone { current.session.take_unfinished(now) } else { Vec::new() };
         self.outages.on_left();
-        self.leaving.push(Leaving { current, until: now + HEARD_FOR, sent_on });
-        while self.leaving.len() > LEAVING_MAX {
+        self.leaving.sessions.push(LeavingSession { current, until: now + HEARD_FOR, sent_on });
+        while self.leaving.sessions.len() > LEAVING_MAX {
             self.end_leaving(now, 0);
         }
     }
 
     pub(super) fn send_on_set_aside(&mut self) {
-        let take = |leaving: &mut Leaving| std::mem::take(&mut leaving.sent_on);
-        let packets: Vec<Unfinished> = self.leaving.iter_mut().flat_map(take).collect();
+        let take = |leaving: &mut LeavingSession| std::mem::take(&mut leaving.sent_on);
+        let packets: Vec<Unfinished> = self.leaving.sessions.iter_mut().flat_map(take).collect();
         if let Some(current) = &mut self.current {
             current.session.resume(packets);
         }
     }
 
     pub(super) fn on_leaving_event(&mut self, now: Instant, id: ConnectionId, event: Event) {
-        let Some(at) = self.leaving.iter().position(|it| it.current.id == id) else { return };
-        let session = &mut self.leaving[at].current.session;
+        let Some(at) = self.leaving.sessions.iter().position(|it| it.current.id == id) else {
+            return;
+        };
+        let session = &mut self.leaving.sessions[at].current.session;
         match event {
             Event::Received { datagram, .. } => session.handle_datagram(now, datagram),
             Event::Acknowledged { path, token, sent, bytes, rtt } => {
@@ -75,10 +85,10 @@ impl Client {
     }
 
     pub(super) fn tend_leaving(&mut self, now: Instant) {
-        while let Some(at) = self.leaving.iter().position(|leaving| leaving.until <= now) {
+        while let Some(at) = self.leaving.sessions.iter().position(|leaving| leaving.until <= now) {
             self.end_leaving(now, at);
         }
-        for Leaving { current, .. } in &mut self.leaving {
+        for LeavingSession { current, .. } in &mut self.leaving.sessions {
             if let Some(connection) = self.endpoint.connection_mut(current.id) {
                 current.session.handle_timeout(now, connection);
                 let streams = self.streams.as_mut();
@@ -92,11 +102,11 @@ impl Client {
     }
 
     fn end_leaving(&mut self, now: Instant, at: usize) {
-        let Leaving { mut current, sent_on, .. } = self.leaving.remove(at);
+        let LeavingSession { mut current, sent_on, .. } = self.leaving.sessions.remove(at);
         let mut packets = sent_on;
         packets.extend(current.session.take_unfinished(now));
         self.take_last(now, &mut current.session);
-        match (&mut self.current, self.leaving.last_mut()) {
+        match (&mut self.current, self.leaving.sessions.last_mut()) {
             (Some(current), _) => current.session.resume(packets),
             (None, Some(leaving)) => leaving.sent_on.extend(packets),
             (None, None) => self.drops.add(DropReason::NoSession, packets.len() as u64),
@@ -107,21 +117,23 @@ impl Client {
     pub(super) fn take_last(&mut self, now: Instant, session: &mut Session) {
         self.drops.merge(&session.end(now));
         while let Some(packet) = session.poll_inner() {
-            self.late_inner.push_back(packet);
+            self.leaving.late_inner.push_back(packet);
         }
     }
 
     pub(super) fn poll_leaving_inner(&mut self) -> Option<Bytes> {
-        let late = self.late_inner.pop_front();
-        late.or_else(|| self.leaving.iter_mut().find_map(|it| it.current.session.poll_inner()))
+        let late = self.leaving.late_inner.pop_front();
+        late.or_else(|| {
+            self.leaving.sessions.iter_mut().find_map(|it| it.current.session.poll_inner())
+        })
     }
 
     pub(super) fn leaving_timeout(&self) -> Option<Instant> {
-        let due = |leaving: &Leaving| {
+        let due = |leaving: &LeavingSession| {
             let session = leaving.current.session.poll_timeout();
             session.map_or(leaving.until, |at| at.min(leaving.until))
         };
-        self.leaving.iter().map(due).min()
+        self.leaving.sessions.iter().map(due).min()
     }
 
     /// Replaces the session by another one with the same server, since it cannot take up a change
@@ -129,25 +141,25 @@ impl Client {
     /// first packet. The session goes on until the server welcomes the new one, and for good if
     /// it suits again (not `renews`) before.
     pub(super) fn renew(&mut self, now: Instant, renews: bool) {
-        let renewed = std::mem::replace(&mut self.renews, renews);
+        let renewed = std::mem::replace(&mut self.race.renews, renews);
         if renewed && !renews {
             self.drop_attempts(now, "the session may stay", |_| true);
         }
         let Some(current) = self.current.as_mut().filter(|_| renews) else { return };
         current.session.keep_unfinished();
-        if let Some(replacement) = self.replacement.take() {
+        if let Some(replacement) = self.race.replacement.take() {
             return self.join_renewed(now, replacement);
         }
-        self.pairs.hurry(now, None);
-        self.patience.on_sign_of_life();
-        for (position, uplink) in (0_u32..).zip(self.uplinks.values_mut()) {
+        self.race.pairs.hurry(now, None);
+        self.race.patience.on_sign_of_life();
+        for (position, uplink) in (0_u32..).zip(self.uplinks.all.values_mut()) {
             uplink.next_attempt = now + RACE_STAGGER * position;
         }
     }
 
     pub(super) fn join_renewed(&mut self, now: Instant, welcomed: AcceptedConnection) {
         self.set_aside_session(now);
-        for uplink in self.uplinks.values_mut() {
+        for uplink in self.uplinks.all.values_mut() {
             uplink.next_path = now;
         }
         self.join(now, welcomed, None);

@@ -86,7 +86,7 @@ impl Client {
     pub(super) fn addresses_of(&self, candidate: usize, uplink: UplinkId) -> &[SocketAddr] {
         let all =
             || self.config.candidates.get(candidate).map_or(&[][..], |it| it.addresses.as_slice());
-        self.servers_of.get(&(candidate, uplink)).map_or_else(all, Vec::as_slice)
+        self.uplinks.servers_of.get(&(candidate, uplink)).map_or_else(all, Vec::as_slice)
     }
 
     pub(super) fn measure(&mut self, now: Instant) {
@@ -139,16 +139,36 @@ impl Client {
     fn watch_own_rtt(&mut self, now: Instant) {
         let usable = self.paths().iter().filter(|path| path.is_usable());
         let nearest = usable.map(|path| (path.smoothed_rtt, path.min_rtt)).min();
-        let is_worse = nearest.is_some_and(|(rtt, least)| {
-            self.least_rtt = self.least_rtt.min(least);
-            rtt > self.least_rtt.saturating_mul(2).saturating_add(DOUBT_MARGIN)
-        });
-        match (is_worse, self.worse_since) {
-            (false, _) => self.worse_since = None,
-            (true, None) => self.worse_since = Some(now),
-            (true, Some(since)) if now >= since + DOUBT_AFTER => self.choice.on_doubt(now),
-            _ => {}
+        if self.current.as_mut().is_some_and(|current| current.own_rtt.is_doubtful(now, nearest)) {
+            self.choice.on_doubt(now);
         }
+    }
+}
+
+/// The round trip of the session.
+#[derive(Debug)]
+pub(super) struct OwnRtt {
+    least: Duration,
+    worse_since: Option<Instant>,
+}
+
+impl Default for OwnRtt {
+    fn default() -> Self {
+        Self { least: Duration::MAX, worse_since: None }
+    }
+}
+
+impl OwnRtt {
+    /// Whether it has been far above its least for long. `nearest`: of the nearest path, smoothed
+    /// and least.
+    fn is_doubtful(&mut self, now: Instant, nearest: Option<(Duration, Duration)>) -> bool {
+        let is_worse = nearest.is_some_and(|(rtt, least)| {
+            self.least = self.least.min(least);
+            rtt > self.least.saturating_mul(2).saturating_add(DOUBT_MARGIN)
+        });
+        let since = is_worse.then(|| *self.worse_since.get_or_insert(now));
+        self.worse_since = since;
+        since.is_some_and(|since| now >= since + DOUBT_AFTER)
     }
 }
 

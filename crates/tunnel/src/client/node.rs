@@ -1,14 +1,11 @@
 //! How a driver runs a client.
 
-use std::collections::BTreeMap;
-
 use bytes::{Bytes, BytesMut};
 use roadweave_proto::{DropReason, Instant, earliest};
 use roadweave_quic::{Local, Transmit};
 
-use super::{Client, ClientStreams, Current, Uplink};
+use super::{Client, ClientStreams, Current};
 use crate::node::{Node, RecvMeta};
-use crate::uplink::UplinkPolicy;
 use crate::usage::ip_bytes;
 
 impl Node for Client {
@@ -74,14 +71,9 @@ impl Node for Client {
             false => self.endpoint.poll_transmit(),
         }?;
         for run in packets.runs() {
-            let uplink = run.route.uplink.and_then(|id| self.uplinks.get(&id));
-            if let Some(Uplink { name, .. }) = uplink
-                && is_capped(&self.policies, name)
-            {
-                let lengths = run.packets().map(<[u8]>::len);
-                let bytes = lengths.map(|length| ip_bytes(run.route.destination, length)).sum();
-                self.usage.add(account(&self.accounts, name), bytes);
-            }
+            let lengths = || run.packets().map(<[u8]>::len);
+            let bytes = || lengths().map(|it| ip_bytes(run.route.destination, it)).sum();
+            run.route.uplink.into_iter().for_each(|id| self.uplinks.count(id, bytes));
         }
         Some(packets)
     }
@@ -100,7 +92,7 @@ impl Node for Client {
                 current.session.poll_timeout(),
                 self.next_path_try(),
                 self.silence_timeout(),
-                self.renews.then(|| self.race_timeout()).flatten(),
+                self.race.renews.then(|| self.race_timeout()).flatten(),
             ]),
             None => self.race_timeout(),
         };
@@ -117,12 +109,4 @@ impl Node for Client {
             self.streams.as_ref().and_then(ClientStreams::poll_timeout),
         ])
     }
-}
-
-pub(super) fn account<'a>(accounts: &'a BTreeMap<String, String>, name: &'a str) -> &'a str {
-    accounts.get(name).map_or(name, String::as_str)
-}
-
-pub(super) fn is_capped(policies: &BTreeMap<String, UplinkPolicy>, name: &str) -> bool {
-    policies.get(name).is_some_and(|policy| policy.caps.are_there())
 }

@@ -277,7 +277,7 @@ impl fmt::Display for Notice {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct NoticeLimiter {
+struct NoticeLimiter {
     last: BTreeMap<String, Instant>,
     recent: VecDeque<Instant>,
     suppressed: u64,
@@ -310,19 +310,26 @@ impl NoticeLimiter {
     }
 }
 
+/// Events for the driver.
+#[derive(Debug, Default)]
+pub(super) struct EventQueue {
+    pub(super) events: VecDeque<ClientEvent>,
+    limiter: NoticeLimiter,
+}
+
 impl Client {
     /// Emits a notice unless it, or too many others, were emitted recently. Returns whether it did.
     pub(super) fn notify(&mut self, now: Instant, notice: Notice) -> bool {
-        let tells = self.notice_limiter.admit(now, &notice);
-        if tells {
-            self.events.push_back(ClientEvent::Notice(notice));
+        let is_admitted = self.outbox.limiter.admit(now, &notice);
+        if is_admitted {
+            self.outbox.events.push_back(ClientEvent::Notice(notice));
         }
-        tells
+        is_admitted
     }
 
     /// How many notices the limit has suppressed.
     pub fn suppressed_notices(&self) -> u64 {
-        self.notice_limiter.suppressed
+        self.outbox.limiter.suppressed
     }
 }
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 use roadweave_proto::{Instant, PathId, PathSnapshot, PathStatus, UplinkId};
 
 use super::notices::Notice;
-use super::{Client, Current, Uplink};
+use super::uplinks::Uplink;
+use super::{Client, Current};
 use crate::uplink::Span;
 
 /// A shorter silence is not reported: every handover causes one.
@@ -121,7 +122,7 @@ impl Client {
         let Some(connection) = self.endpoint.connection(id) else { return };
         let paths = connection.paths();
         let others = paths.iter().filter(|path| path.is_usable()).count();
-        let name = |path: &PathSnapshot| Some(self.uplinks.get(&path.uplink?)?.name.clone());
+        let name = |path: &PathSnapshot| self.uplinks.name_of(path);
         let mut news = Vec::new();
         let silent = &mut self.outages.silent;
         for path in paths {
@@ -149,7 +150,7 @@ impl Client {
     }
 
     fn watch_all(&mut self, now: Instant) {
-        match (self.silent_since, &mut self.outages.all) {
+        match (self.silence.since, &mut self.outages.all) {
             (Some(since), None) => self.outages.all = Some(Trouble::new(since)),
             (Some(_), Some(trouble)) if trouble.is_due(now) => {
                 let told = self.notify(now, Notice::AllSilent);
@@ -168,7 +169,7 @@ impl Client {
         let is_tried = |id: &UplinkId| !self.servers_of(*id).is_empty();
         let unreported = |id: &UplinkId| !self.outages.blocked.contains(id);
         let is_news = |uplink: &Uplink| !uplink.heard && uplink.held_back.is_none();
-        let uplinks = self.uplinks.iter().filter(move |(_, uplink)| is_news(uplink));
+        let uplinks = self.uplinks.all.iter().filter(move |(_, uplink)| is_news(uplink));
         uplinks
             .filter(move |(id, _)| is_tried(id) && unreported(id))
             .map(move |(id, uplink)| (*id, self.blocked_at(*id, uplink)))
@@ -187,7 +188,7 @@ impl Client {
         }
         let Some((id, _)) = self.unheard().find(|(_, at)| *at <= now) else { return };
         self.outages.blocked.insert(id);
-        let Some(uplink) = self.uplinks.get(&id) else { return };
+        let Some(uplink) = self.uplinks.all.get(&id) else { return };
         let (uplink, since) = (uplink.name.clone(), now.since(uplink.since));
         let notice = match self.paths_without(id) {
             Some((paths, of_server)) => Notice::NoPath { uplink, paths, of_server },
@@ -211,9 +212,9 @@ impl Client {
 
     pub(super) fn watch_caps(&mut self, now: Instant) {
         let mut news = Vec::new();
-        for (name, policy) in &self.policies {
-            let account = super::node::account(&self.accounts, name);
-            let Some(carried) = policy.caps.carried(&self.usage, account) else { continue };
+        for (name, policy) in &self.uplinks.policies {
+            let account = self.uplinks.account(name);
+            let Some(carried) = policy.caps.carried(&self.uplinks.usage, account) else { continue };
             let reached = policy.caps.reached(carried);
             let told = self.outages.capped.get(name).copied();
             if reached.map(|(span, _)| span) != told {
@@ -237,7 +238,7 @@ impl Client {
 
     /// Lanes whose strategy names an absent uplink, with its name.
     pub fn waiting_lanes(&self) -> impl Iterator<Item = (&str, &str)> {
-        let is_there = |name: &str| self.uplinks.values().any(|uplink| uplink.name == name);
+        let is_there = |name: &str| self.uplinks.all.values().any(|uplink| uplink.name == name);
         self.config
             .lanes
             .iter()

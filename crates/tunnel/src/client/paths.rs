@@ -14,13 +14,11 @@ use roadweave_proto::wire::Control;
 use roadweave_proto::{Instant, PathId, PathSnapshot, PathStatus, Policy, UplinkId};
 use roadweave_quic::PathError;
 
-use super::node::{account, is_capped};
 use super::notices::Notice;
 use super::portals::HELD_BACK_RETRY;
-use super::{Client, Current, Uplink};
+use super::uplinks::Uplink;
+use super::{Client, Current};
 use crate::node::Node as _;
-use crate::status::PathStatusReport;
-use crate::uplink::UplinkPolicy;
 
 const PATH_RETRY: Duration = Duration::from_secs(1);
 /// After a silence of this length any packet means that coverage is back.
@@ -33,10 +31,10 @@ impl Client {
         let Some(current) = &self.current else { return };
         let (id, joined_at) = (current.id, current.pair.1);
         // The path with the lowest number is chosen while no round trip is known.
-        let by_rank = self.by_rank();
+        let by_rank = self.uplinks.by_rank();
         let Some(connection) = self.endpoint.connection_mut(id) else { return };
         for id in &by_rank {
-            let Some(uplink) = self.uplinks.get_mut(id) else { continue };
+            let Some(uplink) = self.uplinks.all.get_mut(id) else { continue };
             let path = connection.paths().iter().find(|path| path.uplink == Some(*id));
             let path = path.map(|path| (path.id, path.status));
             let is_tried = match path {
@@ -50,7 +48,7 @@ impl Client {
             }
             let home = self.choice.current;
             let all = &self.config.candidates[home].addresses;
-            let known = self.servers_of.get(&(home, *id)).unwrap_or(all);
+            let known = self.uplinks.servers_of.get(&(home, *id)).unwrap_or(all);
             let servers = path_servers(joined_at, known);
             match path {
                 None => {}
@@ -77,7 +75,7 @@ impl Client {
             }
         }
         let is_gone = |path: &PathSnapshot| {
-            path.uplink.is_some_and(|uplink| !self.uplinks.contains_key(&uplink))
+            path.uplink.is_some_and(|uplink| !self.uplinks.all.contains_key(&uplink))
         };
         let gone = connection.paths().iter().filter(|path| is_gone(path));
         for path in gone.map(|path| path.id).collect::<Vec<_>>() {
@@ -88,7 +86,7 @@ impl Client {
 
     pub(super) fn on_path_usable(&mut self, path: PathId) {
         let uplink = self.uplink_of(path);
-        if let Some(uplink) = uplink.and_then(|uplink| self.uplinks.get_mut(&uplink)) {
+        if let Some(uplink) = uplink.and_then(|uplink| self.uplinks.all.get_mut(&uplink)) {
             uplink.path_failures = uplink.path_failures.saturating_sub(1);
         }
     }
@@ -96,10 +94,12 @@ impl Client {
     /// An uplink has new addresses: its path is probed at once, so that the server learns where to
     /// send even if there is nothing to send. `addresses` is text for a notice.
     pub fn on_new_addresses(&mut self, now: Instant, uplink: UplinkId, addresses: String) {
-        let Some(Uplink { name, next_path, .. }) = self.uplinks.get_mut(&uplink) else { return };
+        let Some(Uplink { name, next_path, .. }) = self.uplinks.all.get_mut(&uplink) else {
+            return;
+        };
         *next_path = now;
         let uplink_name = name.clone();
-        self.on_new_chance(now, Some(uplink));
+        self.race.on_sign_of_life(now, Some(uplink));
         let current = self.current.as_ref().map(|current| current.id);
         if let Some(connection) = current.and_then(|id| self.endpoint.connection_mut(id)) {
             connection.suspect_path_on(now, uplink);
@@ -124,7 +124,7 @@ impl Client {
                 Some(_) => None,
             }
         };
-        self.uplinks.iter().filter_map(due).min()
+        self.uplinks.all.iter().filter_map(due).min()
     }
 
     fn may_lead_elsewhere(&self, uplink: UplinkId) -> bool {
@@ -141,7 +141,7 @@ impl Client {
     }
 
     pub(super) fn name_path(&mut self, path: PathId) -> Option<String> {
-        let uplink = self.uplinks.get(&self.uplink_of(path)?)?.name.clone();
+        let uplink = self.uplinks.all.get(&self.uplink_of(path)?)?.name.clone();
         let Current { id, session, .. } = self.current.as_mut()?;
         let id = *id;
         session.name_path(path, &uplink);
@@ -151,59 +151,40 @@ impl Client {
 
     pub(super) fn apply_policies(&mut self) {
         let Some(id) = self.current.as_ref().map(|current| current.id) else { return };
-        if self.policies.is_empty() {
+        if self.uplinks.policies.is_empty() {
             return;
         }
         let Some(connection) = self.endpoint.connection(id) else { return };
-        let wanted = |path: &PathSnapshot| {
-            let name = &self.uplinks.get(&path.uplink?)?.name;
-            let policy = self.policies.get(name)?.after(&self.usage, account(&self.accounts, name));
-            (path.status != PathStatus::Validating).then_some((path.id, policy))
-        };
+        let wanted = |path: &PathSnapshot| Some((path.id, self.uplinks.policy_of(path)?));
         let wanted: BTreeMap<PathId, Policy> =
             connection.paths().iter().filter_map(wanted).collect();
-        for (path, policy) in &wanted {
-            let known = self.path_policies.get(path).copied().unwrap_or_default();
-            if known == *policy {
+        let Some(current) = &mut self.current else { return };
+        let known = std::mem::replace(&mut current.path_policies, wanted.clone());
+        for (path, policy) in wanted {
+            if known.get(&path).copied().unwrap_or_default() == policy {
                 continue;
             }
             if let Some(connection) = self.endpoint.connection_mut(id) {
-                connection.set_policy(*path, *policy);
+                connection.set_policy(path, policy);
             }
-            self.send_control(id, &Control::PathPolicy { path: *path, policy: *policy });
+            self.send_control(id, &Control::PathPolicy { path, policy });
         }
-        self.path_policies = wanted;
     }
 
     pub(super) fn count_packet(&mut self, uplink: UplinkId, bytes: u64) {
-        let Some(Uplink { name, heard, .. }) = self.uplinks.get_mut(&uplink) else { return };
+        let Some(Uplink { heard, .. }) = self.uplinks.all.get_mut(&uplink) else { return };
         *heard = true;
-        if is_capped(&self.policies, name) {
-            self.usage.add(account(&self.accounts, name), bytes);
-        }
+        self.uplinks.count(uplink, || bytes);
     }
 
     /// A packet of a probe or a connection; a stranger's says nothing about the way to a server.
     pub(super) fn on_heard(&mut self, now: Instant, uplink: UplinkId) {
-        self.heard_on = Some(uplink);
-        self.uplinks.get_mut(&uplink).into_iter().for_each(|it| it.port.on_heard(now));
+        self.race.heard_on = Some(uplink);
+        self.uplinks.all.get_mut(&uplink).into_iter().for_each(|it| it.port.on_heard(now));
         let silence = now.since(std::mem::replace(&mut self.last_heard, now));
         if self.current.is_none() && self.has_choice() && silence >= NO_COVERAGE {
             self.on_coverage_back(now);
         }
-    }
-
-    pub(super) fn with_usage(&self, mut reports: Vec<PathStatusReport>) -> Vec<PathStatusReport> {
-        for report in &mut reports {
-            let Some(name) = &report.uplink else { continue };
-            let Some(UplinkPolicy { caps, .. }) = self.policies.get(name) else { continue };
-            let carried = caps.carried(&self.usage, account(&self.accounts, name));
-            report.daily_cap_bytes = caps.daily_bytes;
-            report.monthly_cap_bytes = caps.monthly_bytes;
-            report.day_bytes = carried.map(|carried| carried.day_bytes);
-            report.month_bytes = carried.map(|carried| carried.month_bytes);
-        }
-        reports
     }
 }
 

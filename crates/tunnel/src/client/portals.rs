@@ -13,8 +13,8 @@ use std::time::Duration;
 use roadweave_proto::{Instant, PathStatus, UplinkId};
 use serde::{Deserialize, Serialize};
 
+use super::Client;
 use super::notices::Notice;
-use super::{Client, Uplink};
 use crate::node::Node as _;
 
 /// How often an uplink that is held back is tried: after a login it recovers even if HTTP does not
@@ -58,7 +58,7 @@ impl Client {
     }
 
     fn hold_back(&mut self, now: Instant, id: UplinkId, portal: Portal) {
-        let Some(uplink) = self.uplinks.get_mut(&id) else { return };
+        let Some(uplink) = self.uplinks.all.get_mut(&id) else { return };
         if let Some(held_back) = &mut uplink.held_back {
             held_back.portal = portal;
             return;
@@ -67,24 +67,24 @@ impl Client {
         uplink.next_path = uplink.next_path.max(now + HELD_BACK_RETRY);
         let name = uplink.name.clone();
         let told = self.notify(now, Notice::Portal { uplink: name });
-        let held_back = self.uplinks.get_mut(&id).and_then(|uplink| uplink.held_back.as_mut());
+        let held_back = self.uplinks.all.get_mut(&id).and_then(|uplink| uplink.held_back.as_mut());
         held_back.into_iter().for_each(|it| it.told = told);
     }
 
     fn release(&mut self, now: Instant, id: UplinkId) {
-        let Some(uplink) = self.uplinks.get_mut(&id) else { return };
+        let Some(uplink) = self.uplinks.all.get_mut(&id) else { return };
         let Some(HeldBack { since, told, .. }) = uplink.held_back.take() else { return };
         (uplink.next_attempt, uplink.next_path) = (now, now);
         let name = uplink.name.clone();
-        self.on_new_chance(now, Some(id));
-        self.pairs.hurry(now, Some(id));
+        self.race.on_sign_of_life(now, Some(id));
+        self.race.pairs.hurry(now, Some(id));
         if told {
             self.notify(now, Notice::PortalOver { uplink: name, after: now.since(since) });
         }
     }
 
     pub(super) fn release_validated(&mut self, now: Instant) {
-        let held_back = self.uplinks.iter().filter(|(_, uplink)| uplink.held_back.is_some());
+        let held_back = self.uplinks.all.iter().filter(|(_, uplink)| uplink.held_back.is_some());
         let ids: Vec<UplinkId> = held_back.map(|(id, _)| *id).collect();
         for id in ids {
             if self.is_validated(id) {
@@ -95,17 +95,6 @@ impl Client {
 
     /// Whether an uplink is held back.
     pub fn is_held_back(&self, id: UplinkId) -> bool {
-        self.uplinks.get(&id).is_some_and(|uplink| uplink.held_back.is_some())
-    }
-
-    /// The uplinks that are not held back; all of them, if all are.
-    pub(super) fn open_uplinks(&self) -> impl Iterator<Item = (&UplinkId, &Uplink)> {
-        let all = self.are_all_held_back();
-        self.uplinks.iter().filter(move |(_, uplink)| all || uplink.held_back.is_none())
-    }
-
-    pub(super) fn are_all_held_back(&self) -> bool {
-        let mut uplinks = self.uplinks.values();
-        !self.uplinks.is_empty() && uplinks.all(|uplink| uplink.held_back.is_some())
+        self.uplinks.is_held_back(id)
     }
 }

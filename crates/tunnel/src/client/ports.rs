@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use roadweave_proto::{Instant, PathStatus, UplinkId};
 
-use super::{Client, Uplink};
+use super::Client;
+use super::uplinks::Uplink;
 
 /// The port of a path changes after this long without an answer.
 const SILENT_MAX: Duration = Duration::from_secs(10);
@@ -70,7 +71,7 @@ impl Client {
     /// The next uplink whose packets should leave from another local port. What comes for the
     /// former port must be handed over until the next change: it may be a late answer.
     pub fn take_stale_port(&mut self) -> Option<UplinkId> {
-        let mut uplinks = self.uplinks.iter_mut();
+        let mut uplinks = self.uplinks.all.iter_mut();
         let (id, uplink) = uplinks.find(|(_, uplink)| uplink.port.is_stale)?;
         uplink.port.is_stale = false;
         Some(*id)
@@ -86,7 +87,7 @@ impl Client {
 
     pub(super) fn watch_ports(&mut self, now: Instant) {
         let silent: Vec<UplinkId> = self.silent_uplinks().collect();
-        for (id, Uplink { port, .. }) in &mut self.uplinks {
+        for (id, Uplink { port, .. }) in &mut self.uplinks.all {
             port.silent = silent.contains(id).then(|| port.silent.unwrap_or(now));
             if port.silent.is_some() && port.due() <= now {
                 port.leave(now);
@@ -95,7 +96,7 @@ impl Client {
     }
 
     pub(super) fn port_timeout(&self) -> Option<Instant> {
-        self.silent_uplinks().filter_map(|id| Some(self.uplinks.get(&id)?.port.due())).min()
+        self.silent_uplinks().filter_map(|id| Some(self.uplinks.all.get(&id)?.port.due())).min()
     }
 }
 

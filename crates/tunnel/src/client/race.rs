@@ -20,6 +20,7 @@
 //! session the fastest wins, and uplinks of a faster technology begin sooner (XLINK section 5.3,
 //! [`Client::set_rank`]). Without an answer attempts become rarer ([`patience`](super::patience)).
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -28,8 +29,10 @@ use roadweave_proto::wire::{Control, Role, Welcome};
 use roadweave_proto::{DropReason, Instant, UplinkId};
 use roadweave_quic::{CloseReason, ConnectionId, Event};
 
+use super::measure::OwnRtt;
 use super::notices::{Notice, legible};
-use super::pairs::{Pair, Rejection};
+use super::pairs::{Pair, Pairs, Rejection};
+use super::patience::Patience;
 use super::portals::HELD_BACK_RETRY;
 use super::ports::PORT_CHANGE;
 use super::{Client, ClientEvent, Current, MTU_MIN, seed};
@@ -89,6 +92,71 @@ pub(super) struct AcceptedConnection {
     pub(super) since: Instant,
 }
 
+/// Attempts at a session, and when the next may begin.
+#[derive(Debug)]
+pub(super) struct Race {
+    pub(super) attempts: BTreeMap<ConnectionId, Attempt>,
+    pub(super) pairs: Pairs,
+    pub(super) patience: Patience,
+    /// Where the server was heard last.
+    pub(super) heard_on: Option<UplinkId>,
+    /// Whether there was a session before.
+    comes_back: bool,
+    backoff: Duration,
+    /// A connection that was welcomed beside a silent session, to replace it.
+    pub(super) replacement: Option<AcceptedConnection>,
+    /// Whether another session with the same server is to replace this one.
+    pub(super) renews: bool,
+}
+
+impl Race {
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            attempts: BTreeMap::new(),
+            pairs: Pairs::new(seed),
+            patience: Patience::default(),
+            heard_on: None,
+            comes_back: false,
+            backoff: Duration::ZERO,
+            replacement: None,
+            renews: false,
+        }
+    }
+
+    /// When the next attempt may begin: one was answered, or there was no answer for long.
+    fn waits_until(&self) -> Option<Instant> {
+        let until = self.attempts.values().filter_map(|attempt| attempt.others_wait).max();
+        until.filter(|_| self.comes_back).max(Some(self.patience.due))
+    }
+
+    /// When a pair may be tried next. An uplink that is held back is expected not to answer.
+    fn due(&self, pair: Pair, is_held_back: bool) -> Instant {
+        let state = self.pairs.get(pair);
+        if is_held_back { state.resting_until } else { state.due() }
+    }
+
+    fn is_greeted(&self, pair: Pair) -> bool {
+        self.attempts.values().any(|attempt| attempt.pair == pair && attempt.hello.is_some())
+    }
+
+    pub(super) fn on_sign_of_life(&mut self, now: Instant, uplink: Option<UplinkId>) {
+        self.pairs.reset_backoff(now, uplink);
+        self.patience.on_sign_of_life();
+    }
+
+    /// How long the server is not tried after it ended a session; grows with each.
+    fn next_rest(&mut self, after: After) -> Duration {
+        match after {
+            After::Restart | After::Silence | After::Unused => Duration::ZERO,
+            After::Backoff | After::Superseded => {
+                let grown = (self.backoff * 2).clamp(Duration::from_secs(1), BACKOFF_MAX);
+                let before = std::mem::replace(&mut self.backoff, grown);
+                if after == After::Superseded { grown } else { before }
+            }
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum After {
     /// The server restarted: retry at once.
@@ -107,44 +175,45 @@ pub(super) enum After {
 
 impl Client {
     pub(super) fn race(&mut self, now: Instant) {
-        let waits = self.waits_until().is_some_and(|until| until > now);
+        let waits = self.race.waits_until().is_some_and(|until| until > now);
         let may_begin = |id: &UplinkId| !waits || self.is_held_back(*id);
-        let is_due = |id: &UplinkId| self.uplinks[id].next_attempt <= now && may_begin(id);
-        let mut due: Vec<UplinkId> = self.uplinks.keys().copied().filter(is_due).collect();
+        let is_due = |id: &UplinkId| self.uplinks.all[id].next_attempt <= now && may_begin(id);
+        let mut due: Vec<UplinkId> = self.uplinks.all.keys().copied().filter(is_due).collect();
         // If only one may begin, the one that waited longest does.
-        due.sort_by_key(|id| self.uplinks[id].next_attempt);
+        due.sort_by_key(|id| self.uplinks.all[id].next_attempt);
         for id in due {
             let is_held_back = self.is_held_back(id);
-            if !is_held_back && self.patience.due > now {
+            if !is_held_back && self.race.patience.due > now {
                 continue;
             }
             // Each uplink tries all servers: it may reach those of one family only.
             let servers = self.addresses_due(id).filter(|(_, at)| *at <= now);
-            let next = servers.min_by_key(|(server, _)| self.pairs.get((id, *server)).attempts);
+            let next =
+                servers.min_by_key(|(server, _)| self.race.pairs.get((id, *server)).attempts);
             let Some((server, _)) = next else { continue };
-            if let Some(uplink) = self.uplinks.get_mut(&id)
+            if let Some(uplink) = self.uplinks.all.get_mut(&id)
                 && uplink.port.gives_way(now, self.current.is_some())
             {
                 uplink.next_attempt = now + PORT_CHANGE;
                 continue;
             }
             self.make_room(now, (id, server));
-            if let Some(uplink) = self.uplinks.get_mut(&id) {
+            if let Some(uplink) = self.uplinks.all.get_mut(&id) {
                 uplink.port.on_attempt();
                 let pause = if is_held_back { HELD_BACK_RETRY } else { SERVER_STAGGER };
                 uplink.next_attempt = now + pause;
             }
-            self.pairs.on_attempt(now, (id, server));
+            self.race.pairs.on_attempt(now, (id, server));
             if !is_held_back {
                 let round = SERVER_STAGGER * self.servers_of(id).len().min(SERVERS_MAX) as u32;
-                self.patience.on_attempt(now, round, &mut self.pairs);
+                self.race.patience.on_attempt(now, round, &mut self.race.pairs);
             }
             let key = self.server().key;
             match self.endpoint.connect(now, id, server, key) {
                 Ok(connection) => {
                     let (pair, others_wait) = ((id, server), None);
                     let attempt = Attempt { pair, began: now, others_wait, hello: None };
-                    self.attempts.insert(connection, attempt);
+                    self.race.attempts.insert(connection, attempt);
                 }
                 Err(error) => {
                     let reason = format!("cannot begin to connect: {error}");
@@ -155,29 +224,24 @@ impl Client {
     }
 
     pub(super) fn race_timeout(&self) -> Option<Instant> {
-        let waits_until = self.waits_until();
+        let waits_until = self.race.waits_until();
         let of_uplink = |id: &UplinkId| {
             let next = self.addresses_due(*id).map(|(_, at)| at).min()?;
-            let next = next.max(self.uplinks[id].next_attempt);
+            let next = next.max(self.uplinks.all[id].next_attempt);
             let waits_until = waits_until.filter(|_| !self.is_held_back(*id));
             Some(waits_until.map_or(next, |until| next.max(until)))
         };
-        self.uplinks.keys().filter_map(of_uplink).min()
-    }
-
-    /// When the next attempt may begin: one was answered, or there was no answer for long.
-    fn waits_until(&self) -> Option<Instant> {
-        let until = self.attempts.values().filter_map(|attempt| attempt.others_wait).max();
-        until.filter(|_| self.comes_back).max(Some(self.patience.due))
+        self.uplinks.all.keys().filter_map(of_uplink).min()
     }
 
     /// The first packet of an attempt, even an address validation, makes others wait for what
     /// follows, and a silent session is asked again.
     pub(super) fn on_attempt_heard(&mut self, now: Instant, id: ConnectionId) {
-        let attempt = self.attempts.get_mut(&id).filter(|attempt| attempt.others_wait.is_none());
+        let attempt =
+            self.race.attempts.get_mut(&id).filter(|attempt| attempt.others_wait.is_none());
         let Some(attempt) = attempt else { return };
         attempt.on_answer(now);
-        let silent = self.current.as_ref().filter(|_| self.silent_since.is_some());
+        let silent = self.current.as_ref().filter(|_| self.silence.since.is_some());
         if let Some(connection) = silent.and_then(|it| self.endpoint.connection_mut(it.id)) {
             connection.ask_paths(now);
         }
@@ -185,19 +249,10 @@ impl Client {
 
     fn addresses_due(&self, id: UplinkId) -> impl Iterator<Item = (SocketAddr, Instant)> {
         let servers = self.servers_of(id).iter().take(SERVERS_MAX);
-        let greets = move |server: SocketAddr| {
-            let mut attempts = self.attempts.values();
-            attempts.any(|attempt| attempt.pair == (id, server) && attempt.hello.is_some())
-        };
+        let is_held_back = self.is_held_back(id);
         servers
-            .filter(move |server| !greets(**server))
-            .map(move |server| (*server, self.pair_due((id, *server))))
-    }
-
-    /// When a pair may be tried next. An uplink that is held back is expected not to answer.
-    fn pair_due(&self, pair: Pair) -> Instant {
-        let state = self.pairs.get(pair);
-        if self.is_held_back(pair.0) { state.resting_until } else { state.due() }
+            .filter(move |server| !self.race.is_greeted((id, **server)))
+            .map(move |server| (*server, self.race.due((id, *server), is_held_back)))
     }
 
     fn make_room(&mut self, now: Instant, pair: Pair) {
@@ -207,7 +262,7 @@ impl Client {
     }
 
     fn drop_oldest(&mut self, now: Instant, most: usize, which: impl Fn(&Attempt) -> bool) {
-        let matching = self.attempts.values().filter(|attempt| which(attempt)).count();
+        let matching = self.race.attempts.values().filter(|attempt| which(attempt)).count();
         let mut excess = matching.saturating_sub(most);
         let is_oldest = |attempt: &Attempt| {
             let goes = excess > 0 && which(attempt);
@@ -215,7 +270,7 @@ impl Client {
             goes
         };
         for pair in self.drop_attempts(now, "no answer", is_oldest) {
-            self.pairs.note(pair, "no answer".into());
+            self.race.pairs.note(pair, "no answer".into());
         }
     }
 
@@ -225,7 +280,7 @@ impl Client {
         reason: &str,
         mut which: impl FnMut(&Attempt) -> bool,
     ) -> Vec<Pair> {
-        let gone = self.attempts.extract_if(.., |_, attempt| which(attempt));
+        let gone = self.race.attempts.extract_if(.., |_, attempt| which(attempt));
         let gone: Vec<(ConnectionId, Attempt)> = gone.collect();
         gone.iter().for_each(|(id, _)| self.close_connection(now, *id, reason));
         gone.into_iter().map(|(_, attempt)| attempt.pair).collect()
@@ -234,20 +289,20 @@ impl Client {
     pub(super) fn on_attempt_event(&mut self, now: Instant, id: ConnectionId, event: Event) {
         match event {
             Event::Connected { .. } => {
-                if let Some(attempt) = self.attempts.get_mut(&id) {
+                if let Some(attempt) = self.race.attempts.get_mut(&id) {
                     attempt.hello = Some(now);
                     attempt.on_answer(now);
-                    self.pairs.on_answered(attempt.pair);
+                    self.race.pairs.on_answered(attempt.pair);
                 }
                 let hello = self.hello(Role::Join, id);
                 self.send_control(id, &Control::Hello(hello));
             }
             Event::Message(message) => self.on_answer(now, id, message),
             Event::Closed(reason) => {
-                let Some(Attempt { pair, .. }) = self.attempts.remove(&id) else { return };
+                let Some(Attempt { pair, .. }) = self.race.attempts.remove(&id) else { return };
                 match rejection_of(&reason) {
                     Some(rejection) => self.rest(now, pair, rejection, reason.to_string()),
-                    None => self.pairs.note(pair, legible(&reason.to_string())),
+                    None => self.race.pairs.note(pair, legible(&reason.to_string())),
                 }
             }
             _ => {}
@@ -255,13 +310,13 @@ impl Client {
     }
 
     fn on_answer(&mut self, now: Instant, id: ConnectionId, message: Bytes) {
-        let Some(pair) = self.attempts.get(&id).map(|attempt| attempt.pair) else { return };
+        let Some(pair) = self.race.attempts.get(&id).map(|attempt| attempt.pair) else { return };
         let refusal = match Control::parse(message) {
             Ok(Control::Welcome(welcome)) if welcome.mtu < MTU_MIN => {
                 format!("the server wants an MTU of {} bytes, and IPv6 {MTU_MIN}", welcome.mtu)
             }
             Ok(Control::Welcome(welcome)) => {
-                self.attempts.remove(&id);
+                self.race.attempts.remove(&id);
                 return self.on_welcome(now, AcceptedConnection { id, pair, welcome, since: now });
             }
             Ok(Control::Refuse { reason, .. }) => {
@@ -271,7 +326,7 @@ impl Client {
             Ok(_) => return self.drops.count(DropReason::UnknownMessage),
             Err(_) => return self.drops.count(DropReason::MalformedMessage),
         };
-        self.attempts.remove(&id);
+        self.race.attempts.remove(&id);
         self.close_connection(now, id, "refused");
         self.rest(now, pair, Rejection::Refused, refusal);
     }
@@ -279,17 +334,17 @@ impl Client {
     fn on_home_refused(&mut self, now: Instant, why: &str) {
         if self.has_choice() {
             self.choice.on_failure(now, self.choice.current, &legible(why));
-            self.home_first_until = now;
+            self.choice.home_first_until = now;
         }
     }
 
     fn on_welcome(&mut self, now: Instant, welcomed: AcceptedConnection) {
         if self.current.is_none() {
             self.join(now, welcomed, None);
-        } else if self.renews {
+        } else if self.race.renews {
             self.join_renewed(now, welcomed);
-        } else if self.replacement.is_none() {
-            self.replacement = Some(welcomed);
+        } else if self.race.replacement.is_none() {
+            self.race.replacement = Some(welcomed);
         } else {
             self.close_connection(now, welcomed.id, "another connection was welcomed");
         }
@@ -298,11 +353,11 @@ impl Client {
     /// Lets a pair rest for its answer. Another address may be tried over its uplink at once.
     pub(super) fn rest(&mut self, now: Instant, pair: Pair, rejection: Rejection, reason: String) {
         let reason = legible(&reason);
-        let Some(rest) = self.pairs.rest(now, pair, rejection, reason.clone()) else { return };
-        let Some(uplink) = self.uplinks.get_mut(&pair.0) else { return };
+        let Some(rest) = self.race.pairs.rest(now, pair, rejection, reason.clone()) else { return };
+        let Some(uplink) = self.uplinks.all.get_mut(&pair.0) else { return };
         uplink.next_attempt = uplink.next_attempt.min(now);
         // What is still to be tried need not wait.
-        self.patience.due = Instant::ZERO;
+        self.race.patience.due = Instant::ZERO;
         let uplink = uplink.name.clone();
         let is_proven = rejection == Rejection::Refused;
         self.notify(now, Notice::Answer { uplink, server: pair.1, reason, rest, is_proven });
@@ -317,7 +372,7 @@ impl Client {
     }
 
     pub(super) fn welcome_timeout(&self) -> Option<Instant> {
-        self.attempts.values().filter_map(|attempt| Some(attempt.hello? + JOIN_TIMEOUT)).min()
+        self.race.attempts.values().filter_map(|attempt| Some(attempt.hello? + JOIN_TIMEOUT)).min()
     }
 
     pub(super) fn join(
@@ -345,27 +400,34 @@ impl Client {
         if self.has_choice() {
             session.keep_unfinished();
         }
-        self.least_rtt = Duration::MAX;
         if let Some(learned) = self.learned.get(&self.server().key.to_string()) {
             session.restore(learned);
         }
-        self.silent_since = None;
-        self.flapping = None;
-        self.renews = false;
-        let (since, far_end, granted) = (now, None, welcome.clone());
-        self.current = Some(Current { id, pair, session, since, welcome, far_end, doubted: false });
+        self.silence.clear();
+        self.race.renews = false;
+        let granted = welcome.clone();
+        self.current = Some(Current {
+            id,
+            pair,
+            session,
+            since: now,
+            welcome,
+            far_end: None,
+            doubted: false,
+            path_policies: BTreeMap::new(),
+            own_rtt: OwnRtt::default(),
+        });
         self.begin_streams(now);
         self.refuse_local_sources();
         self.drop_attempts(now, "another connection was welcomed", |_| true);
         let (welcome, server) = (granted, pair.1);
-        self.events.push_back(match moved {
+        self.outbox.events.push_back(match moved {
             None => ClientEvent::Joined { welcome, server },
             Some(reason) => {
                 let name = self.server().name.clone();
                 ClientEvent::Moved { welcome, server, name, reason }
             }
         });
-        self.path_policies.clear();
         self.bind();
         // This shows the server which of the welcomed connections is used.
         self.name_paths();
@@ -379,68 +441,60 @@ impl Client {
             After::Silence => self.standby.has_answered(),
             After::Restart | After::Backoff | After::Unused => true,
         };
-        if self.replacement.is_none() && self.standby.ready.is_some() && may_switch {
+        if self.race.replacement.is_none() && self.standby.ready.is_some() && may_switch {
             let home = self.choice.current;
             self.switch(now, reason);
             return self.choice.on_failure(now, home, &legible(reason));
         }
         let Some(mut current) = self.current.take() else { return };
-        self.comes_back = true;
+        self.race.comes_back = true;
         self.take_last(now, &mut current.session);
-        self.home_first_until = now + PREFERRED_SERVER_DELAY;
+        self.choice.home_first_until = now + PREFERRED_SERVER_DELAY;
         if after == After::Silence {
             self.doubt_standby(now);
         }
         self.keep_learned(&current.session);
         if now.since(current.since) >= STABLE_AFTER {
-            self.backoff = Duration::ZERO;
-            self.pairs.on_success(current.pair);
+            self.race.backoff = Duration::ZERO;
+            self.race.pairs.on_success(current.pair);
         }
         self.close_connection(now, current.id, "the session is over");
-        self.silent_since = None;
-        self.flapping = None;
+        self.silence.clear();
         self.outages.on_left();
         let reason = legible(reason);
-        self.pairs.note(current.pair, reason.clone());
-        self.pairs.reset_backoff(now, None);
+        self.race.pairs.note(current.pair, reason.clone());
+        self.race.pairs.reset_backoff(now, None);
         match after {
-            After::Restart => self.patience.on_restart(),
-            _ => self.patience.on_sign_of_life(),
+            After::Restart => self.race.patience.on_restart(),
+            _ => self.race.patience.on_sign_of_life(),
         }
         if after == After::Unused {
             self.rest(now, current.pair, Rejection::Doubtful, reason.clone());
         }
-        let rest = match after {
-            After::Restart | After::Silence | After::Unused => Duration::ZERO,
-            After::Backoff | After::Superseded => {
-                let grown = (self.backoff * 2).clamp(Duration::from_secs(1), BACKOFF_MAX);
-                let before = std::mem::replace(&mut self.backoff, grown);
-                if after == After::Superseded { grown } else { before }
-            }
-        };
+        let rest = self.race.next_rest(after);
         let all_rest = if after == After::Superseded { rest } else { Duration::ZERO };
-        self.home_first_until += all_rest;
-        let mut ids = self.by_rank();
+        self.choice.home_first_until += all_rest;
+        let mut ids = self.uplinks.by_rank();
         let patience = if after == After::Restart { RESTART_PATIENCE } else { Duration::ZERO };
         if after == After::Restart {
-            ids.sort_by_key(|id| self.heard_on != Some(*id));
+            ids.sort_by_key(|id| self.race.heard_on != Some(*id));
         }
         for (position, id) in ids.into_iter().enumerate() {
             // Thousands of clients may have lost the same server at the same moment.
-            let jitter = self.pairs.jitter(STAGGER_JITTER * (position as u32 + 1));
+            let jitter = self.race.pairs.jitter(STAGGER_JITTER * (position as u32 + 1));
             let patience = if position > 0 { patience } else { Duration::ZERO };
             let stagger = stagger(position) + patience + jitter;
-            if let Some(uplink) = self.uplinks.get_mut(&id) {
+            if let Some(uplink) = self.uplinks.all.get_mut(&id) {
                 uplink.next_attempt = now + all_rest + stagger;
             }
             // The server would say the same over any uplink; another server might not.
             if !rest.is_zero() {
-                self.pairs.rest_for(now, (id, current.pair.1), rest);
+                self.race.pairs.rest_for(now, (id, current.pair.1), rest);
             }
         }
         let rest = self.race_timeout().map_or(rest, |at| at.since(now));
-        self.events.push_back(ClientEvent::Left { reason, rest });
-        if let Some(replacement) = self.replacement.take() {
+        self.outbox.events.push_back(ClientEvent::Left { reason, rest });
+        if let Some(replacement) = self.race.replacement.take() {
             self.join(now, replacement, None);
         }
     }

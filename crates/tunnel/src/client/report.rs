@@ -60,8 +60,8 @@ impl Client {
             let servers = self.servers_of(*id).iter();
             let servers = servers.map(|server| {
                 let pair = (*id, *server);
-                let state = self.pairs.get(pair);
-                let rest = self.pairs.resting_until(now, pair);
+                let state = self.race.pairs.get(pair);
+                let rest = self.race.pairs.resting_until(now, pair);
                 PairReport {
                     server: server.to_string(),
                     state: self.state_of(now, pair),
@@ -73,22 +73,22 @@ impl Client {
             UplinkReport {
                 name: uplink.name.clone(),
                 heard: uplink.heard,
-                rank: self.rank_of(*id),
+                rank: self.uplinks.rank_of(*id),
                 portal: uplink.held_back.as_ref().map(|it| it.portal.clone()),
                 servers: servers.collect(),
             }
         };
-        self.uplinks.iter().map(report).collect()
+        self.uplinks.all.iter().map(report).collect()
     }
 
     fn state_of(&self, now: Instant, pair: super::Pair) -> PairState {
-        let mut attempts = self.attempts.values().filter(|attempt| attempt.pair == pair);
+        let mut attempts = self.race.attempts.values().filter(|attempt| attempt.pair == pair);
         let mut connected = attempts.clone().filter(|attempt| attempt.hello.is_some());
         if self.current.as_ref().is_some_and(|current| current.pair == pair) {
             PairState::Session
         } else if connected.next().is_some() {
             PairState::Connected
-        } else if self.pairs.resting_until(now, pair).is_some() {
+        } else if self.race.pairs.resting_until(now, pair).is_some() {
             PairState::Resting
         } else if attempts.next().is_some() {
             PairState::Trying
@@ -102,24 +102,27 @@ impl Client {
         if self.current.is_some() {
             return None;
         }
-        if self.uplinks.is_empty() {
+        if self.uplinks.all.is_empty() {
             return Some("no uplink is usable".to_owned());
         }
-        if self.are_all_held_back() {
-            let names: Vec<&str> = self.uplinks.values().map(|it| it.name.as_str()).collect();
+        if self.uplinks.are_all_held_back() {
+            let names: Vec<&str> = self.uplinks.all.values().map(|it| it.name.as_str()).collect();
             return Some(format!("somebody has to log in at the network of {}", names.join(", ")));
         }
         let pairs: Vec<super::Pair> = self
             .uplinks
+            .all
             .keys()
             .flat_map(|id| self.servers_of(*id).iter().map(move |server| (*id, *server)))
             .collect();
         if pairs.is_empty() {
             return Some("no address of the server is known".to_owned());
         }
-        let resting = pairs.iter().filter(|pair| self.pairs.resting_until(now, **pair).is_some());
+        let resting =
+            pairs.iter().filter(|pair| self.race.pairs.resting_until(now, **pair).is_some());
         let (resting, all) = (resting.count(), pairs.len());
-        let connected = self.attempts.values().filter(|attempt| attempt.hello.is_some()).count();
+        let connected =
+            self.race.attempts.values().filter(|attempt| attempt.hello.is_some()).count();
         Some(if connected > 0 {
             "connected, and the server's welcome has not come yet".to_owned()
         } else if resting == all {
@@ -129,7 +132,7 @@ impl Client {
                 "{resting} of {all} pairs of uplink and server address rest for their answers, \
                  the others do not answer"
             )
-        } else if self.uplinks.values().any(|uplink| uplink.heard) {
+        } else if self.uplinks.all.values().any(|uplink| uplink.heard) {
             "no attempt has been welcomed yet".to_owned()
         } else {
             "nothing has come in over any uplink; is the server running, the address right, and \

@@ -28,23 +28,48 @@ pub(super) struct Flapping {
     answers: Option<Instant>,
 }
 
+#[derive(Debug, Default)]
+pub(super) struct Silence {
+    /// Since when no path of the session answers.
+    pub(super) since: Option<Instant>,
+    flapping: Option<Flapping>,
+    fast_failover_until: Instant,
+}
+
+impl Silence {
+    /// A session begins or ends.
+    pub(super) fn clear(&mut self) {
+        (self.since, self.flapping) = (None, None);
+    }
+
+    fn race_begins(&self, since: Instant) -> Instant {
+        if since < self.fast_failover_until { since } else { since + SILENCE_MAX }
+    }
+
+    fn takeover(&self, replacement: &AcceptedConnection, silent_since: Instant) -> Instant {
+        let takeover_after =
+            if silent_since < self.fast_failover_until { Duration::ZERO } else { TAKEOVER_AFTER };
+        (replacement.since + REPLACEMENT_GRACE).max(silent_since + takeover_after)
+    }
+}
+
 impl Client {
     /// A path whose address changed while it was dead may never be validated again, and a server
     /// may have lost the session without a reset that arrives.
     pub(super) fn is_racing(&self, now: Instant) -> bool {
-        let is_over = |flapping: Flapping| now >= self.race_begins(flapping.since);
-        let silent = self.silent_since.is_some() && self.flapping.is_some_and(is_over);
-        self.current.is_none() || self.replacement.is_none() && (silent || self.renews)
+        let is_over = |flapping: Flapping| now >= self.silence.race_begins(flapping.since);
+        let silent = self.silence.since.is_some() && self.silence.flapping.is_some_and(is_over);
+        self.current.is_none() || self.race.replacement.is_none() && (silent || self.race.renews)
     }
 
     /// This machine slept, or the process stood still, for `lasted` until `now`. The server may
     /// have forgotten the session, and the uplinks may be in other networks: every path must answer
     /// again, and failover is immediate.
     pub fn on_pause(&mut self, now: Instant, lasted: Duration) {
-        self.fast_failover_until = now + FAST_FAILOVER;
-        self.on_new_chance(now, None);
+        self.silence.fast_failover_until = now + FAST_FAILOVER;
+        self.race.on_sign_of_life(now, None);
         self.choice.forget_rests();
-        for uplink in self.uplinks.values_mut() {
+        for uplink in self.uplinks.all.values_mut() {
             uplink.next_path = now;
         }
         let Some(id) = self.current.as_ref().map(|current| current.id) else { return };
@@ -57,31 +82,22 @@ impl Client {
         self.handle_timeout(now);
     }
 
-    fn race_begins(&self, since: Instant) -> Instant {
-        if since < self.fast_failover_until { since } else { since + SILENCE_MAX }
-    }
-
-    fn takeover(&self, replacement: &AcceptedConnection, silent_since: Instant) -> Instant {
-        let takeover_after =
-            if silent_since < self.fast_failover_until { Duration::ZERO } else { TAKEOVER_AFTER };
-        (replacement.since + REPLACEMENT_GRACE).max(silent_since + takeover_after)
-    }
-
     pub(super) fn watch_silence(&mut self, now: Instant) {
         if self.connection().is_none() || self.paths().iter().any(PathSnapshot::is_usable) {
-            self.silent_since = None;
+            self.silence.since = None;
             return self.on_answers(now);
         }
-        let silent_since = *self.silent_since.get_or_insert(now);
-        let flapping = self.flapping.get_or_insert(Flapping { since: now, answers: None });
+        let silent_since = *self.silence.since.get_or_insert(now);
+        let flapping = self.silence.flapping.get_or_insert(Flapping { since: now, answers: None });
         flapping.answers = None;
         if now >= flapping.since + SILENCE_MAX {
             self.doubt_young_session(now);
         }
         if self
+            .race
             .replacement
             .as_ref()
-            .is_some_and(|replacement| now >= self.takeover(replacement, silent_since))
+            .is_some_and(|replacement| now >= self.silence.takeover(replacement, silent_since))
         {
             // `leave` joins the replacement.
             self.leave(now, "the session does not answer any more", After::Silence);
@@ -90,16 +106,16 @@ impl Client {
 
     /// A session that goes on answering needs nothing beside it.
     fn on_answers(&mut self, now: Instant) {
-        let Some(flapping) = &mut self.flapping else { return };
+        let Some(flapping) = &mut self.silence.flapping else { return };
         let answers = *flapping.answers.get_or_insert(now);
         if self.current.is_none() {
-            self.flapping = None;
+            self.silence.flapping = None;
         } else if now >= answers + STEADY {
-            self.flapping = None;
-            self.patience.on_sign_of_life();
+            self.silence.flapping = None;
+            self.race.patience.on_sign_of_life();
             let reason = "the session answers again";
             self.drop_attempts(now, reason, |_| true);
-            if let Some(replacement) = self.replacement.take() {
+            if let Some(replacement) = self.race.replacement.take() {
                 self.close_connection(now, replacement.id, reason);
             }
         }
@@ -111,25 +127,24 @@ impl Client {
         if std::mem::replace(&mut current.doubted, true) {
             return;
         }
-        self.pairs.reset_backoff(now, None);
-        self.patience.on_sign_of_life();
+        self.race.on_sign_of_life(now, None);
         if now.since(current.since) < STABLE_AFTER + SILENCE_MAX {
             let pair = current.pair;
             let reason = "a session began over it and fell silent".to_owned();
-            self.pairs.rest(now, pair, Rejection::Doubtful, reason);
+            self.race.pairs.rest(now, pair, Rejection::Doubtful, reason);
         }
     }
 
     pub(super) fn silence_timeout(&self) -> Option<Instant> {
-        let Flapping { since, answers } = self.flapping?;
+        let Flapping { since, answers } = self.silence.flapping?;
         if let Some(answers) = answers {
             return Some(answers + STEADY);
         }
-        if let Some(replacement) = &self.replacement {
-            return Some(self.takeover(replacement, self.silent_since?));
+        if let Some(replacement) = &self.race.replacement {
+            return Some(self.silence.takeover(replacement, self.silence.since?));
         }
         let doubt = self.current.as_ref().is_some_and(|current| !current.doubted);
-        let attempt = self.race_timeout().map(|at| at.max(self.race_begins(since)));
+        let attempt = self.race_timeout().map(|at| at.max(self.silence.race_begins(since)));
         let doubt = doubt.then_some(since + SILENCE_MAX);
         attempt.into_iter().chain(doubt).min()
     }

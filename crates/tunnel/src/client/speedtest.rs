@@ -43,8 +43,14 @@ pub struct SpeedtestPlan {
 /// The longest test of one direction.
 pub const SPEEDTEST_MAX: Duration = Duration::from_secs(10);
 
+#[derive(Debug, Default)]
+pub(super) struct Speedtests {
+    run: Option<SpeedtestRun>,
+    begun: u32,
+}
+
 #[derive(Debug)]
-pub(super) struct SpeedtestRun {
+struct SpeedtestRun {
     connection: ConnectionId,
     duration: Duration,
     bytes_left: u64,
@@ -89,7 +95,7 @@ impl Client {
         plan: &SpeedtestPlan,
     ) -> Result<(), SpeedtestError> {
         let current = self.current.as_ref().ok_or(SpeedtestError::NoSession)?;
-        let run = self.speedtest.as_ref();
+        let run = self.speedtests.run.as_ref();
         if run.is_some_and(|run| run.report.state == SpeedtestState::Running) {
             return Err(SpeedtestError::UnderWay);
         }
@@ -106,7 +112,7 @@ impl Client {
         let has_all = steps.back().is_some_and(|step| step.row == rows.len());
         let rows = rows.into_iter().chain(has_all.then(SpeedtestRow::default)).collect();
         let report = SpeedtestReport { server, rows, ..SpeedtestReport::default() };
-        self.speedtest = Some(SpeedtestRun {
+        self.speedtests.run = Some(SpeedtestRun {
             connection,
             duration: plan.duration,
             bytes_left: plan.bytes_max,
@@ -123,7 +129,7 @@ impl Client {
     /// The report of the running or last test; `None` before the first. A test that is not polled
     /// ends.
     pub fn speedtest(&mut self, now: Instant) -> Option<SpeedtestReport> {
-        let run = self.speedtest.as_mut()?;
+        let run = self.speedtests.run.as_mut()?;
         run.asked_at = now;
         Some(run.report.clone())
     }
@@ -138,7 +144,7 @@ impl Client {
         plan: &SpeedtestPlan,
     ) -> Result<(Vec<SpeedtestRow>, Vec<Option<PathId>>), SpeedtestError> {
         let connection = self.connection().ok_or(SpeedtestError::NoSession)?;
-        let mut names: Vec<&str> = self.uplinks.values().map(|it| it.name.as_str()).collect();
+        let mut names: Vec<&str> = self.uplinks.all.values().map(|it| it.name.as_str()).collect();
         names.sort_unstable();
         if let Some(name) = plan.uplinks.iter().find(|name| !names.contains(&name.as_str())) {
             let known = names.join(", ");
@@ -148,7 +154,7 @@ impl Client {
         let (mut rows, mut paths) = (Vec::new(), Vec::new());
         for name in names {
             let over = |path: &&PathSnapshot| {
-                let uplink = path.uplink.and_then(|uplink| self.uplinks.get(&uplink));
+                let uplink = path.uplink.and_then(|uplink| self.uplinks.all.get(&uplink));
                 uplink.is_some_and(|uplink| uplink.name == name)
             };
             let path = connection.paths().iter().find(over);
@@ -181,13 +187,13 @@ impl Client {
     }
 
     fn is_metered(&self, uplink: &str) -> bool {
-        self.policies.get(uplink).is_some_and(|policy| {
+        self.uplinks.policies.get(uplink).is_some_and(|policy| {
             policy.caps.are_there() || policy.policy.redundancy_percent.is_some()
         })
     }
 
     pub(super) fn tend_speedtest(&mut self, now: Instant) {
-        let Some(run) = self.speedtest.as_mut() else { return };
+        let Some(run) = self.speedtests.run.as_mut() else { return };
         if run.report.state != SpeedtestState::Running {
             return;
         }
@@ -198,7 +204,7 @@ impl Client {
             return self.fail_speedtest(now, "nobody asks for it any more");
         }
         self.take_load(now);
-        let Some(run) = self.speedtest.as_mut() else { return };
+        let Some(run) = self.speedtests.run.as_mut() else { return };
         match &run.running {
             None if run.next_at <= now => self.begin_step(now),
             Some(running) if running.until <= now => self.on_silent_server(now),
@@ -207,7 +213,7 @@ impl Client {
     }
 
     fn begin_step(&mut self, now: Instant) {
-        let Some(run) = self.speedtest.as_mut() else { return };
+        let Some(run) = self.speedtests.run.as_mut() else { return };
         let steps = run.steps.len() as u64;
         let Some(step) = run.steps.pop_front() else {
             run.report.state = SpeedtestState::Done;
@@ -219,8 +225,8 @@ impl Client {
             duration: run.duration,
             bytes: run.bytes_left / steps.max(1),
         };
-        self.tests_begun = self.tests_begun.wrapping_add(1);
-        let (test, connection) = (TestId(self.tests_begun), run.connection);
+        self.speedtests.begun = self.speedtests.begun.wrapping_add(1);
+        let (test, connection) = (TestId(self.speedtests.begun), run.connection);
         run.report.under_way = Some(run.report.name_of(step.row, step.direction));
         let word = TestWord::Ask { bounds, paths: step.paths.clone() };
         let (bytes, until) = (bounds.bytes, now + ANSWER_MAX);
@@ -238,7 +244,7 @@ impl Client {
 
     pub(super) fn on_speedtest(&mut self, now: Instant, said: Speedtest) {
         let Speedtest { test, word } = said;
-        let running = self.speedtest.as_mut().and_then(|run| run.running.as_mut());
+        let running = self.speedtests.run.as_mut().and_then(|run| run.running.as_mut());
         let (Some(running), Some(current)) =
             (running.filter(|running| running.test == test), self.current.as_mut())
         else {
@@ -267,7 +273,7 @@ impl Client {
     }
 
     fn on_refused(&mut self, now: Instant, why: TestRefusal) {
-        let Some(run) = self.speedtest.as_mut() else { return };
+        let Some(run) = self.speedtests.run.as_mut() else { return };
         match why {
             // It was closed between the question and the answer.
             TestRefusal::UnknownPath => {
@@ -285,7 +291,7 @@ impl Client {
     fn take_load(&mut self, now: Instant) {
         let Some(current) = &mut self.current else { return };
         let (sent, received) = (current.session.take_sent_load(), current.session.poll_load(now));
-        let running = self.speedtest.as_mut().and_then(|run| run.running.as_mut());
+        let running = self.speedtests.run.as_mut().and_then(|run| run.running.as_mut());
         let Some(running) = running else { return };
         if let Some((test, counts)) = sent
             && running.test == test
@@ -304,7 +310,7 @@ impl Client {
     }
 
     fn finish_step(&mut self, now: Instant, received: LoadCounts, sent: Option<LoadCounts>) {
-        let Some(run) = self.speedtest.as_mut() else { return };
+        let Some(run) = self.speedtests.run.as_mut() else { return };
         let Some(Running { step, bytes, .. }) = run.running.take() else { return };
         let most = sent.map_or(received, |sent| LoadCounts {
             packets: sent.packets.max(received.packets),
@@ -329,7 +335,7 @@ impl Client {
     }
 
     fn on_silent_server(&mut self, now: Instant) {
-        let Some(run) = self.speedtest.as_ref() else { return };
+        let Some(run) = self.speedtests.run.as_ref() else { return };
         let connection = self.endpoint.connection(run.connection);
         let has_heard = connection.is_some_and(Connection::has_messages_through);
         let why = match run.running.as_ref().map(|running| running.phase) {
@@ -344,7 +350,7 @@ impl Client {
     }
 
     fn fail_speedtest(&mut self, now: Instant, why: &str) {
-        let Some(run) = self.speedtest.as_mut() else { return };
+        let Some(run) = self.speedtests.run.as_mut() else { return };
         if run.report.state != SpeedtestState::Running {
             return;
         }
@@ -362,7 +368,7 @@ impl Client {
     }
 
     pub(super) fn speedtest_timeout(&self) -> Option<Instant> {
-        let run = self.speedtest.as_ref()?;
+        let run = self.speedtests.run.as_ref()?;
         let is_running = run.report.state == SpeedtestState::Running;
         let step = run.running.as_ref().map_or(run.next_at, |running| running.until);
         is_running.then(|| earliest([Some(step), Some(run.asked_at + ASKED_WITHIN)]))?

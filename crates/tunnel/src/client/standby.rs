@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use roadweave_proto::wire::{Control, Reason, Role};
-use roadweave_proto::{Instant, PathSnapshot, Priority, UplinkId};
+use roadweave_proto::{Instant, PathSnapshot, UplinkId};
 use roadweave_quic::{CloseReason, ConnectionId, Event};
 
 use super::notices::legible;
@@ -115,7 +115,7 @@ impl Client {
         self.open_standby_paths(now);
         if self.current.is_none() && self.standby.question.is_none() {
             // There was no session when it was welcomed, or the session did not end in silence.
-            if now >= self.home_first_until {
+            if now >= self.choice.home_first_until {
                 self.switch(now, "there was no session");
             }
             return;
@@ -131,7 +131,7 @@ impl Client {
         let Some(_) = target else {
             let may_begin = match self.current.is_some() {
                 true => Instant::ZERO,
-                false => self.home_first_until,
+                false => self.choice.home_first_until,
             };
             let from = match self.is_without_server() {
                 true => self.choice.refuge_timeout(),
@@ -142,8 +142,8 @@ impl Client {
         let tried = self.standby.tried();
         let tries = tried.map(|_| (*next_attempt).min(*began + TARGET_PATIENCE));
         let Some(ready) = ready else { return tries };
-        let alone = self.current.is_none().then_some(self.home_first_until);
-        let is_silent = self.current.is_some() && self.silent_since.is_some();
+        let alone = self.current.is_none().then_some(self.choice.home_first_until);
+        let is_silent = self.current.is_some() && self.silence.since.is_some();
         let asks = question.map(|question| question.poll_timeout(is_silent));
         let takes = question.and_then(|question| self.takeover_from(&question));
         let connection = self.endpoint.connection(ready.id)?;
@@ -156,7 +156,7 @@ impl Client {
     }
 
     fn choose_target(&mut self, now: Instant) {
-        if self.current.is_none() && now < self.home_first_until {
+        if self.current.is_none() && now < self.choice.home_first_until {
             return;
         }
         let wished = self.choice.wish(now).filter(|_| self.current.is_some());
@@ -189,7 +189,7 @@ impl Client {
     }
 
     fn is_without_server(&self) -> bool {
-        self.current.is_none() || self.silent_since.is_some()
+        self.current.is_none() || self.silence.since.is_some()
     }
 
     fn want(&mut self, now: Instant, candidate: usize, reason: &str) {
@@ -280,13 +280,15 @@ impl Client {
         let Some(count) = (!pairs.is_empty()).then_some(pairs.len()) else { return };
         let turn = self.standby.turn;
         let mut in_turn = (0..count).map(|at| pairs[(turn + at) % count]);
-        let Some(pair) = in_turn.find(|pair| self.pairs.get(*pair).due() <= now) else { return };
+        let Some(pair) = in_turn.find(|pair| self.race.pairs.get(*pair).due() <= now) else {
+            return;
+        };
         self.standby.turn += 1;
-        self.pairs.on_attempt(now, pair);
+        self.race.pairs.on_attempt(now, pair);
         let key = self.config.candidates[target].key;
         match self.endpoint.connect(now, pair.0, pair.1, key) {
             Ok(id) => _ = self.standby.attempts.insert(id, pair),
-            Err(error) => self.pairs.note(pair, format!("cannot begin to connect: {error}")),
+            Err(error) => self.race.pairs.note(pair, format!("cannot begin to connect: {error}")),
         }
     }
 
@@ -295,7 +297,7 @@ impl Client {
         match event {
             Event::Connected { .. } => {
                 if let Some(pair) = self.standby.attempts.get(&id) {
-                    self.pairs.on_answered(*pair);
+                    self.race.pairs.on_answered(*pair);
                 }
                 let hello = self.hello(Role::Standby, id);
                 self.send_control(id, &Control::Hello(hello));
@@ -317,7 +319,7 @@ impl Client {
                     CloseReason::Local => {}
                     other => {
                         let reason = other.to_string();
-                        _ = self.pairs.rest(now, pair, Rejection::Doubtful, legible(&reason));
+                        _ = self.race.pairs.rest(now, pair, Rejection::Doubtful, legible(&reason));
                     }
                 }
             }
@@ -358,29 +360,19 @@ impl Client {
     /// All while no server answers, since any of them may be the one that works.
     fn standby_uplinks(&self) -> Vec<UplinkId> {
         match self.is_without_server() {
-            true => self.open_uplinks().map(|(id, _)| *id).collect(),
+            true => self.uplinks.open().map(|(id, _)| *id).collect(),
             false => self.frugal_uplinks(),
         }
     }
 
     pub(super) fn frugal_uplinks(&self) -> Vec<UplinkId> {
-        let free = self.unmetered_uplinks();
+        let free = self.uplinks.unmetered();
         let mut usable = self.paths().iter().filter(|path| path.is_usable());
         let is_of_use = match self.is_without_server() {
             true => !free.is_empty(),
             false => usable.any(|path| path.uplink.is_some_and(|uplink| free.contains(&uplink))),
         };
-        if is_of_use { free } else { self.open_uplinks().map(|(id, _)| *id).collect() }
-    }
-
-    fn unmetered_uplinks(&self) -> Vec<UplinkId> {
-        let is_free = |name: &str| {
-            self.policies
-                .get(name)
-                .is_none_or(|it| !it.caps.are_there() && it.policy.priority != Priority::Backup)
-        };
-        let uplinks = self.open_uplinks().filter(|(_, uplink)| is_free(&uplink.name));
-        uplinks.map(|(id, _)| *id).collect()
+        if is_of_use { free } else { self.uplinks.open().map(|(id, _)| *id).collect() }
     }
 
     fn open_standby_paths(&mut self, now: Instant) {
@@ -395,7 +387,7 @@ impl Client {
             // A path that was needed recently may be needed again.
             let is_young = self.standby.next_path.get(&uplink).is_some_and(|until| *until > now);
             let is_spare = carries && !is_kept(path) && !is_young;
-            if is_spare || !self.uplinks.contains_key(&uplink) {
+            if is_spare || !self.uplinks.all.contains_key(&uplink) {
                 gone.push(path.id);
             }
         }

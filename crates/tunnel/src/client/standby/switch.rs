@@ -18,7 +18,7 @@ use crate::client::race::PREFERRED_SERVER_DELAY;
 
 impl Client {
     pub(super) fn ask_standby(&mut self, now: Instant) {
-        let is_silent = self.silent_since.is_some();
+        let is_silent = self.silence.since.is_some();
         if !is_silent && self.standby.goal.is_none() && self.current.is_some() {
             self.standby.question = None;
             return;
@@ -75,33 +75,34 @@ impl Client {
             return;
         }
         if self.current.is_none() {
-            if now >= self.home_first_until {
+            if now >= self.choice.home_first_until {
                 self.switch(now, "there was no session");
             }
             return;
         }
         if self.takeover_from(&question).is_some_and(|at| at <= now) {
             self.take_over(now);
-        } else if let Some(goal) = self.standby.goal.take_if(|_| self.silent_since.is_none()) {
+        } else if let Some(goal) = self.standby.goal.take_if(|_| self.silence.since.is_none()) {
             self.switch(now, &goal.why);
         }
     }
 
     /// The last server may answer first, since it knows the client's flows and another may not.
     pub(in crate::client) fn on_coverage_back(&mut self, now: Instant) {
-        self.pairs.hurry(now, None);
-        self.patience.on_sign_of_life();
-        for uplink in self.uplinks.values_mut() {
+        self.race.pairs.hurry(now, None);
+        self.race.patience.on_sign_of_life();
+        for uplink in self.uplinks.all.values_mut() {
             uplink.next_attempt = uplink.next_attempt.min(now);
         }
         if self.choice.states[self.choice.current].rests(now).is_none() {
-            self.home_first_until = self.home_first_until.max(now + PREFERRED_SERVER_DELAY);
+            self.choice.home_first_until =
+                self.choice.home_first_until.max(now + PREFERRED_SERVER_DELAY);
         }
     }
 
     pub(super) fn takeover_from(&self, question: &Question) -> Option<Instant> {
         let alive_since = question.alive_since?;
-        self.silent_since?;
+        self.silence.since?;
         let is_full = self.standby.takeovers.len() >= TAKEOVERS_MAX;
         let oldest = self.standby.takeovers.front().filter(|_| is_full);
         let allowed = oldest.map_or(Instant::ZERO, |oldest| *oldest + TAKEOVERS_WITHIN);
@@ -152,11 +153,11 @@ impl Client {
         self.standby.goal = None;
         self.set_aside_session(now);
         self.drop_attempts(now, "another server is used", |_| true);
-        if let Some(replacement) = self.replacement.take() {
+        if let Some(replacement) = self.race.replacement.take() {
             self.close_connection(now, replacement.id, "another server is used");
         }
         self.choice.on_moved(now, target);
-        for uplink in self.uplinks.values_mut() {
+        for uplink in self.uplinks.all.values_mut() {
             (uplink.path_failures, uplink.next_path, uplink.path_deadline) = (0, now, now);
         }
         let hello = self.hello(Role::Join, accepted.id);
