@@ -101,7 +101,7 @@ images:
 	@CARGO="$(CARGO)" deploy/images.sh
 	@deploy/images-test.sh
 
-# Packages (deb, rpm, OpenWrt's), and their installation in separate roots: docs/release.md.
+# Packages (deb, rpm, OpenWrt's), and their installation in separate roots: docs/install.md.
 dist:
 	@CARGO="$(CARGO)" deploy/dist/dist.sh
 
@@ -114,7 +114,7 @@ bench: packages
 	$(TARGET)/release/roadweave bench tunnel
 	$(TARGET)/release/roadweave bench router
 
-# A local fleet with two boxes and video, whose controller and a proxy die: docs/proxy.md.
+# A local fleet with two boxes and video, whose controller and a proxy die: docs/fleet.md.
 fleet: packages
 	$(BUILD) --package roadweave-control --release
 	$(TARGET)/release/roadweave stack $(STACK_ARGS)
@@ -128,7 +128,7 @@ fleet-day: packages
 api-check: packages
 	@CARGO="$(CARGO)" deploy/api-check.sh
 
-# Calls between two real browsers over emulated links, one per setting: docs/webrtc.md.
+# Calls between two real browsers over emulated links, one per setting: docs/video.md.
 webrtc: EXTRA_PACKAGES = webrtc
 webrtc: packages $(NODE_MODULES)
 	$(BUILD) --release
@@ -163,7 +163,7 @@ video-lint: packages
 	$(CARGO) clippy --package roadweave-video --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --package roadweave-video --no-deps --quiet
 
-# The page of roadweave-web, by npm; the next build of the program includes it: docs/web.md.
+# The page of roadweave-web, by npm; the next build of the program includes it: docs/operate.md.
 web: EXTRA_PACKAGES = web
 web: packages $(PAGE_MODULES)
 	npm run --silent build --prefix $(PAGE)

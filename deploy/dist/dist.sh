@@ -1,6 +1,6 @@
 #!/bin/sh
 # Packages of the product: deb, rpm, and ipk and apk for OpenWrt, from static programs, into
-# target/dist/packages. docs/release.md tells how they are made and tried.
+# target/dist/packages. docs/install.md describes them.
 #
 #   deploy/dist/dist.sh     DIST_ARCHS: some of "x86_64 aarch64 armv7", or what can be built here
 #                           DIST_BINARIES: a folder with programs that are built already, in place

@@ -73,6 +73,7 @@ full() {
         put $here/server.toml.example /etc/roadweave/server.toml.example 640 "config|noreplace"
         group=root
         put_gz docs/configuration.md /usr/share/doc/roadweave/configuration.md.gz
+        put_gz docs/machine.md /usr/share/doc/roadweave/machine.md.gz
         for unit in deploy/systemd/*.service; do
             [ "$unit" != "deploy/systemd/$WEB_UNIT" ] || continue
             put "$unit" "/usr/lib/systemd/system/$(basename "$unit")"

@@ -1,5 +1,4 @@
-//! Control messages of sessions and backhauls: refused, or equal after being written and read
-//! again.
+//! Control messages of sessions and backhauls: refused, or equal after writing and reading.
 
 use std::time::Duration;
 

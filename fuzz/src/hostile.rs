@@ -61,7 +61,6 @@ struct World {
     out: Vec<(PacketId, Bytes)>,
 }
 
-/// The range that a packet covers.
 struct Covered {
     at: usize,
     packets: Range<i64>,

@@ -39,8 +39,7 @@ pub fn http(data: &[u8]) {
             assert!(seen.urgent <= bytes.len());
             (heads, frames) = (heads + seen.heads, frames + seen.frames);
         }
-        // Bytes marked urgent before a presumed video is recognised as something else depend on the
-        // pieces.
+        // Bytes marked urgent before a presumed video turns out not to be one depend on the pieces.
         (heads, frames)
     };
     let whole = answers(&mut std::iter::once(bytes));

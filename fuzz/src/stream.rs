@@ -6,7 +6,7 @@ use roadweave_proto::wire::{
     StreamId, StreamPriority,
 };
 
-/// Parses the bytes, up to the first broken frame.
+/// Parses the bytes up to the first broken frame.
 pub fn run(data: &[u8]) {
     let Ok(frames) = StreamFrames::new(Bytes::copy_from_slice(data)) else { return };
     let parsed: Vec<StreamFrame> = frames.map_while(Result::ok).collect();

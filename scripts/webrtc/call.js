@@ -4,7 +4,7 @@
 //      --> recordings of the links from their beginning --> getStats() every second --> figures
 //   --> tables, webrtc.json, a CSV file per setting and round
 //
-// docs/webrtc.md says what the settings are and what the figures mean.
+// docs/video.md says what the settings are and what the figures mean.
 
 import { mkdirSync, writeFileSync } from 'node:fs';
 import path from 'node:path';

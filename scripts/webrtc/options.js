@@ -38,7 +38,7 @@ export const HELP = `A WebRTC call between two browsers over two emulated links,
 
 Usage: node scripts/webrtc/call.js [OPTIONS]
 
-      --settings LIST    Settings in the order of their runs; docs/webrtc.md has them
+      --settings LIST    Settings in the order of their runs; docs/video.md has them
                          [default: ${ALL.slice(0, 5).join(',')},
                          ${ALL.slice(5).join(',')}]
       --seconds S        How long each is measured [default: ${OPTIONS.seconds.default}]

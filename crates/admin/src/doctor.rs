@@ -93,11 +93,9 @@ fn told(checks: &[Check]) -> serde_json::Value {
     serde_json::json!({ "checks": checks })
 }
 
-/// Foreign text on one line, without control sequences.
 fn harmless(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && *line != "|");
     let joined = lines.collect::<Vec<_>>().join(" ");
-    // Word by word, since `peer_text` cuts a long text.
     let pieces = joined.split(' ').map(|word| roadweave_proto::peer_text(word.as_bytes()));
     pieces.collect::<Vec<_>>().join(" ")
 }

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! It is not part of the client: a program started by the daemon would have its rights and its
-//! filter of system calls. It compares states instead of subscribing to events, so nothing is
-//! missed if either side restarts.
+//! filter of system calls. It compares states instead of subscribing to events, so a restart of
+//! either side loses nothing.
 
 mod changes;
 pub(crate) mod program;
@@ -64,7 +64,6 @@ impl HooksArgs {
                 }
                 Err(RequestError::NotRunning { .. }) => _ = changes.take(began.elapsed(), None),
                 Err(error @ RequestError::NoPermission { .. }) => return Err(error.into()),
-                // Busy or not understood: this is not a state of the tunnel.
                 Err(error) if !is_quiet => {
                     is_quiet = true;
                     out::note(format_args!("{error}; trying again"));

@@ -122,7 +122,6 @@ impl AddArgs {
                 let target = if self.qr { None } else { Some(self.target()?) };
                 let identity = Identity::from_seed(random_bytes()?);
                 let (name, uplinks) = (self.name.as_str(), self.uplinks.as_slice());
-                // This machine's networks are not those of the client.
                 let new = NewClient { name, identity: &identity, server, uplinks, inside: &[] };
                 let key = identity.public_key();
                 let added =
@@ -199,7 +198,6 @@ impl AddArgs {
 
 fn remove(place: &ServerPlace, name: &str) -> Result<()> {
     clients::change(&place.config, |server, text| Ok(clients::without_peer(server, text, name)?))?;
-    // The client is removed even if the output fails.
     let taken = take_up(place);
     out::line(format_args!("{name} is removed"))?;
     Ok(out::line(taken?)?)

@@ -5,8 +5,7 @@
 //!                              full: the next file, which begins with the full state
 //! ```
 //!
-//! It is not part of the instance, so no packet waits for a disk. It writes what the status has;
-//! `tcpdump` shows single packets.
+//! It is not part of the instance, so no packet waits for a disk.
 
 mod files;
 mod trace;
@@ -98,7 +97,6 @@ impl QlogArgs {
                 }
             }
             log.files.notices().for_each(out::note);
-            // Limits the load on an instance with a large status.
             let left = INTERVAL.saturating_sub(asked.elapsed()).max(took * PATIENCE);
             if wait_readable(&signals, left).is_err() {
                 sleep(left);
@@ -249,7 +247,6 @@ fn reason(status: &Status, (peer, public_key): &(String, String)) -> Option<Stri
 }
 
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Pause after an answer, as a multiple of the time it took.
 const PATIENCE: u32 = 5;
 const SESSIONS_MAX: usize = 64;
 

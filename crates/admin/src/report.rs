@@ -50,7 +50,6 @@ const CONFIG_MAX: u64 = 16 << 20;
 
 impl ReportArgs {
     pub fn run(&self) -> Result<()> {
-        // The doctor would wait at a pipe.
         if let Ok(there) = fs::metadata(&self.config)
             && !(there.is_file() && there.len() <= CONFIG_MAX)
         {
@@ -90,8 +89,7 @@ impl ReportArgs {
     }
 }
 
-/// Makes a folder for this user alone and holds its descriptor: the owner of the parent folder may
-/// replace it by a link.
+/// Makes a folder for this user alone and holds its descriptor: its parent's owner may replace it.
 fn make(path: &Path) -> Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let made = mkdir(path, Mode::RWXU).and_then(|()| open(path, flags, Mode::empty()));

@@ -6,7 +6,7 @@
 //!        └──────────── an uplink to pause or resume ◄─ keys ┴─► end
 //! ```
 //!
-//! If the instance ends or hangs, the screen says so and waits for it. Keys never wait for it.
+//! If the instance ends or hangs, the screen says so. Keys never wait for it.
 
 mod cursor;
 mod reader;
@@ -65,7 +65,7 @@ impl TopArgs {
         let reader = Reader::start(self.socket.clone())?;
         let keys = keyboard().context("there is no terminal to take keys from")?;
         let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
-        // From here on a panic restores the terminal before it prints.
+        // A panic restores the terminal before it prints.
         let ended = ratatui::try_init()
             .context("the terminal cannot be set up")
             .and_then(|mut terminal| watch(&mut terminal, history, &reader, &keys, &mut signals));

@@ -4,11 +4,11 @@
 //! cargo bench --package roadweave-coding --bench theorem [-- --trials 1000000]
 //! ```
 //!
-//! Decoding needs rank n and nothing else (`tests/reference.rs` holds the decoder to that), so that
-//! here only the rows of coefficients are made, by the crate, from seeds drawn as the sender draws
-//! them, and their rank is followed. `tests/theorem.rs` runs encoder and decoder.
+//! Decoding needs rank n and nothing else (`tests/reference.rs` checks that of the decoder). So
+//! this bench only draws seeds as the sender does, makes the rows of coefficients and follows their
+//! rank. `tests/theorem.rs` runs encoder and decoder.
 //!
-//! A million trials take 90 s. Ends with 1 when a share of failures contradicts the theorem.
+//! A million trials take 90 s. The exit code is 1 if a share of failures contradicts the theorem.
 
 #[path = "../tests/it/theorem/law.rs"]
 mod law;
@@ -72,7 +72,7 @@ fn share(tally: &Tally, extra: usize) -> String {
     }
 }
 
-/// How many rows of coefficients more than `count` it takes to have the rank `count`.
+/// The rows of coefficients beyond `count` that it takes to reach rank `count`.
 fn extra_needed(count: usize, mut seeds: impl FnMut() -> u32) -> Option<usize> {
     let kernel = Kernel::fastest();
     // By pivot; a row is zero before its pivot and one there.
@@ -101,7 +101,7 @@ fn extra_needed(count: usize, mut seeds: impl FnMut() -> u32) -> Option<usize> {
     None
 }
 
-/// What `--trials` says; cargo adds `--bench`.
+/// The value of `--trials`; cargo adds `--bench`.
 fn trials(mut arguments: impl Iterator<Item = String>) -> Result<u64, String> {
     let mut trials = 1_000_000;
     while let Some(argument) = arguments.next() {

@@ -17,13 +17,12 @@
 //! ```
 //!
 //! The words are those of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
-//! generators", OOPSLA 2014): short, without multiplication tables or state to keep, and well mixed
-//! also for seeds that follow one another. Skipping zeros keeps the other 255 values equally
-//! likely.
+//! generators", OOPSLA 2014): short, without tables or state, and well mixed for consecutive seeds
+//! too. Skipping zeros keeps the other 255 values equally likely.
 
 use roadweave_proto::SplitMix64;
 
-/// Writes the coefficients that belong to `seed`, the leading 1 included, into `out`.
+/// Writes the coefficients of `seed` to `out`, the leading 1 included.
 ///
 /// `out: [u8; n]`, n the number of packets that the coded packet covers.
 pub fn fill(seed: u32, out: &mut [u8]) {
@@ -53,7 +52,7 @@ pub fn fill_rows(seeds: &[u32], out: &mut [u8]) {
     }
 }
 
-/// Writes the bytes of a word, as many as there is room for, and returns how many.
+/// Writes as many bytes of `word` as fit; returns the number.
 fn put(word: u64, out: &mut [u8]) -> usize {
     if let Some(out) = out.first_chunk_mut() {
         *out = word.to_le_bytes();
@@ -65,8 +64,7 @@ fn put(word: u64, out: &mut [u8]) -> usize {
     out.len()
 }
 
-/// Writes the bytes of a word that are not 0, as many as there is room for, and returns how many.
-/// One word in 32 has zeros.
+/// Writes the non-zero bytes of `word` that fit; returns the number. One word in 32 has zeros.
 #[cold]
 fn put_nonzero(word: u64, out: &mut [u8]) -> usize {
     let bytes = word.to_le_bytes().into_iter().filter(|byte| *byte != 0);
@@ -91,7 +89,6 @@ mod tests {
         out
     }
 
-    /// The definition, byte by byte.
     fn reference(seed: u32, count: usize) -> Vec<u8> {
         let mut random = SplitMix64::new(seed.into());
         let words = std::iter::repeat_with(|| random.next_u64());
@@ -99,7 +96,7 @@ mod tests {
         std::iter::once(1).chain(bytes).take(count).collect()
     }
 
-    /// Of 20,000 words some 620 hold a zero, and some two dozen several.
+    /// Of 20,000 words about 620 contain a zero, and about two dozen several.
     #[test]
     fn words_with_and_without_zeros_follow_the_definition() {
         let mut with_zeros = 0;

@@ -11,30 +11,28 @@
 //!                                                     over the payloads
 //! ```
 //!
-//! Packets that were delivered are remembered twice: in a bitmap, so that none is delivered again,
-//! and for a while with their bytes, because a later equation may cover them. Equations that share
-//! missing packets form a block, which eliminates on coefficients alone; payloads are kept as they
-//! came and read when packets are solved. Start reading with [`Decoder`], then `block.rs` and
-//! `matrix.rs`.
+//! Delivered packets are recorded twice: in a bitmap, so that none is delivered again, and for a
+//! while with their bytes, because a later equation may cover them. Equations that share missing
+//! packets form a block, which eliminates on coefficients alone; payloads are kept unchanged and
+//! read when packets are solved. Start reading with [`Decoder`], then `block.rs` and `matrix.rs`.
 //!
 //! # What a broken or hostile peer can do
 //!
-//! - A false *coded packet* falsifies what is determined with it. While encode ranges do not
-//!   overlap in part, as those of CellFusion section 4.4.2 never do, these are packets of its own
-//!   range. Where ranges overlap, a packet of one helps to determine packets of the other, and
-//!   passes its error on: to repair across ranges is to trust across ranges. It ends where no range
-//!   overlaps, and at the width of a block.
+//! - A false *coded packet* corrupts the packets that are determined with it. As long as encode
+//!   ranges do not partly overlap, as in CellFusion section 4.4.2, these are packets of its own
+//!   range. Where ranges overlap, a packet of one helps to determine packets of the other and
+//!   passes its error on. The error ends where no range overlaps, and at the width of a block.
 //! - An equation never changes a delivered packet. A source packet is always believed: one that
 //!   arrives after it was determined is a duplicate and is not delivered again, but equations are
-//!   solved with it from then on. Packets that false equations determined stay delivered.
+//!   solved with it from then on. Packets determined by false equations stay delivered.
 //! - An equation that contradicts a known packet is dropped. If equations contradict one another,
 //!   those that made the impossible packet are dropped; the fourth time, the whole block is.
 //! - If a coded packet would connect more than 128 packets, all equations over the oldest of them
-//!   are dropped, however little the new one adds: newer packets can still be in time, and a false
-//!   coded packet could as well have falsified all that it is connected with. The dropped equations
-//!   count as [`DropReason::ReceiveMemory`], like those dropped for lack of memory.
-//! - Memory has bounds in bytes and in age; the work for a packet has one by the width of a block;
-//!   what is refused or given up is counted.
+//!   are dropped: newer packets can still be in time, and a false coded packet could have corrupted
+//!   everything connected with it. The dropped equations count as [`DropReason::ReceiveMemory`],
+//!   like those dropped for lack of memory.
+//! - Memory is bounded in bytes and in age, the work for a packet by the width of a block. Refused
+//!   and dropped packets are counted.
 
 mod bits;
 mod block;
@@ -63,27 +61,25 @@ use crate::pool::Pool;
 use crate::symbol::{SYMBOL_BYTES_MAX, SYMBOL_PREFIX_BYTES, is_symbol, unshare};
 use crate::{COUNT_MAX, CodedRange, coefficients};
 
-/// Solves for missing packets as source and coded packets come in, in any order.
+/// Solves for missing packets as source and coded packets arrive, in any order.
 ///
 /// IDs wrap. The decoder follows the newest ID; a window of [`WINDOW_IDS`] behind it separates new
-/// packets from duplicates. What lies further behind, or more than 65,536 ahead, is refused, so
-/// that one broken packet cannot push the window away from the lane's traffic.
+/// packets from duplicates. IDs further behind, or more than 65,536 ahead, are refused, so that one
+/// broken packet cannot push the window away from the lane's traffic.
 ///
-/// The window itself may lie in the wrong place: the peer went on without us (an outage of all
-/// paths), or a broken packet was believed. The decoder doubts it when no packet was delivered for
-/// longer than the expiry, or only one ever. Then two source packets that lie near one another, but
-/// not near the window, move it: the first is refused all the same, the second and all after it are
-/// delivered. If they lie behind the window, what precedes them counts as delivered, lest something
-/// be delivered twice; and where IDs never start again, that must wait
-/// ([`DecoderConfig::rewind_after`]), since packets behind the window can only be old.
+/// The window itself may be in the wrong place: the peer continued during an outage of all paths,
+/// or a broken packet was believed. The decoder doubts the window if no packet was delivered for
+/// longer than the expiry, or only one ever. Then two source packets near one another, but not near
+/// the window, move it: the first is refused, the second and all later ones are delivered. If they
+/// are behind the window, packets before them count as delivered, so that none is delivered twice.
+/// Where IDs never start again, such a move must wait ([`DecoderConfig::rewind_after`]), since
+/// packets behind the window can only be old.
 #[derive(Debug)]
 pub struct Decoder {
     config: DecoderConfig,
-    /// None before the first packet.
     window: Option<Window>,
     delivered_at: Instant,
-    /// The last source packet that was refused for its ID while the window was in doubt, if none
-    /// was delivered since.
+    /// The last source packet refused for its ID in a doubtful window; `None` after a delivery.
     outlier: Option<PacketId>,
     known: Pool,
     equations: Equations,
@@ -91,7 +87,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A decoder that has seen nothing.
+    /// An empty decoder.
     #[must_use]
     pub fn new(config: DecoderConfig) -> Self {
         Self::with_kernel(config, Kernel::fastest())
@@ -111,11 +107,11 @@ impl Decoder {
         }
     }
 
-    /// Takes in a source packet.
+    /// Handles a source packet.
     ///
-    /// `symbol`: prefix and bytes, unpadded; kept without a copy, so it should not be a slice of
-    /// something much larger. `out` gets what is to be delivered, each packet once: this one first,
-    /// if it was missing, then those that it determined together with coded packets kept.
+    /// `symbol`: prefix and bytes, unpadded; kept without a copy, so it should not be a slice of a
+    /// much larger buffer. Appends the packets to deliver to `out`, each once: this one first, if
+    /// it was missing, then those that it determines together with stored coded packets.
     pub fn on_source(
         &mut self,
         now: Instant,
@@ -141,10 +137,10 @@ impl Decoder {
         outcome
     }
 
-    /// Takes in a coded packet.
+    /// Handles a coded packet.
     ///
-    /// `payload`: at least as long as every symbol of the range. `out` gets the packets that it
-    /// determined, by ascending ID; each packet is given out once.
+    /// `payload`: at least as long as every symbol of the range. Appends the packets that it
+    /// determines to `out`, by ascending ID, each once.
     pub fn on_coded(
         &mut self,
         now: Instant,
@@ -178,7 +174,7 @@ impl Decoder {
         }
     }
 
-    /// Sets the age at which an equation, and a delivered symbol, is dropped.
+    /// Sets the age at which equations and delivered symbols are dropped.
     pub fn set_expiry(&mut self, expiry: Duration) {
         self.config.expiry = expiry;
         self.equations.set_age_max(expiry);
@@ -189,41 +185,39 @@ impl Decoder {
         self.expire_before(now);
     }
 
-    /// What came in and went out.
+    /// The counters.
     #[must_use]
     pub fn stats(&self) -> &DecoderStats {
         &self.stats
     }
 
-    /// Coded packets kept, each an equation that waits for more.
+    /// Stored coded packets, each an equation that needs more packets.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.equations.len()
     }
 
-    /// Bytes of delivered symbols and equations held, with their allowances; at most the sum of the
-    /// configured bounds.
+    /// Bytes of delivered symbols and equations, with allowances; at most the sum of the bounds.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.known.bytes() + self.equations.bytes()
     }
 
-    /// All that it holds, bytes: [`Decoder::bytes`], and the window of IDs once there is one.
+    /// All memory, bytes: [`Decoder::bytes`] and, once it exists, the window of IDs.
     #[must_use]
     pub fn memory(&self) -> usize {
         self.bytes() + self.window.as_ref().map_or(0, Window::memory)
     }
 
     /// Drops the oldest symbols or equations, whichever take more memory, until `bytes` bytes are
-    /// freed or nothing is left. Symbols were delivered and only serve later equations; dropped
-    /// equations are counted.
+    /// freed or nothing is left. Symbols only serve later equations; dropped equations are counted.
     pub fn shed(&mut self, bytes: usize) {
         let target = self.bytes().saturating_sub(bytes);
         while self.bytes() > target {
             let excess = self.bytes() - target;
             let (known, equations) = (self.known.bytes(), self.equations.bytes());
             if known >= equations {
-                // Down to what the others have at first.
+                // At first down to the size of the equations.
                 self.known.shed(excess.min((known - equations).max(known.div_ceil(8))));
             } else {
                 let excess = excess.min((equations - known).max(equations.div_ceil(8)));
@@ -232,7 +226,6 @@ impl Decoder {
         }
     }
 
-    /// Decides whether a source packet is to be delivered.
     fn place_source(
         &mut self,
         now: Instant,
@@ -255,8 +248,8 @@ impl Decoder {
         }
     }
 
-    /// Believes a source packet rather than what is held in its place: coded packets may have
-    /// determined that, and one of them may have been false.
+    /// Replaces the stored bytes of a packet by those of its source packet: the stored ones may
+    /// have been determined by a false coded packet.
     fn correct(&mut self, now: Instant, full_id: FullId, symbol: &Bytes) {
         match self.known.get(full_id) {
             Some(held) if held == symbol => return,
@@ -266,8 +259,8 @@ impl Decoder {
         self.equations.correct(full_id, symbol, &mut self.stats);
     }
 
-    /// Decides whether a coded packet is to be used; gives the full ID of its first packet, and
-    /// which of its packets have no known symbol, by offset.
+    /// Decides whether a coded packet is used; returns the full ID of its first packet, and the
+    /// offsets of its packets without a known symbol.
     fn place_coded(
         &mut self,
         range: CodedRange,
@@ -297,14 +290,13 @@ impl Decoder {
                     return Err(CodedOutcome::Inconsistent);
                 }
                 Some(_) => {}
-                // Delivered so long ago that its bytes are forgotten.
+                // Delivered so long ago that its bytes were dropped.
                 None => missing.insert(offset),
             }
         }
         Ok((first, missing))
     }
 
-    /// Counts a coded packet that is not used.
     fn refuse(&mut self, outcome: CodedOutcome) -> CodedOutcome {
         self.stats.coded += 1;
         self.count_refused(outcome);
@@ -332,8 +324,8 @@ impl Decoder {
         (full_id, window.state(full_id))
     }
 
-    /// Moves the window to a source packet that is not near it, if it is in doubt and the last such
-    /// packet was near this one; returns whether it does.
+    /// Moves the window to a distant source packet if it is in doubt and the last outlier was near
+    /// this packet; returns whether it moved.
     fn follow(&mut self, now: Instant, id: PacketId, full_id: FullId) -> bool {
         let quiet = now.since(self.delivered_at);
         let is_alone = self.stats.new_sources + self.stats.recovered <= 1;
@@ -341,7 +333,7 @@ impl Decoder {
             return false;
         }
         let window = self.window.as_ref().expect("packets were placed in it");
-        // Before it is taken for an outlier: old copies shall not hide where the lane went on.
+        // Before it counts as an outlier: old copies must not hide where the lane continued.
         let may_rewind = quiet > self.config.rewind_after
             || is_alone && self.config.rewind_after <= self.config.expiry;
         if window.is_behind(full_id) && !may_rewind {
@@ -357,7 +349,7 @@ impl Decoder {
         true
     }
 
-    /// Drops what is too old; returns the moment from which on things are not.
+    /// Drops what is too old; returns the time before which everything is.
     fn expire_before(&mut self, now: Instant) -> Instant {
         let oldest = now - self.config.expiry;
         self.known.expire_before(oldest);
@@ -365,8 +357,8 @@ impl Decoder {
         oldest
     }
 
-    /// Keeps of `out`, from `determined` on, what was not delivered before, and returns how many
-    /// that are. The others had been delivered, and their bytes forgotten since.
+    /// Keeps the packets of `out` from index `determined` on that were not delivered before;
+    /// returns their number. The bytes of the others were dropped after their delivery.
     fn deliver_from(
         &mut self,
         now: Instant,
@@ -391,7 +383,6 @@ impl Decoder {
         delivered
     }
 
-    /// Notes that a missing packet is handed out.
     fn note_delivery(&mut self, now: Instant, full_id: FullId, symbol: &Bytes) {
         let window = self.window.as_mut().expect("packets were placed in it");
         let is_new = window.deliver(full_id);

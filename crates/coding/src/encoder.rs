@@ -1,13 +1,12 @@
-//! The sender's side: keeps what may be lost, and combines it.
+//! The sender's side: stores packets that may be lost, and combines them.
 //!
 //! ```text
 //! insert > [ pool: ID > symbol ] > range(start, count) > encode_all(seeds) > coded packets
 //!            forget: acknowledged, or given up      expire: too old to be worth a repair
 //! ```
 //!
-//! A repair sends several coded packets over one range. Its symbols are looked up once, before
-//! anything is made for it; then all of them are written in one pass over the symbols, each behind
-//! the header of the datagram that it leaves in.
+//! A repair sends several coded packets over one range. Its symbols are looked up once; then all
+//! coded packets are written in one pass over the symbols, each after the header of its datagram.
 
 use std::time::Duration;
 
@@ -70,10 +69,10 @@ impl Encoder {
         Self { config, kernel, pool, drops: DropCounters::default() }
     }
 
-    /// Keeps the symbol of a packet, and discards the oldest ones if the pool is full.
+    /// Stores the symbol of a packet; discards the oldest ones if the pool is full.
     ///
-    /// `symbol`: prefix and bytes, unpadded; kept as it is, without a copy, so it should not be a
-    /// slice of something much larger. An ID that is held already gets the new symbol.
+    /// `symbol`: prefix and bytes, unpadded; stored without a copy, so it should not be a slice of
+    /// a much larger buffer. It replaces the symbol of an ID that is already stored.
     pub fn insert(&mut self, now: Instant, id: PacketId, symbol: Bytes) {
         debug_assert!(symbol::is_symbol(&symbol), "not a symbol: {symbol:?}");
         self.expire(now);
@@ -81,9 +80,7 @@ impl Encoder {
         self.drops.add(DropReason::QueueFull, evicted);
     }
 
-    /// Discards a symbol: its packet was acknowledged, or nothing more will be done for it.
-    ///
-    /// Returns whether it was held.
+    /// Discards a symbol whose packet was acknowledged or given up; returns whether it was stored.
     pub fn forget(&mut self, id: PacketId) -> bool {
         self.pool.remove(u64::from(id.0))
     }
@@ -99,13 +96,13 @@ impl Encoder {
         self.drops.add(DropReason::RepairExpired, expired);
     }
 
-    /// Discards the oldest symbols until `bytes` bytes less are held, or none is.
+    /// Discards the oldest symbols until `bytes` bytes are freed or none is left.
     pub fn shed(&mut self, bytes: usize) {
         let shed = self.pool.shed(bytes);
         self.drops.add(DropReason::MemoryShare, shed);
     }
 
-    /// The symbol of a packet, if it is held.
+    /// The symbol of a packet, if it is stored.
     #[must_use]
     pub fn symbol(&self, id: PacketId) -> Option<&Bytes> {
         self.pool.get(u64::from(id.0))
@@ -114,7 +111,7 @@ impl Encoder {
     /// Looks up the symbols of a range, to make coded packets of them.
     ///
     /// # Errors
-    /// [`EncodeError`] if the range is no range or has a hole.
+    /// [`EncodeError`] if the range is empty or too long, or a packet is not in the pool.
     pub fn range(&self, start: PacketId, count: u16) -> Result<EncodeRange<'_>, EncodeError> {
         if count == 0 || count > COUNT_MAX {
             return Err(EncodeError::Count(count));
@@ -142,19 +139,19 @@ impl Encoder {
         Ok(symbols.coded_len())
     }
 
-    /// Symbols held.
+    /// Symbols stored.
     #[must_use]
     pub fn len(&self) -> usize {
         self.pool.len()
     }
 
-    /// Whether no symbol is held.
+    /// Whether no symbol is stored.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pool.len() == 0
     }
 
-    /// Bytes held, with an allowance of 128 bytes for each symbol.
+    /// Bytes stored, with an allowance of 128 bytes for each symbol.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.pool.bytes()
@@ -163,14 +160,14 @@ impl Encoder {
     /// Symbols discarded before [`Encoder::forget`]: [`DropReason::QueueFull`] and
     /// [`DropReason::RepairExpired`].
     ///
-    /// Only copies are counted here: the packets themselves had been sent.
+    /// Only copies are counted here: the packets themselves were sent.
     #[must_use]
     pub fn drops(&self) -> &DropCounters {
         &self.drops
     }
 }
 
-/// The symbols of an encode range, all there: what is left cannot fail.
+/// The complete symbols of an encode range, so that encoding cannot fail.
 ///
 /// Source: CellFusion section 4.3.2.
 #[derive(Debug)]
@@ -203,7 +200,7 @@ impl EncodeRange<'_> {
     /// Overwrites each of `outputs` with the coded packet of the seed at the same place, all in one
     /// pass over the symbols.
     ///
-    /// `outputs`: each of [`EncodeRange::coded_len`], as the room behind the headers of datagrams.
+    /// `outputs`: each of [`EncodeRange::coded_len`], such as the space after a datagram's header.
     ///
     /// # Panics
     /// If an output has another length, or there is not one for each seed.

@@ -1,10 +1,10 @@
 //! The field GF(2^8): bytes as polynomials over bits, modulo x^8 + x^4 + x^3 + x + 1 (0x11b).
 //!
-//! Addition is XOR. The polynomial is that of AES (FIPS 197 section 4.2), because it is the one
-//! that the x86 instruction GF2P8MULB has built in: a vector is multiplied by a coefficient in one
-//! instruction, without tables, so that coding stays cheap where it is done most, on the server.
-//! Any other polynomial would need an 8x8 bit matrix per coefficient there; for shuffle tables
-//! (AVX2, NEON) all polynomials cost the same. It is part of the protocol: both sides must agree.
+//! Addition is XOR. The polynomial is that of AES (FIPS 197 section 4.2), which the x86 instruction
+//! GF2P8MULB has built in: it multiplies a vector by a coefficient without tables, which keeps
+//! coding cheap on the server. Other polynomials would need an 8x8 bit matrix per coefficient
+//! there; for shuffle tables (AVX2, NEON) all cost the same. The polynomial is part of the
+//! protocol.
 //!
 //! The byte 3 (x + 1) generates the multiplicative group; 2 does not.
 

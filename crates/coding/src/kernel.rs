@@ -9,9 +9,9 @@
 //!                                           whose rows lie one after the other
 //! ```
 //!
-//! In the fused two, sums stay in registers until they are complete: sources are only read, outputs
-//! only written. Shorter inputs count as padded with zeros. All kernels give the same bytes; which
-//! one runs is decided once per process ([`Kernel::fastest`]).
+//! `dot` and `combine` keep sums in registers until they are complete: sources are only read,
+//! outputs only written. Shorter inputs count as padded with zeros. All kernels give the same
+//! bytes; the kernel is chosen once per process ([`Kernel::fastest`]).
 //!
 //! ```text
 //! Kernel > token of an instruction set (isa) > loops, compiled for it > its multiplication (x86, neon)
@@ -147,7 +147,7 @@ impl Kernel {
             portable => portable::add_rows(y, factors, rows))
     }
 
-    /// Adds such a multiple of `x` to every row that its byte at `column` becomes zero.
+    /// Adds a multiple of `x` to every row so that its byte at `column` becomes zero.
     ///
     /// `rows`: one after the other, each as long as `x`. `x[column]` is 1.
     ///
@@ -202,7 +202,7 @@ impl Kernel {
     }
 }
 
-/// The part of `y` that something of `length` bytes is added to or written to.
+/// The part of `y` that an input of `length` bytes affects.
 #[inline]
 fn start(y: &mut [u8], length: usize) -> &mut [u8] {
     assert!(length <= y.len(), "{length} bytes do not fit {}", y.len());

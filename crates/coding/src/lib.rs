@@ -7,13 +7,13 @@
 //!           coded packet  > Decoder::on_coded   --> every packet once, the moment it is determined
 //! ```
 //!
-//! A *symbol* is what is coded: a 2-byte prefix and the bytes of an inner packet or of a fragment
-//! of one (see [`symbol_len`]). Shorter symbols count as padded with zeros to the longest of their
-//! range; the receiver finds the end of a repaired one by its prefix. Coefficients are not sent:
-//! both sides derive them from a 32-bit seed ([`coefficients`]).
+//! A *symbol* is the unit of coding: a 2-byte prefix and the bytes of an inner packet or of a
+//! fragment of one (see [`symbol_len`]). Shorter symbols count as padded with zeros to the longest
+//! of their range; the prefix gives the length of a repaired one. Coefficients are not sent: both
+//! sides derive them from a 32-bit seed ([`coefficients`]).
 //!
-//! The crate knows neither QUIC nor lanes; time comes in as an argument. Everything it keeps is
-//! bounded in bytes and in age, and what it discards is counted.
+//! The crate knows neither QUIC nor lanes; time is an argument. Everything stored is bounded in
+//! bytes and in age, and everything discarded is counted.
 //!
 //! Start reading with [`Encoder`], then [`Decoder`]; the arithmetic is in [`gf256`] and [`kernel`].
 //! Source: CellFusion section 4.3, appendices A and B.
@@ -41,14 +41,14 @@ use roadweave_proto::PacketId;
 pub struct CodedRange {
     /// The first packet of the run.
     pub start: PacketId,
-    /// How many packets the run has, 1..=[`COUNT_MAX`]. One means the packet itself.
+    /// Packets of the run, 1..=[`COUNT_MAX`]. One means the packet itself.
     pub count: u16,
-    /// What the coefficients come from ([`coefficients`]); ignored for a run of one packet.
+    /// The seed of the coefficients ([`coefficients`]); ignored for a run of one packet.
     pub seed: u32,
 }
 
 /// The longest run of packets that one coded packet may cover.
 ///
-/// The encode ranges of CellFusion hold 10 packets; the bound leaves room for wider ones, and keeps
-/// the work that a hostile coded packet can cause small.
+/// The encode ranges of CellFusion have 10 packets; the bound allows wider ones, and limits the
+/// work that a hostile coded packet can cause.
 pub const COUNT_MAX: u16 = 64;

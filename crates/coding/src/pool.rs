@@ -6,10 +6,9 @@
 //! stragglers     3                             displaced by 67: a map, nearly always empty
 //! ```
 //!
-//! The sender keeps here what it may have to code, the receiver what later equations may cover.
-//! Neighbours lie side by side, and to find one costs an index and a comparison. The ring grows
-//! while it is at least half full; keys that lie further apart than that share slots, and then the
-//! map has the older one.
+//! The sender stores what it may have to code, the receiver what later equations may cover.
+//! Neighbours are adjacent, so that a look-up costs an index and a comparison. The ring grows while
+//! it is at least half full; keys too far apart for it share slots, and the map has the older one.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -18,7 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use roadweave_proto::Instant;
 
-/// Symbols by a key that counts upwards, mostly; the oldest leave first.
+/// Symbols by a key that mostly counts upwards; the oldest are discarded first.
 #[derive(Debug)]
 pub(crate) struct Pool {
     bytes_max: usize,
@@ -27,8 +26,8 @@ pub(crate) struct Pool {
     /// Empty, or a power of two.
     ring: Vec<Slot>,
     stragglers: HashMap<u64, Held, BuildHasherDefault<KeyHasher>>,
-    /// In the order of insertion. An entry is stale if its symbol is gone or was inserted again
-    /// since; stale entries are swept when they outnumber the others.
+    /// In the order of insertion. An entry is stale if its symbol was discarded or inserted again;
+    /// stale entries are swept when they outnumber the others.
     order: VecDeque<Entry>,
     insertions: u64,
 }
@@ -37,11 +36,10 @@ pub(crate) struct Pool {
 struct Entry {
     key: u64,
     at: Instant,
-    /// How many insertions came before it. Times do not identify insertions: many are equal.
+    /// The number of earlier insertions. Times do not identify insertions: many are equal.
     number: u64,
 }
 
-/// A place of the ring: the symbol of `key`, if there is one.
 #[derive(Clone, Debug, Default)]
 struct Slot {
     key: u64,
@@ -68,7 +66,7 @@ impl Pool {
         }
     }
 
-    /// Keeps `symbol`; returns how many others had to leave for it.
+    /// Stores `symbol`; returns the number of others discarded for it.
     pub(crate) fn insert(&mut self, now: Instant, key: u64, symbol: Bytes) -> u64 {
         self.remove(key);
         self.bytes += cost(&symbol);
@@ -103,12 +101,12 @@ impl Pool {
         true
     }
 
-    /// Discards what is older than `age_max`; returns how many symbols.
+    /// Discards the symbols older than `age_max`; returns the number.
     pub(crate) fn expire(&mut self, now: Instant, age_max: Duration) -> u64 {
         self.expire_before(now - age_max)
     }
 
-    /// Discards what was inserted before `oldest`; returns how many symbols.
+    /// Discards the symbols inserted before `oldest`; returns the number.
     pub(crate) fn expire_before(&mut self, oldest: Instant) -> u64 {
         let mut expired = 0;
         while self.order.front().is_some_and(|entry| entry.at < oldest) {
@@ -117,7 +115,8 @@ impl Pool {
         expired
     }
 
-    /// Discards the oldest symbols until `bytes` bytes less are held, or none is; returns how many.
+    /// Discards the oldest symbols until `bytes` bytes are freed or none is left; returns the
+    /// number.
     pub(crate) fn shed(&mut self, bytes: usize) -> u64 {
         let target = self.bytes.saturating_sub(bytes);
         let mut shed = 0;
@@ -131,12 +130,12 @@ impl Pool {
         self.len
     }
 
-    /// Bytes held, with an allowance for the bookkeeping of each symbol.
+    /// Bytes stored, with an allowance for the bookkeeping of each symbol.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Discards the oldest entry; returns whether a symbol went with it.
+    /// Discards the oldest entry; returns whether a symbol was discarded with it.
     fn pop_front(&mut self) -> bool {
         let Some(entry) = self.order.pop_front() else { return false };
         self.is_live(entry) && self.remove(entry.key)
@@ -163,7 +162,7 @@ impl Pool {
         if self.stragglers.is_empty() { None } else { self.stragglers.remove(&key) }
     }
 
-    /// Puts a symbol that is not there into the ring.
+    /// Puts a new symbol into the ring.
     fn place(&mut self, key: u64, held: Held) {
         let slot = self.slot_of(key);
         let is_taken = self.ring.get(slot).is_none_or(|slot| slot.held.is_some());
@@ -193,7 +192,7 @@ impl Pool {
     }
 
     fn slot_of(&self, key: u64) -> usize {
-        // For an empty ring this is beyond its end, as it should be.
+        // For an empty ring this is beyond its end, as intended.
         key as usize & self.ring.len().wrapping_sub(1)
     }
 }
@@ -202,19 +201,19 @@ fn cost(symbol: &Bytes) -> usize {
     symbol.len() + OVERHEAD_BYTES
 }
 
-/// What a symbol costs beside its bytes: up to two slots of the ring, 48 bytes each, and an entry
-/// of the order. Keys that lie scattered may cost two slots more, which is not counted.
+/// The cost of a symbol beside its bytes: up to two slots of the ring, 48 bytes each, and an entry
+/// of the order. Scattered keys may cost two more slots, which are not counted.
 const OVERHEAD_BYTES: usize = 128;
 
 const RING_MIN: usize = 64;
 
-/// The longest ring that is kept while nothing is held.
+/// The longest ring kept while no symbol is stored.
 const RING_IDLE_MAX: usize = 1024;
 
 const STALE_ENTRIES_MIN: usize = 64;
 
-/// A hash without a random key, so that no entropy is read. Keys lie in a window of IDs, so a peer
-/// cannot make many of them collide.
+/// A hash without a random key, so that no entropy is read. Keys are within a window of IDs, so a
+/// peer cannot make many of them collide.
 #[derive(Debug, Default)]
 pub(crate) struct KeyHasher(u64);
 
@@ -331,7 +330,7 @@ mod tests {
     }
 
     proptest! {
-        /// Keys that lie side by side and far apart, so that they share slots of the ring.
+        /// Keys side by side and far apart, so that they share slots of the ring.
         #[test]
         fn a_pool_holds_what_a_map_would(
             steps in prop::collection::vec((0u64..200, 0u64..20, any::<bool>()), 1..400),

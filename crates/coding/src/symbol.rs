@@ -8,23 +8,23 @@
 //! +---+---------------------------+------------------ - -
 //! ```
 //!
-//! Padding with zeros hides the length of a packet, so the length is coded together with it. The
-//! `roadweave_proto::wire` writes and reads the prefix; here only its length matters, to cut a
-//! repaired symbol and to recognise one that cannot be true.
+//! Padding with zeros hides the length of a packet, so the length is coded with it.
+//! `roadweave_proto::wire` writes and reads the prefix; here only the length matters, to cut
+//! repaired symbols and to reject impossible ones.
 
 use bytes::Bytes;
 
 /// Bytes of the prefix of a symbol.
 pub const SYMBOL_PREFIX_BYTES: usize = 2;
 
-/// The longest symbol, bytes: the prefix and what its 14 bits of length can count.
+/// The longest symbol, bytes: the prefix, and the largest value of its 14 bits of length.
 pub const SYMBOL_BYTES_MAX: usize = SYMBOL_PREFIX_BYTES + LENGTH_MASK as usize;
 
 /// The length of the symbol at the start of `padded`, prefix included, bytes.
 ///
-/// `padded`: a symbol and any number of zero bytes after it. `None` when that is not what it is: it
-/// is shorter than its prefix claims, something other than zero follows, or the symbol is empty
-/// (a prefix without bytes), which no sender makes and which only wrong arithmetic yields.
+/// `padded`: a symbol and any number of zero bytes after it. `None` if it is shorter than its
+/// prefix claims, if something other than zero follows, or if the symbol is empty (a prefix without
+/// bytes), which no sender makes and which only wrong arithmetic yields.
 pub fn symbol_len(padded: &[u8]) -> Option<usize> {
     let (prefix, rest) = padded.split_first_chunk::<SYMBOL_PREFIX_BYTES>()?;
     let length = usize::from(u16::from_be_bytes(*prefix) & LENGTH_MASK);
@@ -34,7 +34,7 @@ pub fn symbol_len(padded: &[u8]) -> Option<usize> {
     Some(SYMBOL_PREFIX_BYTES + length)
 }
 
-/// Whether `bytes` are one symbol and nothing more.
+/// Whether `bytes` are exactly one symbol.
 pub(crate) fn is_symbol(bytes: &[u8]) -> bool {
     let Some((prefix, rest)) = bytes.split_first_chunk::<SYMBOL_PREFIX_BYTES>() else {
         return false;
@@ -42,7 +42,7 @@ pub(crate) fn is_symbol(bytes: &[u8]) -> bool {
     !rest.is_empty() && usize::from(u16::from_be_bytes(*prefix) & LENGTH_MASK) == rest.len()
 }
 
-/// Gives a symbol memory of its own.
+/// Copies a symbol to an allocation of its own.
 pub(crate) fn unshare(symbol: &mut Bytes) {
     *symbol = Bytes::copy_from_slice(symbol);
 }

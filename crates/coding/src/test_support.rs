@@ -1,4 +1,4 @@
-//! What the tests of several modules share.
+//! Shared by the tests of several modules.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use roadweave_proto::{Instant, PacketId};
@@ -50,7 +50,6 @@ pub(crate) fn encoder(start: PacketId, symbols: &[Bytes]) -> Encoder {
     encoder
 }
 
-/// One coded packet of an encoder that holds all of its range.
 pub(crate) fn coded(encoder: &Encoder, range: CodedRange) -> Bytes {
     let mut out = BytesMut::new();
     encoder.encode(range, &mut out).expect("the range is held");

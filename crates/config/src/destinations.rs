@@ -63,7 +63,6 @@ impl fmt::Display for AllowedDestination {
     }
 }
 
-/// Validates the lists of destinations that clients may not reach, and of exceptions.
 pub(crate) fn validate_destinations(
     denied: &[IpNet],
     allowed: &[AllowedDestination],

@@ -280,7 +280,6 @@ pub fn validate_lanes(names: LaneNames, lanes: &[LaneFields]) -> Result<(), Faul
     Ok(())
 }
 
-/// Validates the lanes of a server or a proxy, which have no uplinks.
 pub(crate) fn validate_served_lanes(lanes: &[LaneFields]) -> Result<(), Fault> {
     validate_lanes(LaneNames::PRODUCT, lanes)?;
     validate_deadlines(lanes)?;

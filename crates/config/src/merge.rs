@@ -19,7 +19,7 @@ use crate::client::ClientFile;
 use crate::reader::check;
 use crate::{Fault, FileError, Validate, parse};
 
-/// The fields that a controller may set; all may change while the client runs.
+/// All may change while the client runs.
 const FIELDS: [&str; 2] = ["lanes", "uplinks.policies"];
 const NAME: &str = "the controller's configuration";
 
@@ -43,7 +43,6 @@ pub fn merge(path: &Path, text: &str, remote: Option<&str>) -> Result<Merged, Fi
     check_fields(&fields).map_err(|fault| fault.in_file(there, remote))?;
     parse::<ClientFile>(there, remote)?;
     let mut table: Table = parse(path, text)?;
-    // The other reading holds the key and wipes it.
     if let Some(Value::String(key)) = table.remove("private_key") {
         drop(Zeroizing::new(key));
     }
@@ -157,7 +156,6 @@ mod tests {
         refused("server = { addresses = [\"a:1\"] }", "server");
         refused("uplinks = { local = true }", "uplinks.local");
         refused("uplinks = { policies = [], forward = true }", "uplinks.forward");
-        // An interface that is no uplink is behind the box: strangers there would be its hosts.
         refused("uplinks = { exclude = [\"wlan0\"] }", "uplinks.exclude");
         refused("uplinks = { include = [\"wwan0\"] }", "uplinks.include");
         refused("state_directory = \"/\"", "state_directory");
@@ -178,7 +176,6 @@ mod tests {
         check("", "[[lanes]]\nname = \"a\"\nstrategy = \"best\"", &[name, "line 3", "strategy"]);
         let nameless = "[[uplinks.policies]]\nname = \"\"";
         check("", nameless, &[name, "line 2", "uplinks.policies.name is empty"]);
-        // Each is valid alone, but not together.
         let lane = "[[lanes]]\nname = \"a\"\nstrategy = \"single:wwan0\"\n";
         check("[uplinks]\nexclude = [\"wwan0\"]", lane, &[name, "line 3", "wwan0"]);
         let error = merged("lanes = 1", "lanes = 2").expect_err("refused");

@@ -36,9 +36,9 @@ impl From<String> for ChangeError {
     }
 }
 
-/// Changes the server's file at `path`, locked, by `change`, which gets the file and its text and
-/// returns the new text. An invalid result is not written. Returns the new file; on an error the
-/// old one stays.
+/// Changes the locked server's file at `path` by `change`, which gets the file and its text and
+/// returns the new text. Returns the new file. On an error, as of an invalid text, the old one
+/// stays.
 pub fn change_server_file(
     path: &Path,
     change: impl FnOnce(&ServerFile, &str) -> Result<String, ChangeError>,
@@ -58,8 +58,7 @@ fn read_failed(path: &Path, source: io::Error) -> FileError {
     FileError::Read { path: path.to_owned(), source }
 }
 
-/// The file at `path`, locked until it is dropped. Only users who may read it can lock it; retries
-/// if the file was replaced meanwhile.
+/// Only users who may read it can lock it; retries if the file was replaced meanwhile.
 fn lock(path: &Path) -> io::Result<File> {
     loop {
         let file = File::open(path)?;
@@ -154,7 +153,7 @@ pub fn add_client(
         let peer = entry(server)?;
         let text = with_peer(text, &peer)?;
         let file = client.text(server.private_key.identity()?.public_key());
-        // Before the server's file, so that no client is added whose key is lost.
+        // The client's file comes first, so that no client is added whose key is lost.
         if let Some(target) = target {
             create_secret(target, &file)?;
             is_written = true;
@@ -169,8 +168,7 @@ pub fn add_client(
     Ok(made.expect("the change was made"))
 }
 
-/// The entry of a client with the next free addresses. Fails if the name is taken or no address is
-/// free.
+/// The entry of a client with the next free addresses. Fails if the name is taken or none is free.
 pub fn next_peer(
     server: &ServerFile,
     name: &str,
@@ -367,7 +365,6 @@ mod tests {
             add_client(&path, &new, Some(&target), |server| next_peer(server, name, key))
                 .map_err(|error| error.to_string())
         };
-        // The server's own key is refused once the client's file is written: that goes again.
         let own = Identity::from_base64(&key).expect("a key").public_key();
         add("a", own).expect_err("its own key");
         assert!(!target.exists(), "a key that opens nothing");

@@ -19,8 +19,7 @@ impl PacketMark {
         (self.bits, self.mask)
     }
 
-    /// Validates that it is distinct from the client's own marks; otherwise says which bits are
-    /// free.
+    /// Fails if a client's own marks use its bits, and says which bits are free.
     pub(crate) fn check(self, marks: PacketMarks) -> Result<(), String> {
         let is_default = marks == PacketMarks::default();
         let marks = Marks::from(marks);

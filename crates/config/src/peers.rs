@@ -183,8 +183,7 @@ impl<'a> PeersCheck<'a> {
     }
 }
 
-/// A prefix that overlaps with `network` and belongs to another peer than that at `position`; with
-/// that peer's position.
+/// A prefix of another peer that overlaps with `network`, with that peer's position.
 fn sharing(
     taken: &JointPrefixMap<IpNet, usize>,
     position: usize,

@@ -1,5 +1,4 @@
-//! Policies of uplinks: which uplinks they apply to, and how these may be used, by the file and by
-//! the local socket.
+//! Policies of uplinks, by the file and by the local socket: which uplinks, and their use.
 
 use roadweave_proto::{Policy, Priority, Rate, Technology, glob};
 use roadweave_tunnel::{BILLING_DAY_MAX, Caps, UplinkPolicy};

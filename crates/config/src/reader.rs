@@ -120,7 +120,7 @@ pub fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, FileErro
         .map_err(|error| FileError::Invalid { path: path.to_owned(), message: told(text, &error) })
 }
 
-/// The error with the line that it is in, or without if that may contain a key.
+/// Without the line if that may contain a key.
 fn told(text: &str, error: &toml::de::Error) -> String {
     let whole = error.to_string().trim_end().to_owned();
     let is_of_a_key = |c: char| c.is_ascii_alphanumeric() || "+/=".contains(c);
@@ -128,7 +128,6 @@ fn told(text: &str, error: &toml::de::Error) -> String {
     if !has_key(&whole) {
         return whole;
     }
-    // The message quotes values of a wrong type too.
     let message = if has_key(error.message()) { "this cannot be read" } else { error.message() };
     with_position(text, error.span().map(|span| span.start), message)
 }
@@ -145,7 +144,6 @@ pub fn read_text(path: &Path, has_secret: bool) -> Result<Zeroizing<String>, Fil
     let mut file = File::open(path).map_err(|error| unreadable(path, error))?;
     let there = file.metadata().map_err(failed)?;
     let mode = there.mode() & 0o7777;
-    // Reading a folder fails later.
     if has_secret && !there.is_dir() {
         if mode & 0o006 != 0 {
             let what = if mode & 0o004 != 0 { "read" } else { "write" };
@@ -202,8 +200,7 @@ fn name(file: &str, number: u32) -> String {
 
 const TEXT_MAX: usize = 16 << 20;
 
-/// The offset of a field's value in the TOML file `text`, or of the innermost existing part of its
-/// path; `None` if no part exists.
+/// The offset of a field's value in `text`, or of the innermost existing part of its path.
 fn offset_of(text: &str, field: &str) -> Option<usize> {
     let table = DeTable::parse(text).ok()?;
     let mut steps = field.split('.');
@@ -232,8 +229,8 @@ fn with_position(text: &str, at: Option<usize>, message: &str) -> String {
     format!("line {line}, column {column}: {message}")
 }
 
-/// The group that may read private files in the folder of `path`: the folder's, if the folder
-/// belongs to root and has mode 0750, as `/etc/roadweave` has for the services' user.
+/// The group that may read private files beside `path`: the folder's, if the folder belongs to root
+/// and has mode 0750, as `/etc/roadweave` has for the services' user.
 pub fn reading_group(path: &Path) -> Option<u32> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = fs::metadata(folder.unwrap_or(Path::new("."))).ok()?;

@@ -35,7 +35,6 @@ impl PrivateKey {
         std::mem::take(self)
     }
 
-    /// Whether the private key was written where a public key belongs.
     pub(crate) fn is_written_as(&self, key: &PublicKey) -> bool {
         self.0.trim() == key.to_string()
     }
@@ -76,9 +75,7 @@ impl fmt::Debug for PrivateKey {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write {}", path.display())]
 pub struct WriteError {
-    /// The file.
     path: PathBuf,
-    /// The system's error.
     source: io::Error,
 }
 
@@ -116,8 +113,7 @@ pub fn create_secret(path: &Path, text: &str) -> Result<(), WriteError> {
     })
 }
 
-/// Replaces the file at `path` atomically, also after a power cut; owner, group and mode stay. On
-/// an error the old file stays.
+/// Replaces the file at `path` atomically, or not at all; owner, group and mode stay.
 pub(crate) fn replace_secret(path: &Path, text: &str) -> Result<(), WriteError> {
     let failed = |source| WriteError { path: path.to_owned(), source };
     let before = fs::metadata(path).map_err(failed)?;

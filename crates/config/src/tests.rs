@@ -147,7 +147,7 @@ fn uplinks_have_technologies_and_these_an_order() {
     }
 }
 
-/// Checks the error below each broken file in the golden file `name`; `whole` completes its lines.
+/// `whole` completes the lines of each broken file.
 pub(crate) fn check_broken<T: DeserializeOwned + Validate>(
     name: &str,
     whole: impl Fn(&str) -> String,
@@ -403,12 +403,11 @@ fn a_box_is_told_which_connections_it_may_split() {
 
 #[test]
 fn the_documentation_names_every_field_of_proxies_and_anchors() {
-    let text = include_str!("../../../docs/proxy.md");
+    let text = include_str!("../../../docs/fleet.md");
     let (proxy, anchor) = text
         .split_once("## `proxy.toml`")
         .and_then(|(_, rest)| rest.split_once("## `anchor.toml`"))
         .expect("a section for each");
-    // They are among those of both, or a server's.
     let shared = ["lanes.", "transport.", "limits.", "tun.", "peers.expires", "peers.rate"];
     let of_peers = ["devices.tenant", "devices.expires", "devices.rate"];
     let own = |names: Vec<String>| {

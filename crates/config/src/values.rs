@@ -105,8 +105,7 @@ pub fn host_port(text: &str) -> Result<(String, u16), String> {
     Ok((text.to_owned(), port))
 }
 
-/// Validates that a pattern of interfaces has no brackets, which have no special meaning; `field`
-/// is its path.
+/// Brackets have no special meaning in patterns of interfaces; `field` is its path.
 pub fn validate_pattern(field: &str, pattern: &str) -> Result<(), Fault> {
     if !pattern.contains(['[', ']', '{', '}']) {
         return Ok(());
@@ -136,7 +135,6 @@ pub fn state_directory() -> PathBuf {
     "/var/lib/roadweave".into()
 }
 
-/// The networks in a text of our own, divided by spaces.
 pub fn known_networks(texts: &str) -> Vec<IpNet> {
     texts.split(' ').map(|text| text.parse().expect("a network")).collect()
 }

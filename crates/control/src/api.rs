@@ -48,7 +48,6 @@ pub struct App {
     pub oidc: Option<Oidc>,
 }
 
-/// The address that a request came from; the server adds it to each request.
 #[derive(Clone, Copy, Debug)]
 pub struct RemoteAddress(pub IpAddr);
 

@@ -10,8 +10,6 @@ use roadweave_identity::{Identity, PublicKey};
 
 use crate::model::{Device, Proxy, ProxyRole};
 
-/// The controller's key, the root key or its public half, and the trust lists that roots have
-/// signed.
 pub struct Authority {
     controller: Identity,
     root: Root,
@@ -21,7 +19,6 @@ pub struct Authority {
 
 pub enum Root {
     Held(Identity),
-    /// Elsewhere, known by its public half; it has signed the trust lists.
     Elsewhere(PublicKey),
 }
 
@@ -38,12 +35,10 @@ impl NotSigned {
 }
 
 impl Authority {
-    /// A controller that is reached at `addresses`, `host:port` each.
     pub fn new(controller: Identity, root: Root, addresses: Vec<String>) -> Self {
         Self { controller, root, addresses, lists: Vec::new() }
     }
 
-    /// Sets the trust lists that roots have signed, oldest first.
     #[must_use]
     pub fn with_lists(self, lists: Vec<Signed<TrustList>>) -> Self {
         Self { lists, ..self }
@@ -60,8 +55,7 @@ impl Authority {
         }
     }
 
-    /// Whether the key is the controller's, or one of the last trust list's. Such a key neither
-    /// joins nor is revoked.
+    /// The controller's key or one of the last trust list's: it neither joins nor is revoked.
     pub fn is_own(&self, key: &str) -> bool {
         let trust = self.trusted();
         let TrustList { roots, spares, controllers, .. } = trust.list();
@@ -79,7 +73,6 @@ impl Authority {
         chain.verify(&self.trusted()).map_err(NotSigned::new)
     }
 
-    /// The last trust list; without one, the root key alone.
     fn trusted(&self) -> Trust {
         let last = self.lists.last().and_then(|last| last.verify_by(last.claimed_keys()).ok());
         match last {
@@ -95,7 +88,6 @@ impl Authority {
         let (epoch, controller) = (epoch.unsigned_abs(), self.controller.public_key());
         let (mut all, mut last) = (Vec::new(), None::<TrustList>);
         for list in &self.lists {
-            // Each peer checks the signer itself.
             let (read, _) = list.verify_by(list.claimed_keys()).map_err(NotSigned::new)?;
             if last.as_ref().is_some_and(|last| last.number >= read.number) {
                 return Err(NotSigned::new("the numbers of the lists of trust do not go up"));
@@ -185,7 +177,7 @@ impl Authority {
         Ok(token.to_string())
     }
 
-    /// The statement that admits a box, as JSON; `None` where the root key is elsewhere.
+    /// `None` where the root key is elsewhere.
     pub fn admit_device(&self, tenant: &str, device: &Device) -> Result<Option<String>> {
         let scope = Scope::Tenant(name(tenant)?);
         let (id, tags) = (&device.id, &device.settings.tags);
@@ -313,7 +305,6 @@ mod tests {
         assert_eq!(numbers(held(), rotated(), 4), Ok(vec![1, 2, 5]));
         let elsewhere = || Root::Elsewhere(identity(8).public_key());
         assert_eq!(numbers(elsewhere(), rotated(), 1), Ok(vec![1, 2]));
-        // Without the root key, neither a new epoch nor an unlisted root can be signed for.
         assert!(numbers(elsewhere(), rotated(), 2).is_err());
         assert!(numbers(elsewhere(), vec![], 1).is_err());
         assert!(numbers(held(), vec![list(1, 1, 6, 6)], 1).is_err());

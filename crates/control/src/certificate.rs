@@ -45,11 +45,9 @@ pub fn fingerprint_of_pem(pem: &str) -> String {
     certificate.map(|it| fingerprint(&it)).unwrap_or_default()
 }
 
-/// The TBSCertificate of RFC 5280.
 fn body(point: &[u8], hosts: &[String]) -> Vec<u8> {
     let mut serial = [0; 16];
     keys::fill(&mut serial);
-    // Positive, and without a leading zero byte.
     serial[0] = serial[0] & 0x7f | 0x40;
     let name = der(0x0c, b"roadweave-controller");
     let name = sequence(&[&der(0x31, &sequence(&[COMMON_NAME, &name]))]);

@@ -1,8 +1,7 @@
 //! Limits of concurrent connections: in all, by kind, and by address.
 //!
 //! Valid keys have places of their own. A browser's or program's connection counts as a stranger
-//! until a request on it shows a valid key; if the strangers' places are all taken, the oldest
-//! stranger is closed for the newest.
+//! until a request on it shows a valid key; the oldest stranger is closed for the newest.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -17,8 +16,7 @@ pub struct Limits {
     pub all: usize,
     pub web: usize,
     pub boxes: usize,
-    /// Connections of browsers and programs without a valid key, and as many streams of unknown
-    /// peers.
+    /// Connections of browsers and programs without a valid key, and streams of unknown peers.
     pub strangers: usize,
     /// Connections of one address, except members' streams.
     pub of_address: usize,
@@ -30,7 +28,6 @@ impl Default for Limits {
     }
 }
 
-/// One connection's share of the limits, returned on drop.
 pub(crate) struct ConnectionPermit {
     _of_all: OwnedSemaphorePermit,
     /// None for a member's stream: many boxes may share an address.
@@ -38,12 +35,11 @@ pub(crate) struct ConnectionPermit {
     pub(crate) handshake: Arc<Stranger>,
     boxes: Arc<Semaphore>,
     strangers: Arc<Semaphore>,
-    /// Whether it is a member's (`boxes`) or a stranger's (`strangers`), and the permit.
     of_kind: Option<(bool, OwnedSemaphorePermit)>,
 }
 
 impl ConnectionPermit {
-    /// Counts the stream by its kind of peer; false if there is no place left.
+    /// False if there is no place left.
     pub(crate) fn settle(&mut self, is_member: bool, is_gate: bool) -> bool {
         if is_member {
             self.of_address = None;
@@ -87,8 +83,7 @@ impl Permits {
         let of_all = match Arc::clone(&self.all).try_acquire_owned() {
             Ok(permit) => permit,
             Err(_) => {
-                // The oldest handshake is most likely a stranger's: a peer with a key finishes its
-                // own quickly.
+                // The oldest handshake is most likely a stranger's: a peer with a key is quick.
                 self.handshakes.make_room();
                 let permit = Arc::clone(&self.all).acquire_owned();
                 let permit = tokio::time::timeout(ROOM_WAIT, permit).await;
@@ -120,7 +115,6 @@ impl Strangers {
     fn enter(&self, most: usize) -> Arc<Stranger> {
         let stranger = Arc::new(Stranger::default());
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Sweeping at every call would be slow with many connections.
         if all.len() >= most {
             all.retain(|it| it.upgrade().is_some_and(|it| !it.is_known()));
         }
@@ -233,7 +227,6 @@ impl Drop for AddressPermit {
 }
 
 pub(crate) async fn stopped(stop: &mut watch::Receiver<bool>) {
-    // A dropped sender is a stop too.
     let _ = stop.wait_for(|stop| *stop).await;
 }
 

@@ -1,11 +1,10 @@
 //! The rollback guard, on the controller's own disk: the epoch begun here, the latest change seen,
 //! and the head of the chain of revocations. Beside it the audit checkpoints: the head of each
-//! tenant's audit log, so that a log truncated in the database is detected; each change written
-//! here updates its tenant's.
+//! tenant's audit log, by which a log truncated in the database is detected.
 //!
 //! A restored older copy of the database, or a standby that lagged, would reuse numbers of changes
-//! that members already hold, which they then ignore, and the number of a lost revocation. A writer
-//! of the database could raise its epoch, which a root key held here would sign.
+//! that members already hold and then ignore, and the number of a lost revocation. A writer of the
+//! database could raise its epoch, which a root key held here would sign.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,7 +17,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::store::error::StoreError;
 
-/// What was seen of a database, in a file; by default without a file, of any epoch.
 #[derive(Debug, Default)]
 pub struct Floor {
     /// The epoch that `init` or `restore` has begun; `None` accepts any.
@@ -98,7 +96,7 @@ impl Floor {
         )))
     }
 
-    /// Refuses revocations whose entry at the seen serial has another hash or is missing
+    /// Refuses revocations whose entry at the seen serial is missing or different
     /// ([`StoreError::Older`]).
     pub fn check_revocations(seen: &ChainEnd, found: Option<&str>) -> Result<(), StoreError> {
         if seen.serial == 0 || found == Some(&*seen.hash) {
@@ -121,12 +119,11 @@ impl Floor {
 struct KeptFile<T> {
     path: Option<PathBuf>,
     value: Mutex<T>,
-    /// The file's content; locked while it is written.
     written: Mutex<T>,
 }
 
 impl<T: Clone + Default + PartialEq + Serialize + DeserializeOwned> KeptFile<T> {
-    /// Reads a file, by default without content, and keeps its `valid` part.
+    /// Keeps the `valid` part of the file.
     fn open(path: PathBuf, valid: impl FnOnce(T) -> T) -> io::Result<Self> {
         let value = valid(match fs::read_to_string(&path) {
             Ok(text) => serde_json::from_str(&text)
@@ -157,7 +154,6 @@ impl<T: Clone + Default + PartialEq + Serialize + DeserializeOwned> KeptFile<T> 
     }
 }
 
-/// Replaces a file atomically and durably.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let new = path.with_extension("new");
     let mut file = File::create(&new)?;
@@ -170,7 +166,6 @@ const WAY_OUT: &str = "To go on with what is in it, write that with roadweave-co
                        restore it into an empty database: that begins a new epoch, and proxies \
                        hand back the revocations that it lacks";
 
-/// The last serial and hash of each tenant's log, in a file.
 #[derive(Debug, Default)]
 pub struct Heads(KeptFile<BTreeMap<String, ChainEnd>>);
 
@@ -183,7 +178,6 @@ impl Heads {
         self.0.value().get(tenant).map(|end| (end.serial, end.hash.clone()))
     }
 
-    /// Records the end of a tenant's log, unless a later one was seen.
     pub fn saw(&self, tenant: &str, serial: i64, hash: String) {
         let mut ends = self.0.value();
         if ends.get(tenant).is_none_or(|end| end.serial < serial) {

@@ -12,7 +12,6 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use roadweave_identity::Identity;
 use zeroize::Zeroizing;
 
-/// The store's secrets, derived from the controller's private key, so that the database holds none.
 #[derive(Clone)]
 pub struct StoreKeys {
     seal: hmac::Key,
@@ -41,7 +40,6 @@ impl StoreKeys {
         verify(&self.seal, parts, seal)
     }
 
-    /// The next link of a hash chain.
     pub fn link(&self, parts: &[&str]) -> String {
         tag(&self.chain, parts)
     }
@@ -62,7 +60,6 @@ impl StoreKeys {
         URL_SAFE_NO_PAD.encode([&nonce[..], &data].concat())
     }
 
-    /// Decrypts what [`StoreKeys::encrypt`] made; `None` for anything else.
     pub fn decrypt(&self, context: &str, text: &str) -> Option<String> {
         let mut data = URL_SAFE_NO_PAD.decode(text).ok()?;
         let (nonce, sealed) = data.split_first_chunk_mut::<NONCE_LEN>()?;
@@ -103,8 +100,7 @@ pub fn identifier() -> String {
     (0..16).map(|at| char::from(LETTERS[(bits >> (5 * at)) as usize & 31])).collect()
 }
 
-/// The hash stored for a random secret: SHA-256 without salt is enough for 256 random bits.
-/// Passwords have argon2id.
+/// SHA-256 without salt is enough for 256 random bits. Passwords have argon2id.
 pub fn hash(secret: &str) -> String {
     hex(digest(&SHA256, secret.as_bytes()).as_ref())
 }

@@ -2,8 +2,7 @@
 //!
 //! Each record has `settings`, which people write, and fields that the controller maintains.
 
-/// Makes types records: their table and kind, their secret field, their public key, and their
-/// columns.
+/// Makes types records: table and kind, secret field, public key, and columns.
 macro_rules! records {
     ($($type:ident: $table:literal, $kind:literal $(, secret $secret:literal)?
         $(, key |$of:ident| $key:expr)? => |$it:ident| [$($column:literal: $value:expr),*];)*) => {$(
@@ -48,10 +47,8 @@ pub use roadweave_fleet::records::{
     TenantSettings, Token, TokenRole, TokenSettings,
 };
 
-/// The part of a record that people write.
 pub trait Settings: DeserializeOwned + ToSchema + Send + 'static {
-    /// Checks what the types of single fields cannot; an error names the field and says what is
-    /// allowed.
+    /// An error names the field and says what is allowed.
     fn validate(&self) -> Result<(), String>;
 }
 
@@ -100,9 +97,7 @@ pub fn public_key(text: &str) -> Result<(), String> {
     key.map(drop).map_err(|error| format!("public_key: {error}"))
 }
 
-/// Ten years in seconds: the longest duration of any setting.
 const SPAN_MAX: u32 = 315_360_000;
-/// The most megabits per second, and the most boxes of a proxy.
 const MILLION: u32 = 1_000_000;
 const TAGS_MAX: usize = 16;
 const TITLE_MAX: usize = 200;

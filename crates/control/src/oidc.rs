@@ -7,8 +7,7 @@
 //! ```
 //!
 //! Nothing is stored between the two steps, so pending sign-ins of strangers cost nothing and any
-//! replica can finish one; each state counts once. The issuer is asked only during a sign-in:
-//! people with a password do not depend on it.
+//! replica can finish one; each state counts once. The issuer is asked only during a sign-in.
 //!
 //! Behind the feature `oidc`, which the program has and without which this crate builds faster.
 //! Source: OpenID Connect Core 1.0 sections 3.1 and 3.1.3.7, RFC 7636, RFC 8252 section 7.3.
@@ -95,7 +94,7 @@ impl Pending {
         same.as_ref() == ours.as_ref() && now_ms() < self.until_ms
     }
 
-    /// Whether a program on the person's own machine waits for the code, rather than a browser.
+    /// Whether a program on the person's own machine waits for the code.
     pub fn is_program(&self) -> bool {
         self.redirect.starts_with(LOOPBACK)
     }
@@ -106,7 +105,6 @@ pub struct SignedIn {
     /// Issuer and subject, which identify the person permanently.
     pub subject: String,
     pub title: String,
-    /// The highest role of the groups, or the reason why they have no role.
     pub role: Result<Role, &'static str>,
 }
 

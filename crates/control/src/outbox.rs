@@ -1,5 +1,4 @@
-//! Reads the outbox and notifies all listeners: every 250 ms, and at once after a hint of
-//! PostgreSQL.
+//! Reads the outbox for all listeners: every 250 ms, and at once after a hint of PostgreSQL.
 //!
 //! A hint may be lost (a pooler in between drops listeners); the periodic reading is what counts.
 
@@ -31,7 +30,6 @@ pub enum Health {
 }
 
 impl Outbox {
-    /// An outbox that is not read yet: see [`Outbox::follow`].
     pub fn new() -> Arc<Self> {
         let (changes, _) = broadcast::channel(LISTENER_MAX);
         let (database, _) = watch::channel(Health::Good);
@@ -56,12 +54,10 @@ impl Outbox {
         self.database.subscribe()
     }
 
-    /// Wakes the reader after a change was written here.
     pub fn hint(&self) {
         self.hint.notify_one();
     }
 
-    /// Reads the outbox for ever, also after database errors.
     pub async fn follow(self: Arc<Self>, store: Arc<Store>) {
         if let Database::Postgres(url) = store.database.clone() {
             tokio::spawn(Arc::clone(&self).hints(url));
@@ -88,7 +84,6 @@ impl Outbox {
     async fn read(&self, store: &Store, place: &mut Option<(i64, i64)>) -> Result<(), StoreError> {
         let mut at = match *place {
             Some(at) => at,
-            // Earlier changes are in the tables.
             None => (store.latest_change().await?, i64::MAX),
         };
         loop {

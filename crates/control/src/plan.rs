@@ -8,7 +8,7 @@
 //!                    streams of every replica ◄── by key ◄── documents ◄──────┘
 //! ```
 //!
-//! The version of a document is the number of the change that wrote it, so it depends on neither
+//! The version of a document is the number of the change that wrote it: it depends on neither
 //! replicas, restarts nor the clock. An unchanged document is not written again. A lease in the
 //! database selects the replica that plans; two planners at once only sign twice.
 
@@ -34,7 +34,6 @@ use crate::model::ProxyState;
 use crate::store::{ANSWERS_MAX, Actor, Changed, StoreError, StoredDocument, within};
 use crate::streams::mailboxes::{Mailboxes, StreamMessage};
 
-/// Plans while this replica has the lease, and passes signed documents to the streams.
 pub struct Planner {
     app: Arc<App>,
     mailboxes: Arc<Mailboxes>,
@@ -76,7 +75,6 @@ impl Planner {
         }
     }
 
-    /// Plans for ever, also after database errors.
     pub async fn run(mut self) {
         let mut changes = self.app.outbox.listen();
         let mut is_told = false;
@@ -130,7 +128,7 @@ impl Planner {
         Ok(())
     }
 
-    /// Renews or takes the lease; true if this replica starts to plan.
+    /// True if this replica starts to plan.
     async fn take_lead(&mut self) -> Result<bool, StoreError> {
         let now_ms = now_ms();
         // More than a full lease remains only after the clock went back: for others it has expired.
@@ -237,7 +235,7 @@ impl Planner {
         for (key, vital) in self.proxies.look(fleet, &status, now, now_ms) {
             tracing::info!(%key, ?vital, "a proxy");
         }
-        // A clock that replicas share: another may continue the roll-out.
+        // A clock that replicas share, since another may continue the roll-out.
         let shared = Instant::from_millis(now_ms.unsigned_abs());
         if is_news {
             let mut kept = BTreeMap::new();

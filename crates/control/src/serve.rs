@@ -63,7 +63,6 @@ pub fn web_tls(certificate: &[u8], key: &[u8]) -> Result<ServerConfig, String> {
     Ok(config)
 }
 
-/// Serves until `stop`; open connections then get a moment to end.
 pub async fn serve(listener: TcpListener, service: Arc<Service>, mut stop: watch::Receiver<bool>) {
     let permits = Permits::new(service.limits);
     loop {

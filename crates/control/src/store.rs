@@ -70,9 +70,7 @@ pub struct Store {
 
 #[derive(Clone, PartialEq, Eq)]
 pub enum Database {
-    /// A file of SQLite, for one controller.
     Sqlite(PathBuf),
-    /// `postgres://user:password@host/name`, for one controller or several.
     Postgres(String),
 }
 
@@ -149,7 +147,6 @@ impl Store {
         })
     }
 
-    /// Sets the rollback guard: an older copy of the database is refused.
     #[must_use]
     pub fn above(self, floor: Floor) -> Self {
         Self { floor: Arc::new(floor), ..self }
@@ -176,8 +173,7 @@ impl Store {
     }
 }
 
-/// The result of `work`, or [`StoreError::Away`] after `span`: a connection may stay silent for
-/// ever.
+/// The result of `work`, or [`StoreError::Away`] after `span`: a connection may be silent for ever.
 pub async fn within<T, E: From<StoreError>>(
     span: Duration,
     work: impl Future<Output = Result<T, E>>,
@@ -205,11 +201,9 @@ fn pool(connections: u32, settings: &'static [&'static str]) -> AnyPoolOptions {
             Ok(())
         })
     });
-    // SQLite may end a transaction itself, for example on a full disk; the library then takes the
-    // connection's transaction for open.
+    // SQLite may end a transaction itself, as on a full disk; the library takes it for open then.
     options.after_release(|connection, _| {
         Box::pin(async move {
-            // The caller may have given up because the server does not answer.
             let pinged = tokio::time::timeout(ACQUIRE_MAX, connection.ping()).await;
             pinged.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
             Ok(!connection.is_in_transaction())
@@ -227,7 +221,6 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
 ];
 /// The time limit of one statement in background work: longer than any statement may take.
 pub const ANSWER_MAX: Duration = Duration::from_secs(15);
-/// The time limit of many statements in a row.
 pub const ANSWERS_MAX: Duration = Duration::from_secs(120);
 const ACQUIRE_MAX: Duration = Duration::from_secs(3);
 const POSTGRES_CONNECTIONS: u32 = 8;

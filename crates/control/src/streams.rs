@@ -1,5 +1,4 @@
-//! The streams of boxes, proxies and anchors: a task each, around a controller session of the fleet
-//! crate, [`Desk`].
+//! The streams of boxes, proxies and anchors: a task each, around a controller session ([`Desk`]).
 //!
 //! ```text
 //! peer ◄─► TLS ◄─► frames ◄─► Desk ─► events ─► Recorder ─► store
@@ -51,14 +50,13 @@ pub struct Streams {
     outbox: Arc<Outbox>,
     metrics: Arc<Metrics>,
     tls: Arc<ServerConfig>,
-    /// Published to proxies and anchors, and checked in handshakes.
     published: watch::Sender<Arc<Published>>,
-    /// Published to boxes, which do not depend on revocations of other boxes.
+    /// Boxes do not depend on revocations of other boxes.
     to_boxes: watch::Sender<Arc<Published>>,
     mailboxes: Arc<Mailboxes>,
     notes: mpsc::Sender<Note>,
     samples: mpsc::Sender<(String, Sample)>,
-    /// Whether the database is away for so long that proxies and anchors are disconnected.
+    /// The database is away for so long that proxies and anchors are disconnected.
     cut: watch::Sender<bool>,
     started: std::time::Instant,
 }
@@ -73,7 +71,6 @@ impl PeerPolicy for NotRevoked {
 }
 
 impl Streams {
-    /// The streams of this controller, to be driven by [`Streams::run`].
     pub async fn new(
         store: Arc<Store>,
         authority: Arc<Authority>,
@@ -177,11 +174,10 @@ impl Streams {
         let known = if is_same_chain { before.serial } else { 0 };
         let mut concerns_boxes = !is_same_chain;
         for entry in published.revocations.entries(known) {
-            // The streams of a revoked key end at once.
             self.mailboxes.send(&entry.key, StreamMessage::Published(Arc::clone(&published)));
             concerns_boxes |= !self.is_device(&entry.key).await;
         }
-        // A revoked proxy, anchor or delegate: boxes must stop trusting it.
+        // Boxes must stop trusting a revoked proxy, anchor or delegate.
         if concerns_boxes {
             self.tell_boxes();
         }
@@ -235,7 +231,6 @@ impl Streams {
         mut stop: watch::Receiver<bool>,
     ) -> io::Result<()> {
         let mut mailbox = self.mailboxes.open(keeper.key);
-        // A peer that joins as a proxy on this stream is then served as one.
         let (mut to_gates, mut to_boxes) = (self.published.subscribe(), self.to_boxes.subscribe());
         let mut cut = self.cut.subscribe();
         let told = if keeper.is_gate() { &mut to_gates } else { &mut to_boxes };
@@ -356,8 +351,8 @@ async fn changed(published: &mut watch::Receiver<Arc<Published>>) -> io::Result<
     Ok(published.borrow_and_update().clone())
 }
 
-/// Sets `cut` when the database has been away for too long. Meanwhile revocations would not arrive,
-/// and a peer with a live stream would neither try another controller nor notice.
+/// Sets `cut` when the database has been away for too long: revocations would not arrive, and a
+/// peer with a live stream would neither try another controller nor notice.
 async fn tell_cut(mut health: watch::Receiver<Health>, cut: watch::Sender<bool>) {
     loop {
         if health.wait_for(|it| *it != Health::Good).await.is_err() {
@@ -385,7 +380,6 @@ const TICK: Duration = Duration::from_secs(2);
 /// The keep-alive interval is 50 s for boxes, 15 s for proxies.
 const SILENT_MAX: Duration = Duration::from_secs(80);
 const STRANGER_MAX: Duration = Duration::from_secs(30);
-/// How long the database may be away before proxies and anchors are disconnected.
 const CUT_AFTER: Duration = Duration::from_secs(10);
 const WRITE_MAX: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(500);

@@ -7,8 +7,7 @@
 //!         have, reports                         Keep: write what is to survive
 //! ```
 //!
-//! It works without a stream: everything that the data plane needs is kept on disk, and verified
-//! when it is read.
+//! It works without a stream: the data plane's needs are kept on disk, and verified when read.
 
 mod keeping;
 mod taking;
@@ -72,7 +71,7 @@ pub enum AgentEvent {
     /// Send samples often until then.
     Watch(Instant),
     /// [`Agent::kept`] has changed: write it before a later [`AgentEvent::Configure`] is in force,
-    /// which may be a version that ends the program.
+    /// whose version may end the program.
     Keep,
     /// Look for a stream now, if none is up.
     Seek,
@@ -131,8 +130,8 @@ pub struct Agent {
     sessions: u32,
     anchors: BTreeMap<Name, u32>,
     proxy: Option<PublicKey>,
-    /// Whether the controller wants no sessions here. It repeats that on every stream; it is not
-    /// kept, so that a proxy is not drained for ever when a controller is gone.
+    /// The controller repeats it on every stream. It is not kept, so that a proxy is not drained
+    /// for ever when a controller is gone.
     drained: bool,
     away_since: Option<Instant>,
     entries: Vec<Revocation>,
@@ -177,8 +176,8 @@ impl Agent {
         self.tell(AgentEvent::Keep);
     }
 
-    /// Creates an agent from its persisted state, whose parts are reported as events, revocations
-    /// first. Parts that cannot be verified are dropped with a warning.
+    /// Creates an agent from its persisted state, which it reports as events, revocations first.
+    /// Parts that cannot be verified are dropped with a warning.
     pub fn restore(now: Instant, key: PublicKey, role: Role, software: &str, kept: Kept) -> Self {
         let mut agent = Self::of(now, key, role, software, kept);
         agent.is_doubtful = !agent.kept.has_revocations_of(agent.kept.trust.signers());
@@ -406,7 +405,6 @@ impl Agent {
         let have = HeldVersions {
             software: self.software.clone(),
             trust: self.kept.trust().list().number,
-            // If their head is not verified, all are to come again.
             revocations: if is_proved { head } else { Head { epoch: head.epoch, ..Head::EMPTY } },
             documents,
             sessions: self.sessions,

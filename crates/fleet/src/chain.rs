@@ -31,7 +31,6 @@ pub struct Admitted {
     pub issuers: Vec<Issuer>,
 }
 
-/// A delegate that has signed a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Issuer {
     pub key: PublicKey,
@@ -66,7 +65,7 @@ impl Chain {
         self.prove()?.admit(trust)
     }
 
-    /// Verifies the signatures for any first signer: the costly part, whose result never changes.
+    /// Verifies the signatures for any first signer: costly, and the result never changes.
     pub(crate) fn prove(&self) -> Result<Proof, ChainError> {
         if !(1..=CHAIN_MAX).contains(&self.0.len()) {
             return Err(ChainError::Length(self.0.len()));
@@ -133,7 +132,7 @@ pub(crate) struct Uses {
 }
 
 impl Uses {
-    /// Counts a key, once; false if it is beyond the uses of a delegate above it.
+    /// False if the key is beyond the uses of a delegate above it.
     pub(crate) fn take(&mut self, who: &Admitted) -> bool {
         if self.counted.contains(&who.statement.key) {
             return true;

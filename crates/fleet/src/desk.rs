@@ -40,8 +40,7 @@ const TEXT_MAX: usize = 500;
 /// What all peers get.
 #[derive(Clone, Debug)]
 pub struct Published {
-    /// All lists of trust, in order: a root in each signs the next, so a peer that was away must
-    /// get every one.
+    /// All lists of trust, in order: a root in each signs the next, so a peer may need every one.
     pub trust: Vec<PublishedTrust>,
     /// The revoked keys.
     pub revocations: Revocations,
@@ -72,8 +71,7 @@ pub struct PublishedTable {
 /// An event for the driver of a desk.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DeskEvent {
-    /// A new key asks to join, with at most 8 addresses: call [`Desk::welcome`] or
-    /// [`Desk::refuse`].
+    /// A new key asks to join, with at most 8 addresses: [`Desk::welcome`] or [`Desk::refuse`] it.
     Join(Join),
     /// What the peer holds, for the store.
     Have(HeldVersions),
@@ -92,8 +90,7 @@ pub enum DeskEvent {
     Surplus(Vec<Revocation>, Signed<Head>),
     /// Samples.
     Samples(Vec<Sample>),
-    /// A proxy's round trips to anchors, microseconds, for any tenants; at most
-    /// [`Up::ANCHORS_MAX`].
+    /// A proxy's round trips to anchors of any tenants, microseconds; at most [`Up::ANCHORS_MAX`].
     Anchors(BTreeMap<Name, u32>),
     /// A text for a person, without control characters.
     Text(String),
@@ -108,15 +105,13 @@ pub struct Desk {
     issuers: Vec<PublicKey>,
     is_member: bool,
     published: Arc<Published>,
-    /// What the peer holds, as reported and as sent since; `None` before it reports.
+    /// What the peer holds, as reported and as sent since.
     had: Option<HeldVersions>,
-    /// The number of the last list that was sent: once on a stream, since a list that could not be
-    /// used does not get better.
+    /// Once on a stream, since a list that could not be used does not get better.
     sent_trust: u64,
     desired: BTreeMap<Kind, (Version, Envelope)>,
     table: Option<Arc<PublishedTable>>,
     sending: Option<TableSending>,
-    /// Whether the peer is to have no sessions; `None` if the driver did not say.
     drained: Option<bool>,
     surplus: Vec<Revocation>,
     frames: VecDeque<Down>,
@@ -229,8 +224,8 @@ impl Desk {
         sent.or_else(|| self.had.as_ref()?.documents.get(&Kind::Table).copied())
     }
 
-    /// Sets the table that the peer is to hold. `former`: the one of [`Desk::table_version`], if
-    /// the driver still has it, so that only the difference is sent.
+    /// Sets the table that the peer is to hold. With `former`, the one of [`Desk::table_version`],
+    /// only the difference is sent.
     pub fn desire_table(&mut self, table: Arc<PublishedTable>, former: Option<&PublishedTable>) {
         let held = self.table_version();
         self.table = Some(table.clone());
@@ -248,8 +243,7 @@ impl Desk {
         self.frames.push_back(Down::Watch { lease_ms });
     }
 
-    /// Asks the peer to end its sessions and take no new ones, or, with `false`, to take them
-    /// again; sent if the peer's state is another.
+    /// Asks the peer to end its sessions and take no new ones, or, with `false`, to take them.
     pub fn drain(&mut self, drained: bool) {
         self.drained = Some(drained);
         self.send_drained();
@@ -285,7 +279,7 @@ impl Desk {
     }
 
     fn on_have(&mut self, have: HeldVersions) {
-        // The peer has restarted, or could not use what was sent: sends it again.
+        // The peer has restarted, or could not use what was sent.
         (self.sending, self.had) = (None, Some(have.clone()));
         self.frames.retain(|frame| !matches!(frame, Down::Revoke { .. }));
         self.tell(DeskEvent::Have(have));

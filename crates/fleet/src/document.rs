@@ -1,5 +1,4 @@
-//! What is to hold at one box, proxy or anchor: versioned, for its key alone, signed by a
-//! controller.
+//! Documents for one box, proxy or anchor: versioned, for its key alone, signed by a controller.
 
 use std::collections::BTreeSet;
 
@@ -75,7 +74,6 @@ impl<B: Body> Document<B> {
         document.check(trust, subject, held)
     }
 
-    /// Verifies a document that was taken before.
     pub(crate) fn open_held(
         signed: &Signed<Self>,
         trust: &Trust,
@@ -99,7 +97,6 @@ impl<B: Body> Document<B> {
     }
 }
 
-/// Whether `version` may follow `held`.
 pub(crate) fn check_version(
     version: Version,
     trust: &Trust,
@@ -203,8 +200,8 @@ impl Configuration {
     /// The longest text, bytes.
     pub const TEXT_MAX: usize = 24 * 1024;
 
-    /// Checks that the box of `tenant` with this key and these tags may use it, after what was
-    /// `approved` before.
+    /// Checks that the box of `tenant` with this key and these tags may use it, given its
+    /// approvals.
     pub fn check(
         &self,
         trust: &Trust,

@@ -204,7 +204,6 @@ pub enum Outcome {
 impl Outcome {
     const WHY_MAX: usize = 500;
 
-    /// The outcome with its reason cut to 500 bytes.
     pub(crate) fn shortened(mut self) -> Self {
         if let Self::TakenBack { why } | Self::Refused { why } = &mut self {
             let end = (0..=Self::WHY_MAX.min(why.len())).rev();

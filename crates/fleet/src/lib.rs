@@ -1,5 +1,4 @@
-//! Who belongs to a fleet, and what is to hold there: sans-IO, for both ends of a controller's
-//! stream.
+//! Members of a fleet and their documents: sans-IO, for both ends of a controller's stream.
 //!
 //! ```text
 //! Trust (roots, controllers) ◄── TrustList, signed by a former root
@@ -15,8 +14,8 @@
 //! Agent ◄──── stream ────► Desk         of a box, proxy or anchor; of the controller
 //! ```
 //!
-//! Versions are numbers, not dates, so that a box with a wrong clock can join. Everything that is
-//! read from a disk or a database is verified by a signature.
+//! Versions are numbers, not dates, so that a box with a wrong clock can join. A signature verifies
+//! everything that is read from a disk or a database.
 
 mod agent;
 mod chain;
@@ -116,7 +115,6 @@ mod testing {
         Member { key: key(seed), chain, addresses: vec![], rate_kbps: None, offline_max_s: None }
     }
 
-    /// The root is 1, the controller 2.
     pub(crate) fn token() -> JoinToken {
         JoinToken {
             addresses: vec!["127.0.0.1:1".into()],

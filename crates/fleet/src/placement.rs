@@ -10,11 +10,10 @@
 //! A box chooses a full proxy only when no other answers; without last resorts the crash of its
 //! proxy could leave it without any.
 //!
-//! A pure function: equal views give equal lists on every replica of a controller. Rendezvous
-//! hashing keeps lists stable: a proxy's place with a box depends on those two alone, so a change
-//! of a proxy changes only the lists that it is on. Its weight goes by bands of its load, with
-//! hysteresis, so that small changes of load change nothing, and a proxy that has become free is
-//! not offered to all boxes at once.
+//! A pure function: equal views give equal lists on every replica. A proxy's place with a box
+//! depends on those two alone, so a change of a proxy changes only the lists that it is on. Its
+//! weight goes by bands of its load, with hysteresis, so that small changes of load change nothing,
+//! and a proxy that has become free is not offered to all boxes at once.
 //!
 //! Source: Thaler, Ravishankar: "Using name-based mappings to increase hit rates", IEEE/ACM
 //! Transactions on Networking 6(1), 1998 (rendezvous hashing, "highest random weight").
@@ -37,9 +36,8 @@ use crate::statement::Scope;
 const SITE_MAX: usize = 3;
 /// The lower bounds of the bands of load, thousandths.
 const BANDS: [u16; 3] = [500, 700, 850];
-/// The hysteresis of a band.
 const BAND_MARGIN: u16 = 100;
-/// The most draws of a proxy with a box: the words of a digest.
+/// The words of a digest.
 const DRAWS: usize = 4;
 
 /// The load of a proxy in bands, with hysteresis.
@@ -69,19 +67,17 @@ impl Band {
         self.clamp(bands[reached(0)], bands[reached(BAND_MARGIN)])
     }
 
-    /// Its draws with every box, in proportion to which it gets boxes.
+    /// The proxy gets boxes in proportion to its draws.
     fn draws(self) -> usize {
         match self {
             Self::Light => DRAWS,
             Self::Busy => DRAWS / 2,
             Self::Strained => DRAWS / 4,
-            // Among last resorts.
             Self::Full => 1,
         }
     }
 }
 
-/// A proxy, as the controller sees it.
 #[derive(Clone, Debug)]
 pub struct ProxyView {
     pub key: PublicKey,
@@ -89,7 +85,6 @@ pub struct ProxyView {
     pub region: Name,
     /// Its site, of shared power and network.
     pub site: Name,
-    /// Whether it may have boxes: neither draining nor stopped.
     pub is_active: bool,
     pub vital: HealthState,
     pub band: Band,
@@ -108,7 +103,6 @@ impl ProxyView {
     }
 }
 
-/// A box that needs proxies.
 #[derive(Clone, Debug)]
 pub struct Seeker {
     pub key: PublicKey,
@@ -118,17 +112,15 @@ pub struct Seeker {
     pub current: Option<PublicKey>,
 }
 
-/// A proxy that a box may choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Offered {
     pub key: PublicKey,
-    /// Whether to choose it only if no other is there: it is full, or not heard.
+    /// Full, or not heard.
     pub last_resort: bool,
 }
 
-/// The proxies that a box may choose among, the best first and last resorts last; at most
-/// [`Candidates::MAX`], of at least two sites where possible. With `None` the box should keep its
-/// list: a proxy that seems dead is better than none.
+/// The best first and last resorts last; at most [`Candidates::MAX`], of at least two sites where
+/// possible. With `None` the box keeps its list: a proxy that seems dead is better than none.
 pub fn candidates(seeker: &Seeker, proxies: &[ProxyView]) -> Option<Vec<Offered>> {
     let is_last_resort =
         |proxy: &ProxyView| seeker.current != Some(proxy.key) && !proxy.may_get(&seeker.tenant);
@@ -142,10 +134,9 @@ pub fn candidates(seeker: &Seeker, proxies: &[ProxyView]) -> Option<Vec<Offered>
     Some(offered).filter(|offered| !offered.is_empty())
 }
 
-/// The best first, at most [`SITE_MAX`] of one site while others are left.
 fn in_order(seeker: &Seeker, proxies: Vec<&ProxyView>) -> Vec<PublicKey> {
     let mut ranked: Vec<_> = proxies.iter().map(|proxy| (rank(seeker, proxy), *proxy)).collect();
-    // Keys decide between equals, so that the order of the views does not matter.
+    // Keys decide between equals, whatever the order of the views.
     ranked.sort_unstable_by_key(|(rank, proxy)| (*rank, proxy.key));
 
     let mut of_site: BTreeMap<&Name, usize> = BTreeMap::new();
@@ -169,7 +160,7 @@ fn rank(seeker: &Seeker, proxy: &ProxyView) -> (bool, bool, Reverse<u64>) {
     (is_other, is_far, Reverse(best_draw(seeker.key, proxy)))
 }
 
-/// The highest of its draws: with twice the draws it is twice as often the highest of all.
+/// With twice the draws it is twice as often the highest of all.
 fn best_draw(key: PublicKey, proxy: &ProxyView) -> u64 {
     let digest = Digest::of([b"placement".as_slice(), key.as_bytes(), proxy.key.as_bytes()]);
     let words = digest.as_bytes().chunks_exact(8).take(proxy.band.draws());

@@ -206,8 +206,8 @@ impl<'a> Planning<'a> {
         drafts.filter(|draft| self.is_new(draft.of(), draft.digest)).collect()
     }
 
-    /// The lists of proxies of all boxes but those for which `current` is `None`; it gives the
-    /// proxy that a box is on. A box without any proxy to offer keeps its list.
+    /// The lists of proxies of all boxes. `current` gives the proxy of a box, or `None` to leave it
+    /// out. A box without any proxy to offer keeps its list.
     pub fn candidates(
         &self,
         offers: &Offers,
@@ -250,7 +250,6 @@ impl<'a> Planning<'a> {
         self.new_ones(proxies.filter_map(draft))
     }
 
-    /// The name of each tenant's first anchor, by the signed documents.
     fn first_anchors(&self) -> BTreeMap<&str, &str> {
         let gates = self.fleet.gates();
         let signed = gates.filter_map(|(.., key)| self.documents.get(&(key, Kind::Anchors)));

@@ -1,7 +1,5 @@
-//! The records of a fleet that its plan follows from, as the controller's database stores and its
-//! interface shows them.
-//!
-//! Each record has `settings`, which people write, and fields that the controller maintains.
+//! The records of a fleet that its plan follows from, as the controller stores and shows them. Each
+//! has `settings`, which people write, and fields that the controller maintains.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -7,11 +7,10 @@
 //! ```
 //!
 //! An attacker with the controller's database cannot remove an entry unseen: later hashes would
-//! differ, and a shorter chain has an older head than proxies hold. A controller that was restored
-//! from a backup begins a new epoch with a chain of its own; it counts once it contains every key
-//! of the former chain, which the proxies hand back ([`Revocations::entries`]). The same holds for
-//! a chain of the same epoch that has forked, because a database lost its last entries and others
-//! took their numbers.
+//! differ, and a shorter chain has an older head than proxies hold. A controller restored from a
+//! backup begins a new epoch with its own chain; it counts once it contains every key of the former
+//! chain, which the proxies hand back ([`Revocations::entries`]). The same holds for a fork of the
+//! same epoch, made when a database lost its last entries.
 
 use std::collections::BTreeMap;
 
@@ -131,12 +130,12 @@ impl Revocations {
         Revocation { serial: serial + 1, key, previous: hash }
     }
 
-    /// Takes entries signed by one of `controllers`, and returns the keys that are newly revoked.
-    /// Entries that are held are skipped.
+    /// Takes entries signed by one of `controllers`, and returns the newly revoked keys. Entries
+    /// that are held are skipped.
     ///
     /// # Errors
-    /// When no such key has signed, entries are missing or changed, or the head is older than the
-    /// one held. Nothing is changed then.
+    /// If no such key has signed, entries are missing or changed, or the head is older than the one
+    /// held. Nothing is changed then.
     pub fn extend(
         &mut self,
         entries: &[Revocation],
@@ -172,7 +171,7 @@ impl Revocations {
         entries.first().is_some_and(|first| first.serial == 1 || has_begun)
     }
 
-    /// Adds to another chain, and replaces this one once it revokes all of its keys.
+    /// Replaces this chain with the other one once that revokes all of its keys.
     fn stage(
         &mut self,
         entries: &[Revocation],
@@ -202,7 +201,6 @@ impl Log {
         Self { head, entries: Vec::new(), serials: BTreeMap::new() }
     }
 
-    /// Whether `entries` continue this chain, or repeat its end.
     fn is_continued_by(&self, entries: &[Revocation]) -> bool {
         match entries.iter().find(|entry| entry.serial > self.head.serial) {
             Some(next) => next.serial == self.head.serial + 1 && next.previous == self.head.hash,
@@ -254,7 +252,7 @@ impl From<Revocations> for Kept {
     }
 }
 
-/// An entry that was changed on disk ends the chain before it; its end is not the signed one then.
+/// An entry changed on disk ends the chain before it, whose end is not the signed one then.
 impl From<Kept> for Revocations {
     fn from(kept: Kept) -> Self {
         let mut log = Log::new(kept.epoch);

@@ -9,11 +9,9 @@
 //! ```
 //!
 //! The order of the boxes goes by digests: every rollout begins with other boxes, and all replicas
-//! of a controller agree on the waves. The version itself is known to the owner of the rollout. The
-//! state is plain data, for a database.
+//! agree on the waves. The owner of the rollout knows the version. The state is plain data.
 //!
-//! `now` may be any clock that is the same for all calls: a controller's time since 1970. A jump
-//! ends a wait early or late, and changes nothing else.
+//! `now` may be any clock that is the same for all calls. A jump ends a wait early or late.
 
 pub(crate) mod plan;
 
@@ -129,7 +127,7 @@ impl Rollout {
         let Some(progress) = self.boxes.get(key) else { return false };
         match self.state {
             RolloutState::Running => *progress != Progress::Waiting,
-            // A box that has it keeps it: taking it back where it works is a person's choice.
+            // Taking a version back where it works is a person's choice.
             RolloutState::Halted { .. } => {
                 !matches!(progress, Progress::Waiting | Progress::Offered)
             }
@@ -184,8 +182,8 @@ impl Rollout {
         self.boxes.remove(key);
     }
 
-    /// Advances: returns whether another wave has begun, or the last one has ended. It costs a look
-    /// at every box: call it after outcomes, and every minute for waits.
+    /// Advances: returns whether another wave has begun, or the last one has ended. It looks at
+    /// every box: call it after outcomes, and every minute for waits.
     pub fn poll(&mut self, now: Instant) -> bool {
         let tally = self.tally();
         if self.state != RolloutState::Running || !self.is_wave_settled(tally, now) {
@@ -213,7 +211,6 @@ impl Rollout {
         }
     }
 
-    /// Adds the next boxes by digest to those whose waves have begun.
     fn begin_wave(&mut self, now: Instant) {
         let begun = self.tally().begun() as usize;
         let size = self.plan.boxes_until(self.waves, self.boxes.len());

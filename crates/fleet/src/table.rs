@@ -5,9 +5,8 @@
 //!            ─► head: version, digest       are the members as the controller says? then in force
 //! ```
 //!
-//! The head's digest covers every member, so that none can be removed or brought back in a database
-//! or on a disk; and each member has a chain of its own, so that the controller alone cannot admit
-//! a stranger.
+//! The head's digest covers every member, so that a database or disk cannot hide or bring back one.
+//! Each member has its own chain, so that the controller alone cannot admit a stranger.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -215,7 +214,7 @@ impl Table {
     }
 
     /// Takes part of a change, and returns whether the table has changed. After an error the table
-    /// is as it was, and what waited for a head is dropped.
+    /// is as before, and changes without a head are dropped.
     pub fn change(
         &mut self,
         change: TableChange,
@@ -322,7 +321,7 @@ fn admit(entry: &Entry, trust: &Trust, uses: &mut Uses) -> Result<Admitted, Refu
     if who.statement.key != member.key {
         return Err(Refused::OtherKey);
     }
-    // A delegate's own key only signs: a token carries it.
+    // A delegate's key only signs: a token carries it.
     if who.statement.role == Role::Delegate {
         return Err(Refused::Role);
     }

@@ -59,7 +59,7 @@ impl Trust {
 
     /// Takes a newer list signed by a current root or spare. Returns whether it differs.
     pub fn replace(&mut self, signed: &Signed<TrustList>) -> Result<bool, TrustError> {
-        // Revocations are ignored: a stolen controller could revoke the roots by them.
+        // A stolen controller could revoke the roots, so revocations are ignored.
         let signers = self.list.roots.iter().chain(&self.list.spares).copied();
         let (list, _) = signed.verify_by(signers)?;
         if list.number == self.list.number && list == self.list {
@@ -95,13 +95,12 @@ impl Trust {
         self.list.controllers.iter().copied().filter(|key| !self.is_revoked(key))
     }
 
-    /// The keys that may have signed what is held: also retired controllers, for nothing new.
+    /// Retired controllers too, for nothing new.
     pub(crate) fn signers(&self) -> impl Iterator<Item = PublicKey> {
         let former = self.former.iter().copied().filter(|key| !self.is_revoked(key));
         self.controllers().chain(former)
     }
 
-    /// Keeps those retired controllers that have signed something held.
     pub(crate) fn retain_former(&mut self, mut is_needed: impl FnMut(&PublicKey) -> bool) {
         let of_today = &self.list.controllers;
         self.former.retain(|key| !of_today.contains(key) && is_needed(key));

@@ -8,8 +8,8 @@
 //!                                                rule 519 (crate::routes): mark ─► the uplink's table
 //! ```
 //!
-//! So an operator's ssh, and a port that the box's own rules forward to a camera, work before the
-//! first session, during it and after a crash. Nothing else leaves in the clear: only answers of
+//! So an operator's ssh, and a port that the box forwards to a camera, work before the first
+//! session, during it and after a crash. Nothing else leaves in the clear: only answers of
 //! connections that began beyond the uplink are marked, and the box's own rules let those in.
 //!
 //! While everything is refused, a connection needs its mark before its first answer is routed, so
@@ -17,13 +17,12 @@
 //! path filter must see that the uplink reaches the sender (`src_valid_mark`); rule 518 keeps
 //! incoming packets, marked for that only, from the rule of the marks.
 //!
-//! The sides are the TUN, each uplink, and everything else. Hosts behind the box may answer for
-//! anyone, and so may all sides for connections older than this table, until these send something.
-//! Conntrack checks no interface: without this, any network could inject answers or errors for a
-//! connection.
+//! The sides are the TUN, each uplink, and everything else. Hosts behind the box may answer for any
+//! address, and so may all sides for connections older than this table, until these send something.
+//! Conntrack checks no interface: without this, any network could inject answers or errors.
 //!
-//! A TCP connection begins with its SYN, so that one older than this table is not taken for one
-//! that began outside. The rules are in their own table, `inet roadweave_NAME_answers`.
+//! A TCP connection begins with its SYN; an older one is not taken for one that began outside. The
+//! rules are in their own table, `inet roadweave_NAME_answers`.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +39,7 @@ use crate::{DeviceError, Instance, Uplink, Waker, sysctl};
 #[derive(Debug)]
 pub struct Answers {
     instance: Instance,
-    /// All interfaces that ever were uplinks: one may return before it is noticed.
+    /// All interfaces that ever were uplinks, since one may return before it is noticed.
     uplinks: BTreeMap<String, Marked>,
     table: KeptTable,
 }
@@ -48,7 +47,6 @@ pub struct Answers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Marked {
     id: UplinkId,
-    /// The kernel's number of its interface, used for names that nft cannot read.
     index: u32,
 }
 
@@ -59,8 +57,7 @@ impl Answers {
         Self { instance: instance.clone(), uplinks: BTreeMap::new(), table }
     }
 
-    /// Marks connections from an uplink, once [`Answers::are_ready`]. Call it again when the uplink
-    /// has a new interface.
+    /// Marks connections from an uplink, once [`Answers::are_ready`]; again for a new interface.
     pub fn add_uplink(&mut self, uplink: &Uplink) -> Result<(), DeviceError> {
         let marked = Marked { id: uplink.id, index: uplink.index };
         // A reused number belongs to this name now.
@@ -173,8 +170,8 @@ fn sides(instance: &Instance, uplinks: &BTreeMap<String, Marked>) -> (Vec<String
     let ours = format!("{:#x}", marks.side_mask());
     let set = |mark: u32| set_mark("ct mark", (mark, mask));
     let mut judging = Vec::new();
-    // Keeps marks of connections that began beyond an uplink, and other programs' marks. An anchor
-    // on this machine marks what enters its TUN.
+    // Keeps marks of connections that began beyond an uplink, and other programs' marks, such as
+    // those of an anchor on this machine.
     let mut leaving = vec![
         format!("oifgroup {GROUP} return"),
         "ct direction reply return".to_owned(),
@@ -225,7 +222,6 @@ mod tests {
         let (text, rules) = ruleset(&instance, &uplinks, 7);
         assert_eq!(rules, 15 + 4 + 8, "{text}");
         assert_golden("nft-answers.txt", &text);
-        // With a narrow mask only its bits are set and read, and the second uplink gets no number.
         let instance = instance.with_marks(Marks::within(0x00ff_0000).unwrap());
         let uplinks =
             BTreeMap::from([("a".to_owned(), marked(5, 7)), ("b".to_owned(), marked(6, 7))]);

@@ -8,10 +8,9 @@
 //!
 //! Only the interface identifies a tenant, never an inner address:
 //!
-//! - **Connections**: equal tuples of two tenants are different connections, since packets from a
-//!   TUN are looked up in the conntrack zone of its anchor. A connection keeps its zone even if its
-//!   mark changes. The zone is set before reassembly, so that fragments of two tenants never make
-//!   one packet.
+//! - **Connections**: packets from a TUN are looked up in the conntrack zone of its anchor, so
+//!   equal tuples of two tenants are different connections. The zone survives a change of the mark,
+//!   and is set before reassembly: fragments of two tenants never make one packet.
 //! - **Routes**: an anchor's prefixes are in its own table, which three rules select: by input TUN,
 //!   by mark, and for sockets bound to the TUN. Each route has an unreachable route beside it that
 //!   outlives a crash: no answer falls through to another's TUN.
@@ -20,7 +19,7 @@
 //!
 //! One number, derived from the instance's name, identifies all three, so that connections survive
 //! a restart; if it is taken, the anchor does not start (see [`crate::Routes::keep_apart`]). Its
-//! mark uses the bits of [`Marks::above_mask`] and leaves the others alone.
+//! mark uses only the bits of [`Marks::above_mask`].
 
 use roadweave_proto::Marks;
 

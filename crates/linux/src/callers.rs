@@ -38,8 +38,7 @@ impl Callers {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Serves each of `incoming` in its own thread until stopped. Callers beyond the maximum are
-    /// closed at once.
+    /// Serves each of `incoming` in a thread until stopped; closes callers beyond the maximum.
     pub fn take<S: Send + 'static>(
         self: &Arc<Self>,
         incoming: impl Iterator<Item = io::Result<S>>,
@@ -53,8 +52,7 @@ impl Callers {
             let stream = match stream {
                 Ok(stream) => stream,
                 Err(error) => {
-                    // Most likely out of file descriptors: while a caller waits, the next call
-                    // returns at once.
+                    // Most likely out of file descriptors: the next call returns at once.
                     if !std::mem::replace(&mut is_failing, true) {
                         tracing::warn!("{} takes no callers: {error}; trying again", self.name);
                     }

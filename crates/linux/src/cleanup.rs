@@ -7,8 +7,7 @@ use crate::{DeviceError, Instance, dns, filter};
 /// Removes all routes, rules, packet filters, resolvers and changed settings of an instance that is
 /// not running. Call it at every start, with the lock held; it is quick when there is nothing.
 ///
-/// The kernel removed TUN interfaces and their routes with the process. Returns the first error,
-/// after trying everything.
+/// The kernel removed TUNs with the process. Returns the first error, after trying everything.
 pub fn cleanup(instance: &Instance, lock: &InstanceLock) -> Result<(), DeviceError> {
     // Opening removes existing routes.
     let routes = Routes::open(instance).map(drop);
@@ -21,8 +20,7 @@ pub fn cleanup(instance: &Instance, lock: &InstanceLock) -> Result<(), DeviceErr
 }
 
 /// Restores only the changed settings; returns those that could not be restored. The next client
-/// takes over routes, rules, packet filters and marks as they are and replaces them in one step, so
-/// that nothing opens meanwhile.
+/// takes over routes, rules, filters and marks, and replaces them without a gap.
 pub fn take_over(instance: &Instance, _lock: &InstanceLock) -> Vec<String> {
     instance.restore(|_| true)
 }

@@ -1,7 +1,7 @@
 //! The only source of time, as [`roadweave_proto::Instant`].
 //!
 //! It reads `CLOCK_BOOTTIME`, which counts suspended time: a session that the peer has given up
-//! during a sleep is given up here too. The same holds for a stopped program or virtual machine.
+//! during a sleep is given up here too.
 
 use std::time::Duration;
 

@@ -1,13 +1,12 @@
-//! Addresses that an uplink must not have, because the machine would deliver packets for other
-//! hosts to itself.
+//! Addresses that an uplink must not have: the machine would take other hosts' packets for its own.
 //!
 //! DHCP servers and routers determine the kernel's local table, which precedes the rules of
-//! [`crate::routes`]. A single WiFi that leases the server's address, or names it as broadcast
-//! address, would stop the tunnel over all uplinks. So such an address is removed, and the uplink
-//! is not used until it has another.
+//! [`crate::routes`]. A WiFi that leases the server's address, or names it as broadcast address,
+//! would stop the tunnel over all uplinks. So such an address is removed, and the uplink is not
+//! used until it has another.
 //!
 //! Answers of another network's name server could be forged to stop an honest uplink. They need a
-//! second network, unless the uplink has never reached a server with the address. A server's grant
+//! second network, unless the uplink never reached a server with the address. A server's grant
 //! counts only against new addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,10 +19,9 @@ use crate::netlink::Lease;
 use crate::process::ROUTE_PROTOCOL;
 use crate::space::space_length;
 
-/// The addresses that uplinks must not have if `lease` belongs to an interface behind the box:
-/// its whole network if that is private, permanent and small, else the address alone. IPv6
-/// prefixes may be shared with an uplink (RFC 7278); leased addresses may belong to a foreign
-/// network.
+/// The addresses that uplinks must not have if `lease` belongs to an interface behind the box: its
+/// whole network if that is private, permanent and small, else the address alone. IPv6 prefixes may
+/// be shared with an uplink (RFC 7278); a leased address may be of a foreign network.
 pub(crate) fn protected_by(lease: &Lease) -> IpNet {
     let address = lease.address.addr();
     let is_small = lease.address.prefix_len() >= LAN_LENGTH_MIN && space_length(address) > 0;
@@ -69,14 +67,11 @@ impl Owner {
     }
 }
 
-/// The history of an uplink's address, by which other networks' claims are weighed.
+/// The history of an uplink's address, which weighs other networks' claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// The address is new.
     New,
-    /// The uplink had it before.
     Seen,
-    /// A server answered over it.
     Reached,
     /// The interface may be behind the box.
     Inside,
@@ -145,7 +140,6 @@ pub(crate) struct Conflicts(BTreeMap<(u32, IpNet), Taken>);
 struct Taken {
     uplink: String,
     lease: Lease,
-    /// Routes with gateways that were removed with it.
     routes: Vec<Route>,
     why: String,
     is_certain: bool,
@@ -156,7 +150,6 @@ struct Taken {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
     pub(crate) remove: Vec<(Lease, Option<String>)>,
-    /// Addresses to restore, with their routes: the conflict is over.
     pub(crate) restore: Vec<(Lease, Vec<Route>)>,
 }
 
@@ -179,7 +172,7 @@ impl Conflicts {
         }
         good.iter().for_each(|lease| self.replace(lease));
         self.0.retain(|(index, _), taken| {
-            // A claim ends with the network that made it, and would return with it.
+            // A claim ends with the network that made it.
             let is_over = || {
                 taken.is_certain
                     && protected.conflict(&taken.uplink, &taken.lease, Standing::New).is_none()
@@ -231,7 +224,7 @@ impl Conflicts {
                 && (route.gateway.is_some() || route.destination.prefix_len() == 0)
         });
         let routes: Vec<Route> = go_with_it.take(ROUTES_MAX).cloned().collect();
-        // A DHCP client that adds the address again may not have added its routes yet.
+        // A DHCP client may add the address again before its routes.
         if !routes.is_empty() {
             taken.routes = routes;
         }

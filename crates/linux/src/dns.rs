@@ -2,9 +2,8 @@
 //! `/etc/resolv.conf`, whichever the box has, and restores them afterwards.
 //!
 //! A thread does it, since these programs may block. The file is replaced atomically after its
-//! contents are saved in the state directory. After a crash the next start, or `release`, restores
-//! them, unless another program has written since. `/run/roadweave/NAME.dns` holds the path of the
-//! state directory.
+//! contents are saved in the state directory, whose path is in `/run/roadweave/NAME.dns`. After a
+//! crash the next start, or `release`, restores them, unless another program has written since.
 
 mod file;
 
@@ -96,7 +95,6 @@ impl Dns {
 
     fn ask(&self, due: bool) {
         if let Some(thread) = &self.due {
-            // If the thread is gone it has panicked, which was logged.
             let _ = thread.send(due);
         }
     }
@@ -215,15 +213,13 @@ impl DnsBackend {
     }
 }
 
-/// Restores the resolvers after an instance that is not running. Settings of systemd-resolved were
-/// removed with its TUN.
+/// Restores the resolvers of an ended instance. Those of systemd-resolved went with its TUN.
 pub(crate) fn restore(instance: &Instance) -> Result<(), DeviceError> {
     let note = instance.dns_path();
     let directory = match fs::read(&note) {
         Ok(bytes) => {
             if is_program("resolvconf") {
-                // Its entry has the TUN's name. The exit status does not show whether there was
-                // one.
+                // The exit status does not show whether there was an entry.
                 let _ = run("resolvconf", &["-d", instance.name(), "-f"], "");
             }
             PathBuf::from(OsString::from_vec(bytes))

@@ -131,8 +131,7 @@ impl DeviceError {
         }
     }
 
-    /// As [`Self::system`], for an operation on an address family; a lack of IPv6 gets its own
-    /// variant too.
+    /// As [`Self::system`], with a variant of its own for a lack of IPv6.
     pub(crate) fn of_family(
         ipv4: bool,
         what: impl Into<String>,

@@ -95,7 +95,6 @@ mod tests {
         let path = folder.path().join("state");
         replace(&path, b"old", 0o600).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        // A folder in place of the file refuses the last step.
         let taken = folder.path().join("taken");
         fs::create_dir(&taken).unwrap();
         assert!(replace(&taken, b"new", 0o600).is_err());

@@ -1,10 +1,10 @@
 //! Packet filters of a tunnel end, as an nftables table: forwarding, access to inner addresses,
 //! source NAT, MSS clamping.
 //!
-//! [`Forwarding`] bounds what is forwarded, so that an end of the tunnel is no open router for its
-//! neighbours. All rules are in one table, which is replaced and removed as a whole; other
-//! programs' rules are not touched. The table exists before forwarding is turned on, and stays
-//! until it is off again; the kernel keeps it when the process dies.
+//! [`Forwarding`] bounds what is forwarded, so that an end of the tunnel is no open router. All
+//! rules are in one table, which is replaced and removed as a whole; other programs' rules are not
+//! touched. The table exists before forwarding is turned on and until it is off; the kernel keeps
+//! it when the process dies.
 
 mod apart;
 mod chain;
@@ -67,8 +67,7 @@ impl Filters {
         Ok(this)
     }
 
-    /// Replaces the filters in one step; counters keep their values. On an error the old filters
-    /// stay.
+    /// Replaces the filters in one step; counters keep their values. On an error the old ones stay.
     pub fn replace(&mut self, options: &FilterOptions) -> Result<(), DeviceError> {
         let opened = self.opened(options);
         let counts = self.table.counters().unwrap_or_default();
@@ -78,7 +77,6 @@ impl Filters {
         self.exists = true;
         if options.share.is_some() {
             self.make_room(options);
-            // The table of the filters matters more than the bounds.
             self.shares.replace(options);
         }
         let result = if options.forward { self.set_forwarding(options) } else { Ok(()) };
@@ -98,8 +96,7 @@ impl Filters {
         }
     }
 
-    /// Whether the table is as it was installed; restores the bounds for each source. Cheap while
-    /// no table changes.
+    /// Whether the table is as installed; restores the bounds. Cheap without changes.
     pub fn is_in_place(&mut self) -> bool {
         let is_in_place = self.table.is_in_place();
         if is_in_place {
@@ -141,7 +138,7 @@ impl Filters {
             ),
             Forwarding::Open | Forwarding::Server { .. } => self.change_setting(FORWARD_V4, "1")?,
         }
-        // A machine that forwards IPv6 ignores router advertisements, and with them its own default
+        // A machine that forwards IPv6 ignores router advertisements, and so loses its default
         // route, unless accept_ra is 2.
         for entry in std::fs::read_dir("/proc/sys/net/ipv6/conf").into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().replace('.', "/");
@@ -187,8 +184,7 @@ impl Drop for Filters {
     }
 }
 
-/// The tables to remove with the settings: none if forwarding could not be turned off, since they
-/// protect while this machine forwards because of us.
+/// None if forwarding could not be turned off: the filters protect this machine meanwhile.
 pub(crate) fn tables_to_remove(instance: &Instance, failed: &[String]) -> Vec<String> {
     if failed.iter().any(|key| key == FORWARD_V4 || key == FORWARD_V6) {
         tracing::warn!(

@@ -1,7 +1,7 @@
 //! DNS look-ups over one uplink, outside the tunnel, by the uplink's own name servers.
 //!
 //! The system's resolver may use a tunnel that is dead because its server has moved. Results apply
-//! only to the uplink that they came over. `Search` does no I/O; [`run`] drives it in a thread.
+//! only to the uplink that they came over. [`run`] drives `Search`, which does no I/O, in a thread.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! Watches uplinks appear, change and vanish.
 //!
-//! A notice only triggers a look: the state is read from the kernel's tables, so bursts and lost
-//! notices do no harm. The tables do not show that an interface went down and up again in between,
-//! by which the kernel removed its routes. Such a notice is reported as a change.
+//! A notice only triggers a read of the kernel's tables, so bursts and lost notices do no harm. The
+//! tables do not show a brief outage, after which the kernel has removed the routes; such a notice
+//! is reported as a change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -50,11 +50,10 @@ pub enum Gateway {
     Known(IpAddr),
     /// A default route over the interface without a gateway.
     Direct,
-    /// No default route, but a point-to-point interface, such as a modem or a tunnel, needs no
-    /// gateway.
+    /// No default route; a point-to-point interface (a modem, a tunnel) needs no gateway.
     PointToPoint,
-    /// No default route: the first address of the network. Identical modems all claim the same
-    /// default route, and the system keeps only one.
+    /// No default route, as of all but one of identical modems, which claim the same one: the first
+    /// address of the network.
     Guessed(IpAddr),
 }
 
@@ -92,8 +91,7 @@ impl Uplink {
 pub enum UplinkEvent {
     /// The uplink is new, or was replugged.
     Appeared(Uplink),
-    /// Its carrier, addresses, gateways or MTU changed, or it was down briefly; this is its new
-    /// state.
+    /// Its carrier, addresses, gateways or MTU changed, or it was down briefly; the new state.
     Changed(Uplink),
     /// The uplink is gone; its sockets are dead.
     Vanished(Uplink),
@@ -111,12 +109,12 @@ pub struct Monitor {
     ids: BTreeMap<String, UplinkId>,
     others: Vec<Interface>,
     addresses: Vec<(u32, IpNet)>,
-    /// Names of interfaces that had a default route, or for other reasons cannot be behind the box.
+    /// Interfaces that had a default route, or that cannot be behind the box for another reason.
     led_out: BTreeSet<String>,
     protected: Protected,
     conflicts: Conflicts,
-    /// Addresses that uplinks had without a conflict, by name, at most [`SEEN_MAX`] each; and
-    /// whether a server answered over them.
+    /// Addresses without a conflict, at most [`SEEN_MAX`] each; whether a server answered over
+    /// them.
     seen: BTreeMap<String, BTreeMap<IpNet, bool>>,
     enforces: bool,
     stale: bool,
@@ -126,7 +124,7 @@ pub struct Monitor {
 impl Monitor {
     /// Starts watching. The first [`Monitor::poll`] reports all uplinks as new.
     pub fn open(selector: UplinkSelector) -> Result<Self, DeviceError> {
-        // Subscribe before the first look, so that no change is missed.
+        // Subscribed before the first look, so that no change is missed.
         let notices = open_socket(GROUPS)
             .map_err(|error| DeviceError::system("watch the interfaces", error))?;
         let netlink = Netlink::open()?;
@@ -155,16 +153,14 @@ impl Monitor {
         self.stale = true;
     }
 
-    /// Reports uplinks that have the address of one of these servers as in conflict, without
-    /// removing addresses.
+    /// Reports uplinks that have an address of these servers, without removing addresses.
     pub fn protect_servers(&mut self, servers: impl IntoIterator<Item = IpAddr>) {
         let certain = servers.into_iter().map(|server| (IpNet::from(server), Owner::Server));
         self.protected.certain = certain.collect();
         self.stale = true;
     }
 
-    /// Replaces the addresses that uplinks must not have, and removes uplinks' addresses from now
-    /// on.
+    /// Replaces the addresses that uplinks must not have, and removes them from now on.
     pub fn protect(&mut self, protected: Protected) {
         self.stale |= self.protected != protected || !self.enforces;
         self.protected = protected;
@@ -203,8 +199,8 @@ impl Monitor {
     }
 
     /// The interfaces behind the box: those named by the selector. If it names neither these nor
-    /// uplinks: interfaces with an address that never had a default route (which may return before
-    /// it is noticed), are not wireless, and have no leased address.
+    /// uplinks: interfaces with an address that never had a default route, are not wireless, and
+    /// have no leased address.
     pub fn inside(&self) -> Vec<Interface> {
         let named = self.others.iter().filter(|other| self.selector.names_inside(&other.name));
         let mut inside: Vec<Interface> = named.cloned().collect();
@@ -231,8 +227,7 @@ impl Monitor {
             && !self.led_out.contains(&uplink.name)
     }
 
-    /// Reads the notices, and records interfaces that went down. The next [`Monitor::poll`] looks
-    /// at the tables.
+    /// Reads notices of interfaces that went down. The next [`Monitor::poll`] looks at the tables.
     pub fn take_notices(&mut self) {
         let Self { notices, known, stale, went_down, .. } = self;
         drain(notices, |notice| {
@@ -246,7 +241,7 @@ impl Monitor {
     }
 
     /// Changes since the last call. Call it when the file descriptor is readable, or some time
-    /// after [`Monitor::take_notices`]. A call after notices reads all tables.
+    /// after [`Monitor::take_notices`].
     pub fn poll(&mut self) -> Result<Vec<UplinkEvent>, DeviceError> {
         self.take_notices();
         if !self.stale {
@@ -377,8 +372,8 @@ fn is_tun(name: &str) -> bool {
     std::path::Path::new("/sys/class/net").join(name).join("tun_flags").exists()
 }
 
-/// Names of interfaces that are not behind the box though they have no default route: wireless
-/// ones, and those with a leased address.
+/// Interfaces that are not behind the box although they have no default route: wireless ones, and
+/// those with a leased address.
 pub(crate) fn foreign<'a>(
     links: &'a [NetworkInterface],
     leases: &'a [Lease],
@@ -495,8 +490,8 @@ fn compare(
     events
 }
 
-/// RTMGRP_LINK, RTMGRP_IPV4_IFADDR, RTMGRP_IPV4_ROUTE, RTMGRP_IPV4_RULE, RTMGRP_IPV6_IFADDR,
-/// RTMGRP_IPV6_ROUTE, and the bits of RTNLGRP_IPV6_RULE and RTNLGRP_NEXTHOP.
+/// RTMGRP_LINK, _IPV4_IFADDR, _IPV4_ROUTE, _IPV4_RULE, _IPV6_IFADDR, _IPV6_ROUTE, and the bits of
+/// RTNLGRP_IPV6_RULE and RTNLGRP_NEXTHOP.
 const GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 1 << 18 | 1 << 31;
 const MAIN_TABLE: u32 = 254;
 const SEEN_MAX: usize = 16;
@@ -552,7 +547,6 @@ mod tests {
             is_permanent,
             message: Default::default(),
         };
-        // A delegated prefix of IPv6 has an end.
         let own = lease(2, "192.168.50.1/24", true);
         let leases = [own, lease(2, "2001:db8::1/64", false), lease(3, "10.9.0.7/24", false)];
         assert_eq!(foreign(&links, &leases).collect::<Vec<_>>(), ["eth2"]);

@@ -148,8 +148,7 @@ impl Netlink {
         })
     }
 
-    /// All usable addresses, each with the index of its interface; tentative and duplicate IPv6
-    /// addresses are left out.
+    /// All usable addresses, each with its interface's index, without tentative and duplicate ones.
     pub fn addresses(&mut self) -> Result<Vec<(u32, IpNet)>, DeviceError> {
         Ok(self.address_messages()?.iter().filter_map(parse_address).collect())
     }
@@ -172,8 +171,8 @@ impl Netlink {
         Ok(messages.into_iter().filter_map(take).collect())
     }
 
-    /// All unicast and unreachable routes of all tables, each next hop as a route of its own, and
-    /// our local and throw routes; IPv4 before IPv6.
+    /// All unicast and unreachable routes, each next hop as its own route, and our local and throw
+    /// routes; IPv4 before IPv6.
     pub fn routes(&mut self) -> Result<Vec<Route>, DeviceError> {
         let all = [RouteType::Unicast, RouteType::Unreachable, RouteType::Local, RouteType::Throw];
         self.routes_of(&all)
@@ -270,8 +269,7 @@ impl Netlink {
     /// Adds an address to an interface; an existing one is no error.
     ///
     /// The address is usable when this returns: IPv6 skips duplicate address detection, and on
-    /// interfaces that are up the call waits up to a second for the local route, which the kernel
-    /// adds in a work queue.
+    /// interfaces that are up the call waits up to a second for the local route.
     pub fn add_address(&mut self, index: u32, prefix: IpNet) -> Result<(), DeviceError> {
         let mut message = build_address(index, prefix);
         if !prefix.addr().is_ipv4() {
@@ -350,7 +348,6 @@ impl Netlink {
         ignore(result, io::ErrorKind::AlreadyExists).map_err(|error| not_added(route, error))
     }
 
-    /// Removes a route; a missing one is no error.
     pub(crate) fn remove_route(&mut self, route: &Route) -> Result<(), DeviceError> {
         match self.request(RouteNetlinkMessage::DelRoute(build_route(route)), 0) {
             Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Ok(()),
@@ -367,7 +364,6 @@ impl Netlink {
             .map_err(|error| DeviceError::of_family(rule.ipv4, "add a policy rule", error))
     }
 
-    /// Removes a policy rule; a missing one is no error.
     pub(crate) fn remove_rule(&mut self, rule: &Rule) -> Result<(), DeviceError> {
         let message = RouteNetlinkMessage::DelRule(build_rule(rule));
         ignore(self.request(message, 0), io::ErrorKind::NotFound)
@@ -400,12 +396,10 @@ impl AsFd for Netlink {
 }
 
 pub(crate) fn open_socket(groups: u32) -> Result<OwnedFd, Errno> {
-    // NETLINK_ROUTE is protocol zero.
     open_socket_of(None, groups)
 }
 
-/// Opens a netlink socket of `protocol` (`None` is NETLINK_ROUTE) that is a member of `groups` (one
-/// bit per multicast group).
+/// Opens a netlink socket. `None` is NETLINK_ROUTE; `groups` has one bit for each multicast group.
 pub(crate) fn open_socket_of(protocol: Option<Protocol>, groups: u32) -> Result<OwnedFd, Errno> {
     let (family, flags) = (SocketFamily::NETLINK, SocketFlags::CLOEXEC);
     let socket = rustix::net::socket_with(family, SocketType::RAW, flags, protocol)?;
@@ -426,7 +420,7 @@ pub(crate) fn drain(socket: &OwnedFd, mut each: impl FnMut(Option<&[u8]>)) {
     }
 }
 
-/// The messages of one datagram. Those that do not parse are skipped: names may be non-UTF-8.
+/// The messages of one datagram. Those that do not parse, as with non-UTF-8 names, are skipped.
 pub(crate) struct Messages<'a>(pub(crate) &'a [u8]);
 
 impl Iterator for Messages<'_> {
@@ -444,7 +438,6 @@ impl Iterator for Messages<'_> {
 pub(crate) fn take_message<'a>(datagram: &mut &'a [u8]) -> Option<&'a [u8]> {
     let length = usize::try_from(u32::from_ne_bytes(*datagram.first_chunk()?)).ok()?;
     let (bytes, _) = datagram.split_at_checked(length)?;
-    // Messages start at multiples of four.
     *datagram = datagram.get(length.next_multiple_of(4)..).unwrap_or_default();
     Some(bytes)
 }

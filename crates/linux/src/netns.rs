@@ -58,8 +58,7 @@ impl NetNs {
         &self.name
     }
 
-    /// Runs `work` on a thread inside. TUNs, sockets and netlink connections opened there stay in
-    /// the namespace. Panics if `work` does.
+    /// Runs `work` on a thread inside, where sockets that it opens stay. Panics if `work` does.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, DeviceError> {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -93,8 +92,7 @@ impl NetNs {
         run("ip", &words)
     }
 
-    /// Runs a program inside to its end and returns its output, as in `ns.run("ip route get
-    /// 10.1.0.1")`.
+    /// Runs a program inside and returns its output, as in `ns.run("ip route get 10.1.0.1")`.
     pub fn run(&self, words: &str) -> Result<String, DeviceError> {
         let mut words = words.split_whitespace();
         let program = words.next().unwrap_or_default();

@@ -1,5 +1,5 @@
 //! Segmentation offload for a TUN: large packets cross the kernel's border in place of many small.
-//! [`split`] cuts those of the kernel, and a [`Coalescer`] joins ours. No I/O.
+//! [`split`] cuts those of the kernel, [`Coalescer`] joins ours. No I/O.
 //!
 //! With `IFF_VNET_HDR` each read and write of a TUN starts with a `virtio_net_hdr`, which says how
 //! to segment the packet and which checksum is incomplete (virtio 1.2 section 5.1.6; Linux
@@ -21,9 +21,7 @@ pub(crate) struct Header {
     /// The field at `checksum_start + checksum_offset` holds the pseudo header's sum only.
     pub needs_checksum: bool,
     pub gso: Gso,
-    /// Bytes of IP and transport header.
     pub header_len: u16,
-    /// Payload bytes of each segment.
     pub segment_size: u16,
     /// The offset of the transport header, where the checksum's coverage starts.
     pub checksum_start: u16,
@@ -81,8 +79,7 @@ impl Header {
 }
 
 /// Splits a packet of the kernel into packets with complete checksums, passes each to `sink`, and
-/// returns their number. The headers of a segment overwrite the end of the previous one, which the
-/// sink has seen by then.
+/// returns their number. A segment's headers overwrite the end of the previous one.
 pub(crate) fn split(
     header: &Header,
     packet: &mut [u8],
@@ -131,7 +128,7 @@ impl Shape {
         };
         let udp = header.gso == Gso::Udp;
         // For forwarded packets the kernel's header_len covers the whole first segment, so the
-        // length of the transport header comes from the packet.
+        // length comes from the packet.
         let transport_len = if udp {
             UDP_HEADER
         } else {

@@ -1,8 +1,7 @@
 //! Detects that the machine slept, or that this program stood still.
 //!
 //! Each turn of a loop reads two clocks, one of which stops in sleep: if only the other advanced,
-//! the machine slept; if both advanced by more than a turn takes, the program stood still. A loop
-//! that waits for at most [`TURN_MAX`] turns within that time after the machine wakes.
+//! the machine slept; if both advanced by more than a turn takes, the program stood still.
 
 use std::fmt;
 use std::time::Duration;
@@ -43,7 +42,6 @@ pub struct Pauses {
 pub struct Pause {
     /// Its length.
     pub lasted: Duration,
-    /// Whether the machine slept for most of it; otherwise the program was stopped.
     slept: bool,
 }
 
@@ -110,7 +108,6 @@ mod tests {
         check(&[(12_400, 0), (1_000, 0)], &["this program stood still for 12 s"]);
         check(&[(10, 1_000), (10, 700), (10, 700)], &["the machine slept 1 s"]);
         check(&[(1_000, 62_000)], &["the machine slept 1 min 3 s"]);
-        // Stopped by the user, then the lid was closed briefly.
         check(&[(20_000, 2_000)], &["this program stood still for 22 s"]);
     }
 }

@@ -90,8 +90,7 @@ impl Poller {
             .map_err(|error| DeviceError::system("stop waiting for a file descriptor", error))
     }
 
-    /// Waits for events or until `timeout` (`None`: forever). Returns at most 64 events; none after
-    /// a timeout or signal.
+    /// Waits until `timeout` (`None`: forever). Returns at most 64 events; none after a signal.
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<&[Event]> {
         self.events.clear();
         match self.take_ready(timeout) {
@@ -121,7 +120,7 @@ impl Poller {
         if self.counts_nanos {
             return epoll_pwait2(&self.epoll, &mut self.ready, timeout.as_ref());
         }
-        // epoll_pwait has milliseconds only, so wait with ppoll on the epoll first.
+        // epoll_pwait has only milliseconds, so ppoll waits on the epoll first.
         if poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], timeout.as_ref())? > 0 {
             let spare = rustix::buffer::spare_capacity(&mut self.ready);
             epoll::wait(&self.epoll, spare, Some(&timespec(Duration::ZERO)))?;
@@ -192,15 +191,13 @@ fn epoll_pwait2(
     ready: &mut Vec<epoll::Event>,
     timeout: Option<&Timespec>,
 ) -> Result<(), Errno> {
-    // `struct __kernel_timespec` is 64-bit everywhere.
     let timeout = timeout.map(|timeout| [timeout.tv_sec, timeout.tv_nsec]);
     let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let events = ready.spare_capacity_mut();
     let room = i32::try_from(events.len()).unwrap_or(i32::MAX);
     let no_signals = std::ptr::null::<libc::sigset_t>();
-    // SAFETY: the kernel writes at most `room` events into `events`, which has room for them, of
-    // the layout that `epoll::Event` is declared with; it reads two integers of 64 bits from
-    // `timeout` if that is not null, and nothing from a mask that is.
+    // SAFETY: the kernel writes at most `room` events, of the layout of `epoll::Event`. It reads
+    // two 64-bit integers from `timeout` if that is not null, and nothing from a null mask.
     let count = unsafe {
         libc::syscall(
             libc::SYS_epoll_pwait2,
@@ -214,7 +211,7 @@ fn epoll_pwait2(
     };
     let count = usize::try_from(count)
         .map_err(|_| Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::INVAL))?;
-    // SAFETY: the kernel has written as many events, at most as many as there was room for.
+    // SAFETY: the kernel has written this many events, at most `room`.
     unsafe { ready.set_len(count) };
     Ok(())
 }
@@ -281,7 +278,6 @@ mod tests {
                 .min()
                 .unwrap();
             assert!(shortest >= Duration::from_micros(200), "{shortest:?}");
-            // A unit of milliseconds would round up to 1 ms.
             assert!(shortest < Duration::from_millis(1), "{shortest:?}");
         }
     }

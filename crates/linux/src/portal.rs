@@ -1,8 +1,6 @@
-//! Detects captive portals: whether the network under an uplink is open, or answers with a login
-//! page.
+//! Detects captive portals: networks that answer with a login page.
 //!
-//! The network controls everything read here: it is bounded in bytes and in time, and only a URL of
-//! legal characters is kept.
+//! All input is hostile: it is bounded in bytes and in time, and a URL must have legal characters.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -28,8 +26,7 @@ pub enum Finding {
     Nothing(String),
 }
 
-/// Probes in the network namespace of the calling thread, for at most half a minute. Stops early
-/// when `interest` is dropped.
+/// Probes in the calling thread's namespace, at most half a minute or until `interest` is dropped.
 pub fn run(url: &ProbeUrl, request: Request, interest: &Weak<()>) -> Finding {
     let network = request.network.clone();
     let found = lookup::run(request, interest);
@@ -45,7 +42,6 @@ pub fn run(url: &ProbeUrl, request: Request, interest: &Weak<()>) -> Finding {
         };
         match finding {
             Finding::Nothing(_) => nothing = finding,
-            // The DHCP server's URL is as good as the page's.
             Finding::Portal(None) => {
                 let told = told_portal(Path::new("/"), &network);
                 return Finding::Portal(told.and_then(|told| legal(&told)));
@@ -117,8 +113,8 @@ fn page(url: &ProbeUrl, location: &[u8]) -> Option<String> {
     legal(&whole)
 }
 
-/// `url`, if it is a short http or https URL in characters of RFC 3986, and without user
-/// information, which could disguise the host.
+/// `url`, if it is a short http or https URL in characters of RFC 3986, without user information,
+/// which could disguise the host.
 fn legal(url: &str) -> Option<String> {
     let (scheme, rest) = url.split_once("://")?;
     let is_http = ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known));

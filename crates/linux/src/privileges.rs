@@ -60,9 +60,8 @@ pub fn restrict(needs: &Needs<'_>) -> Result<(), DeviceError> {
     Ok(())
 }
 
-/// Root that works in another user's `directory` becomes that user and keeps the network's
-/// capabilities: files it writes belong to that user, and that user's links cannot lead it to
-/// root's files.
+/// Root that works in another user's `directory` becomes that user, with the network's
+/// capabilities: its files are that user's, and links there cannot lead it to root's files.
 ///
 /// Call it before the first thread that works there: threads inherit users.
 pub fn become_owner_of(directory: &Path) -> Result<(), DeviceError> {
@@ -88,7 +87,6 @@ fn hold(keep: CapabilitySet) -> Result<(), Errno> {
     let sets = CapabilitySets { effective: keep, permitted: keep, inheritable: keep };
     set_capabilities(None, sets)?;
     for capability in keep.iter() {
-        // For programs started by a user other than root; root's have them anyway.
         if let Err(error) = configure_capability_in_ambient_set(capability, true) {
             tracing::debug!(?capability, %error, "programs started from here do not have it");
         }
@@ -131,7 +129,6 @@ fn cut_bounding_set(keep: CapabilitySet) {
         }
         match remove_capability_from_bounding_set(capability) {
             Ok(()) => {}
-            // Neither this capability nor any after it exists.
             Err(Errno::INVAL) => return,
             // Without CAP_SETPCAP, the bounding set has been reduced before.
             Err(error) => {
@@ -197,7 +194,6 @@ mod tests {
             become_owner_of(folder.path()).unwrap();
             become_owner_of(&folder.path().join("not-there")).unwrap();
             let had = capabilities(None).unwrap().permitted;
-            // Only root can give a folder away.
             if chown(folder.path(), Some(65_534), Some(65_534)).is_err() {
                 return;
             }

@@ -7,9 +7,9 @@
 //! /run/roadweave/NAME.sock   the local socket
 //! ```
 //!
-//! Everything that an instance adds to the system is identifiable: routes and rules by
-//! [`ROUTE_PROTOCOL`] and the instance's tables, packet filters by table name, sysctls by the undo
-//! file. So the next start can clean up after a `kill -9`.
+//! Everything that an instance adds to the system is identifiable, so that the next start can clean
+//! up after a `kill -9`: routes and rules by [`ROUTE_PROTOCOL`] and the instance's tables, packet
+//! filters by table name, sysctls by the undo file.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -107,8 +107,8 @@ impl Instance {
         format!("roadweave_{}_split", self.name)
     }
 
-    /// Its routing tables: the first for the tunnel, the others for uplinks. The numbers derive
-    /// from the name, and are higher than those that people choose.
+    /// The first routing table is the tunnel's, the others are of uplinks. The numbers derive from
+    /// the name, and are higher than those that people choose.
     pub(crate) fn routing_tables(&self) -> RangeInclusive<u32> {
         let first = TABLES_BASE | u32::from(self.number()) << 8;
         first..=first | 0xff
@@ -119,8 +119,7 @@ impl Instance {
         become_owner_of(&self.directory)
     }
 
-    /// Takes the instance's lock. Fails with [`DeviceError::AlreadyRunning`] if another process
-    /// holds it.
+    /// Takes the instance's lock, or fails with [`DeviceError::AlreadyRunning`].
     pub fn lock(&self) -> Result<InstanceLock, DeviceError> {
         let path = self.file("lock");
         let failed = |error| not_in(&self.directory, "lock", &path, error);
@@ -132,12 +131,11 @@ impl Instance {
         file.set_permissions(Permissions::from_mode(0o600)).map_err(failed)?;
         if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             let mut pid = String::new();
-            // The pid is only for the message.
             let _ = file.read_to_string(&mut pid);
             let instance = self.name.clone();
             return Err(DeviceError::AlreadyRunning { instance, pid: pid.trim().parse().ok() });
         }
-        // The pid is only for messages, so a full disk does not prevent the start.
+        // A full disk does not prevent the start: the pid is only for messages.
         let told = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
         if let Err(error) = told {
             tracing::debug!(%error, "the lock does not say whose it is");
@@ -145,8 +143,8 @@ impl Instance {
         Ok(InstanceLock { _file: file })
     }
 
-    /// Checks that no other instance since boot has the same mark: the kernel may still hold its
-    /// connections. Call it before cleaning up by the mark.
+    /// Checks that no other instance since boot has the same mark, whose connections the kernel may
+    /// still hold. Call it before cleaning up by the mark.
     pub fn check_tables(&self) -> Result<(), DeviceError> {
         let files = fs::read_dir(&self.directory).into_iter().flatten().flatten();
         for path in files.map(|file| file.path()) {
@@ -277,7 +275,6 @@ mod tests {
     fn a_folder_of_another_user_is_refused() {
         let (_folder, instance) = instance();
         fs::create_dir(&instance.directory).unwrap();
-        // Only root can change the owner.
         if std::os::unix::fs::chown(&instance.directory, Some(65_534), None).is_ok() {
             let error = instance.lock().unwrap_err().to_string();
             assert!(error.contains("belongs to another user (uid 65534)"), "{error}");
@@ -310,7 +307,6 @@ mod tests {
         first.check_tables().unwrap();
         let error = second.check_tables().unwrap_err().to_string();
         assert!(error.contains(first.name()) && error.contains(second.name()), "{error}");
-        // The kernel may still hold the connections of the first.
         drop(lock);
         second.check_tables().unwrap_err();
     }

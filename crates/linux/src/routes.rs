@@ -16,14 +16,14 @@
 //! ```
 //!
 //! The tunnel's own packets leave sockets that are bound to an uplink, so rule 520 matches them
-//! before any rule that leads into the TUN. Even with an empty uplink table, a route into the TUN
-//! does not match the interface that the socket is bound to. The rules distinguish uplinks by
-//! interface, so two may have equal addresses and gateways.
+//! before any rule that leads into the TUN. A route into the TUN does not match a bound socket even
+//! if the uplink's table is empty. The rules distinguish uplinks by interface, so two may have
+//! equal addresses and gateways.
 //!
 //! Routes that an uplink's network announces (DHCP option 121, a wide netmask, router
 //! advertisements) land in the main table, which is looked up last: they draw no traffic out of the
 //! tunnel (CVE-2024-3661). The main table's routes over other interfaces are copied into the near
-//! table whenever they change; a delay only makes a network behind this box reachable later.
+//! table when they change.
 //!
 //! Each route into the TUN has an "unreachable" route beside it that outlives it. Traffic for the
 //! tunnel is refused before the first session, without an address of its family, and after a crash;
@@ -34,8 +34,8 @@
 //! loose filter drops packets whose way back is an unreachable route; the marks of
 //! [`crate::answers`] route them by the uplink instead.
 //!
-//! A server and a redundant router have no uplinks to guard. They use [`Routes`]: prefixes in the
-//! main table, where the longest wins, and two rules for default routes:
+//! A server and a redundant router use [`Routes`]: prefixes in the main table, where the longest
+//! wins, and two rules for default routes:
 //!
 //! ```text
 //! 530       anything                        -> main, without its default routes
@@ -43,9 +43,9 @@
 //! ```
 //!
 //! All instances share rule 530; the last one removes it. The metric of the prefixes is the TUN's
-//! index: of two tunnels to one network the older one carries it until it ends. [`self::apart`]
-//! separates an anchor's routes from its neighbours', and [`self::sockets`] routes to a server's
-//! sockets that have addresses of its clients.
+//! index: of two tunnels to one network the older one carries it. [`self::apart`] separates an
+//! anchor's routes from its neighbours', and [`self::sockets`] routes to a server's sockets that
+//! have addresses of its clients.
 
 mod apart;
 mod client;
@@ -75,8 +75,8 @@ pub use repairs::Change;
 pub use repairs::Repairs;
 pub use settings::{Grant, LocalNetworks, RouteSettings};
 
-/// The routes and rules of a server or router. Call it from the network namespace in which it was
-/// opened, to which the settings belong. Dropping it removes the routes and restores the settings.
+/// The routes and rules of a server or router, for the network namespace in which it was opened and
+/// must be called. Dropping it removes the routes and restores the settings.
 #[derive(Debug)]
 pub struct Routes {
     instance: Instance,
@@ -137,7 +137,7 @@ impl Routes {
     pub fn mend(&mut self) -> Result<Vec<Change>, DeviceError> {
         let settings = self.mend_settings();
         let (link, mut changes) = match self.tun {
-            // First: with the link the kernel removed routes and addresses.
+            // The kernel removed routes and addresses with the link, so it comes first.
             Some((index, mtu)) => {
                 let links = self.netlink.links()?;
                 mend_link(&mut self.netlink, &links, index, Some(mtu))
@@ -212,7 +212,6 @@ impl Routes {
         Ok(())
     }
 
-    /// Removes rule 530 in families in which no instance needs it any more.
     fn release_main_rules(&mut self) -> Result<(), DeviceError> {
         let rules = self.netlink.rules()?;
         let ours = || rules.iter().filter(|rule| rule.protocol == ROUTE_PROTOCOL);
@@ -261,8 +260,7 @@ fn mend_link(
     }
 }
 
-/// Adds the number of missing entries to `changes`, unless the kernel removed them with a TUN that
-/// was set down.
+/// Adds the number of missing entries, unless the kernel removed them with a TUN that was set down.
 fn note_removed(changes: &mut Vec<Change>, lost: usize) {
     if lost > 0 && !changes.contains(&Change::LinkDown) {
         changes.push(Change::Removed(lost));

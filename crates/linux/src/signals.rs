@@ -26,8 +26,7 @@ pub enum Signal {
     Child = SIGCHLD as isize,
 }
 
-/// Catches signals until it is dropped. Several arrivals of one signal before [`Signals::take`]
-/// count once.
+/// Catches signals until it is dropped. Repeated arrivals before [`Signals::take`] count once.
 #[derive(Debug)]
 pub struct Signals {
     pipe: UnixStream,
@@ -57,7 +56,7 @@ impl Signals {
         Ok(this)
     }
 
-    /// Takes one signal that arrived, in the order of [`Signals::catch`]; with `None` the file
+    /// Takes one signal that arrived, in the order of [`Signals::catch`]; after `None` the file
     /// descriptor is no longer readable.
     pub fn take(&mut self) -> Option<Signal> {
         let mut bytes = [0; 64];

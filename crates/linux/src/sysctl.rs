@@ -16,8 +16,7 @@ pub(crate) fn write(key: &str, value: &str) -> Result<(), DeviceError> {
         .map_err(|error| DeviceError::system(format!("set the sysctl {key} to {value}"), error))
 }
 
-/// Dots separate, and a slash stands for a dot within a name (`net.ipv4.conf.eth0/1.rp_filter`), as
-/// with `sysctl`.
+/// As with `sysctl`, a slash stands for a dot within a name (`net.ipv4.conf.eth0/1.rp_filter`).
 fn path(key: &str) -> PathBuf {
     let swapped: String = key
         .chars()

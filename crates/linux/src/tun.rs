@@ -1,8 +1,7 @@
 //! The TUN device: inner packets between the kernel and the session.
 //!
 //! The interface is not persistent: the kernel removes it with its addresses and routes when the
-//! process ends. Segmentation offload (TSO, and USO since Linux 6.2) is used where the kernel has
-//! it; see `offload`.
+//! process ends. Segmentation offload (TSO, USO since Linux 6.2) is used where available.
 //!
 //! Source: Linux `Documentation/networking/tuntap.rst`.
 
@@ -84,8 +83,8 @@ pub struct WriteCounts {
 }
 
 impl Tun {
-    /// Creates the interface in the network namespace of the calling thread and sets it up. Where
-    /// IPv6 is disabled, IPv6 addresses are skipped with a warning.
+    /// Creates the interface in the network namespace of the calling thread and sets it up. Without
+    /// IPv6 its addresses are skipped with a warning.
     pub fn open(options: &TunOptions) -> Result<Self, DeviceError> {
         let fd = open_device(&options.name)?;
         let flags = flags(options.offload);
@@ -184,8 +183,8 @@ impl Tun {
 
     /// Reads waiting packets, at most 32 reads, and passes each inner packet to `sink`.
     ///
-    /// Packets have 1 byte to the MTU and complete checksums. Returns their number; after a full
-    /// batch more may wait. Fails if the interface was removed or set down.
+    /// Packets have 1 byte to the MTU and complete checksums. Returns their number; more may wait
+    /// after a full batch. Fails if the interface was removed or set down.
     pub fn read_batch(&mut self, mut sink: impl FnMut(&[u8])) -> io::Result<usize> {
         let mut count = 0;
         for _ in 0..READS_MAX {
@@ -193,7 +192,6 @@ impl Tun {
                 Ok(length) => length,
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => continue,
-                // Packets read before the failure count; the next call sees it again.
                 Err(_) if count > 0 => break,
                 Err(error) => return Err(error.into()),
             };
@@ -279,8 +277,8 @@ fn add_addresses(
     Ok(())
 }
 
-/// Disables link-local addresses and router solicitations, which have no use in a tunnel, and
-/// router advertisements and redirects, by which the other end could change this machine's routes.
+/// Disables link-local addresses and router solicitations, which a tunnel does not use, and router
+/// advertisements and redirects, by which the other end could change this machine's routes.
 fn keep_link_out(name: &str) {
     // An addr_gen_mode of 1 means none (Linux Documentation/networking/ip-sysctl.rst).
     let settings =
@@ -375,7 +373,6 @@ impl InterfaceRequest {
 
 const DEVICE: &str = "/dev/net/tun";
 const INTERFACE_NAME: usize = 16;
-/// Bounds the time of a batch: at most 32 x 64 KiB.
 const READS_MAX: usize = 32;
 
 const TUNSETIFF: Opcode = opcode::write::<i32>(b'T', 202);

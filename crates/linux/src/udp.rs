@@ -81,8 +81,7 @@ pub struct Incoming<'a> {
     pub interface: Option<u32>,
     /// The ECN bits.
     pub ecn: Option<Ecn>,
-    /// When the kernel received it (of joined datagrams: the first), since the machine's start, if
-    /// known.
+    /// The kernel's time of receipt (of joined datagrams: the first), since the machine's start.
     pub received: Option<Duration>,
     /// The payload.
     pub payload: &'a [u8],
@@ -91,7 +90,7 @@ pub struct Incoming<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GsoState {
     Works,
-    /// The kernel refused a run; the next single datagram shows whether its size was the reason.
+    /// The next single datagram shows whether a refused run was too large.
     Doubted,
     Refused,
 }
@@ -106,15 +105,14 @@ pub struct UplinkSocket {
     dual: bool,
     gso: GsoState,
     buffers: Vec<u8>,
-    /// When it was empty last, since the machine's start.
     emptied: Duration,
     statistics: UdpStatistics,
 }
 
 impl UplinkSocket {
     /// Opens the socket in the network namespace of the calling thread. Fails with
-    /// [`DeviceError::AddressInUse`], [`DeviceError::AddressNotHere`], [`DeviceError::NoInterface`]
-    /// or [`DeviceError::NoPermission`].
+    /// [`DeviceError::AddressInUse`], [`AddressNotHere`](DeviceError::AddressNotHere),
+    /// [`NoInterface`](DeviceError::NoInterface) or [`NoPermission`](DeviceError::NoPermission).
     pub fn open(options: &UdpOptions) -> Result<Self, DeviceError> {
         let socket = prepare(options)?;
         bind(&socket, options.bind)?;
@@ -161,7 +159,6 @@ impl UplinkSocket {
         self.statistics
     }
 
-    /// The number of datagrams that one [`Outgoing`] may hold, at least 1.
     fn batch_max(&self) -> usize {
         match self.gso {
             GsoState::Works => self.state.max_gso_segments().get(),
@@ -213,9 +210,8 @@ impl UplinkSocket {
         outcome
     }
 
-    /// Enables GSO again: the refusal was about the size, as when the MTU has shrunk.
+    /// Enables GSO again after a refusal for the size, as when the MTU has shrunk.
     fn restore_gso(&mut self) {
-        // The state has disabled it for good; a new one has not.
         if let Ok(state) = UdpSocketState::new((&self.socket).into()) {
             self.state = state;
             self.gso = GsoState::Works;
@@ -248,8 +244,8 @@ impl UplinkSocket {
         }
     }
 
-    /// Receives waiting datagrams, up to a bound, passes each to `sink`, and returns their number.
-    /// Fails only if the socket is useless; errors about earlier packets are ignored.
+    /// Passes waiting datagrams, up to a bound, to `sink` and returns their number. Fails only if
+    /// the socket is useless; errors about earlier packets are ignored.
     pub fn recv(&mut self, mut sink: impl FnMut(Incoming<'_>)) -> io::Result<usize> {
         let mut count = 0;
         for _ in 0..RECEIVES_MAX {
@@ -379,7 +375,6 @@ fn is_gso_refusal(error: &io::Error) -> bool {
 
 /// The requested buffer: 100 ms at 300 Mbit/s.
 const BUFFER_SIZE: usize = 4 * 1024 * 1024;
-/// A run joined by GRO.
 const DATAGRAM_MAX: usize = 65_536;
 /// The longest run of one system call: 64 KiB less the headers of IP and UDP.
 const RUN_MAX: usize = 65_535 - 48;

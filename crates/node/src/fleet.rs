@@ -1,8 +1,8 @@
 //! A member of a fleet: the control plane of a box, a proxy or an anchor.
 //!
-//! A thread runs the agent, with one TLS stream to a controller and the signed state on the disk.
-//! The event loop exchanges news and orders with it. Without a controller, also after restarts, the
-//! data plane uses the state on the disk.
+//! A thread runs the agent, with one TLS stream to a controller and the signed state on the disk,
+//! and exchanges news and orders with the event loop. Without a controller, also after restarts,
+//! the data plane uses the state on the disk.
 
 mod backoff;
 mod controller_route;

@@ -1,5 +1,4 @@
-//! The readings of an instance in the last minute, and its events, for display on a terminal or a
-//! page: rates, percentiles, stalls.
+//! The readings of an instance in the last minute, and its events, for a terminal or a page.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -129,7 +128,6 @@ impl History {
             let went = was.iter().filter(|session| !new.contains_key(&session.public_key));
             let came = came.map(|session| format!("{} has a session", session.peer));
             let went = went.map(|session| gone(status, session));
-            // The rest would push one another out.
             came.chain(went).take(EVENTS).for_each(|event| self.tell(now, event));
         }
         let rates = new.into_iter().filter_map(|(key, new)| {
@@ -230,7 +228,6 @@ impl History {
             count += usize::from(delay.is_none() && !stands);
             stands = delay.is_none();
         }
-        // A reading lasts until the next one; the newest is assumed to last for an interval.
         let next = self.delays.iter().skip(1).map(|(at, _)| *at);
         let next = next.chain(self.delays.back().map(|(at, _)| *at + self.interval));
         let all = self.delays.iter().zip(next).filter(|((_, delay), _)| delay.is_none());

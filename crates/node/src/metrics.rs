@@ -2,7 +2,7 @@
 //!
 //! The answers show names of tenants and proxies, and how much traffic passes, but no names of
 //! clients and no secrets. One address has at most four of the sixteen permits, each for at most
-//! [`CALL_MAX`]. The event loop is asked at most twice a second, however many callers there are.
+//! [`CALL_MAX`]. The event loop is asked at most twice a second.
 
 mod http;
 mod load;
@@ -33,7 +33,6 @@ const RETRY: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct MetricsListener {
     address: SocketAddr,
-    /// `None` where another program has the address.
     socket: Option<TcpListener>,
 }
 
@@ -81,7 +80,7 @@ struct Served {
     sender: RequestSender,
     summary: Mutex<Option<Summary>>,
     load: Mutex<Load>,
-    /// Each caller that is served shares the permit of its address.
+    /// Callers share the permit of their address.
     addresses: Mutex<HashMap<IpAddr, Arc<()>>>,
 }
 
@@ -166,7 +165,6 @@ mod tests {
 
     fn get(address: SocketAddr, path: &str) -> String {
         let mut stream = TcpStream::connect(address).expect("it listens");
-        // A caller too many is closed before it is read.
         let _ = write!(stream, "GET {path} HTTP/1.1\r\n\r\n");
         let mut answer = String::new();
         let _ = stream.read_to_string(&mut answer);
@@ -206,7 +204,6 @@ mod tests {
     #[test]
     fn one_address_leaves_permits_to_others() {
         let (address, _asked) = world();
-        // Each has a thread of its own, so that a later one may be quicker.
         let start = Instant::now();
         let mut silent = Vec::new();
         while silent.len() < CALLERS_OF_ONE_MAX || !get(address, "/").is_empty() {

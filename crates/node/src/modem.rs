@@ -1,5 +1,5 @@
-//! Facts that modems report of their networks: a program beside the client queries them (`roadweave
-//! modems`), and the client keeps each report for half a minute.
+//! Facts that modems report of their networks: `roadweave modems` queries them, and the client
+//! keeps each report for half a minute.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -163,8 +163,7 @@ impl Modems {
 
 /// Below this the signal is lost at the next bend: cells are planned for -110 dBm and more.
 const WEAK_RSRP_DBM: f64 = -120.0;
-/// The same for received signal strength: WiFi's lowest rate needs -82 dBm (IEEE 802.11,
-/// 17.3.10.2).
+/// WiFi's lowest rate needs -82 dBm (IEEE 802.11, 17.3.10.2).
 const WEAK_RSSI_DBM: f64 = -90.0;
 const FRESH: Duration = Duration::from_secs(30);
 const MODEMS_MAX: usize = 64;

@@ -9,7 +9,7 @@
 //! {"version":2,"uplinks":{"<uplink>":{"2026-11-27":123, ..}, ..}}
 //! ```
 //!
-//! Files are replaced atomically. A thread writes them, so that slow flash does not delay packets.
+//! Files are replaced atomically, by a thread, so that slow flash does not delay packets.
 //! Unreadable files are logged and ignored: strategies learn again, and usage counts from zero.
 
 use std::collections::BTreeMap;
@@ -78,12 +78,11 @@ impl<T: Kept> StateFile<T> {
         kept
     }
 
-    /// Writes `kept` in a thread, unless it is already written or a write is running. Returns
+    /// Writes `kept` in a thread, unless it is written already or a write is running. Returns
     /// whether the file will hold `kept` if the write succeeds.
     pub fn write(&mut self, kept: &T) -> bool {
         let is_writing = self.writer.as_ref().is_some_and(|old| !old.is_finished());
         if !is_writing {
-            // After a failed write, `written` is reset.
             self.finish();
         }
         if *kept == *self.written {
@@ -112,8 +111,8 @@ impl<T: Kept> StateFile<T> {
         true
     }
 
-    /// Writes `kept` synchronously at the end of the process. Waits for the disk at most one second
-    /// for each write.
+    /// Writes `kept` at the end of the process. Waits for the disk one second at most for each
+    /// write.
     pub fn write_last(&mut self, kept: &T) {
         if self.finish_soon() {
             self.write(kept);
@@ -226,8 +225,7 @@ impl Kept for Usage {
     }
 }
 
-/// The newest binding of each device of an anchor. Bindings are signed, so the file cannot forge
-/// them.
+/// The newest binding of each device of an anchor, signed, so that the file cannot forge it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KeptBindings(pub Vec<(PublicKey, Binding)>);
 
@@ -415,7 +413,6 @@ mod tests {
     #[test]
     fn the_end_of_the_process_does_not_wait_for_a_disk_that_hangs() {
         let directory = tempfile::tempdir().unwrap();
-        // Once with nothing written yet, and once with a write under way.
         let mut file = StateFile::<Hanging>::new(directory.path(), "rw0");
         file.write_last(&Hanging(1));
         file.write_last(&Hanging(2));
@@ -433,7 +430,6 @@ mod tests {
         mode(0o755).unwrap();
         file.write_last(&learned(1));
         let path = directory.path().join("rw0.learned.json");
-        // Neither are files read from there, nor through a symbolic link.
         let again = || read::<Learned>(directory.path());
         assert_eq!(again(), learned(1));
         mode(0o777).unwrap();
@@ -452,7 +448,6 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let folder = directory.path().join("kept");
         let mut file = StateFile::new(&folder, "rw0");
-        // A file stands where the directory should be.
         fs::write(&folder, "in the way").unwrap();
         write(&mut file, &learned(1));
         fs::remove_file(&folder).unwrap();

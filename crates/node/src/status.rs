@@ -169,7 +169,6 @@ pub struct StreamsStatus {
 }
 
 impl StreamsStatus {
-    /// Adds the status of another far end of the same server.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.connections += other.connections;
         self.accepted += other.accepted;

@@ -2,12 +2,10 @@
 //!
 //! An [`Entrance`] belongs to a box. Its owner lends it the [`Streams`](roadweave_stream::Streams)
 //! of the session and calls `on_ready` for events of its tokens, `handle_events` after the packets
-//! of a turn, `turn` once in each turn of the loop, and `poll_timeout` for the latest time to wake
-//! up.
+//! of a turn, `turn` once in each turn of the loop, and `poll_timeout` for the time of the next.
 //!
-//! Sockets are polled edge-triggered, because backpressure may last for minutes: level-triggered
-//! polling would need a system call for each change of interest, or would spin. Connections with
-//! more to do than a turn allows wait in a FIFO queue.
+//! Sockets are polled edge-triggered: backpressure may last for minutes, in which level-triggered
+//! polling would spin. Connections with more to do than a turn allows wait in a FIFO queue.
 
 mod entrance;
 mod exit;
@@ -30,8 +28,7 @@ const SCRATCH: usize = 64 << 10;
 /// The token range of an entrance; a machine never opens more sockets.
 const TOKENS: u64 = 1 << 56;
 
-/// Raises the limit of open files to its maximum and returns two thirds of it for connections; the
-/// tunnel needs the rest.
+/// Raises the limit of open files to its maximum and returns two thirds of it, for connections.
 fn sockets_max() -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

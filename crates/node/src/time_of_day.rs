@@ -3,8 +3,8 @@
 //! A machine without a battery for its clock starts in 1970, and an attacker who can set its clock
 //! could revive expired keys. So the latest known time counts if the clock is behind it. It is kept
 //! (`DIRECTORY/INSTANCE.time.json`) only while the kernel reports the clock as synchronised
-//! (adjtimex(2)): a clock that is in 2099 by mistake expires all keys only until it is corrected.
-//! If a time server lied, the file can be removed while the instance is stopped.
+//! (adjtimex(2)): a clock that is in 2099 by mistake expires keys only until it is corrected. If a
+//! time server lied, remove the file while the instance is stopped.
 
 use std::io;
 use std::path::Path;
@@ -106,8 +106,8 @@ impl TimeOfDay {
 
 #[allow(unsafe_code, reason = "no crate at hand wraps this call")]
 fn is_synchronised() -> bool {
-    // SAFETY: timex is a structure of integers, for which zeros are valid; without modes the call
-    // changes nothing and fills it.
+    // SAFETY: zeros are valid for timex, a structure of integers, which the call without modes
+    // fills.
     let state = unsafe {
         let mut timex: libc::timex = std::mem::zeroed();
         libc::adjtimex(&raw mut timex)
@@ -153,7 +153,6 @@ mod tests {
         time.tell(at(0), reading(YEAR_2026, true));
         assert_eq!(time.tell(at(1), reading(YEAR_2099, false)), YEAR_2099);
         assert_eq!(time.tell(at(2), reading(YEAR_2026 + 2, true)), YEAR_2026 + 2);
-        // Removing the file undoes a time server's lie, as the log says.
         assert_eq!(time.tell(at(3), reading(YEAR_2099, true)), YEAR_2099);
         time.write_last();
         std::fs::remove_file(folder.path().join("rws.time.json")).unwrap();

@@ -63,7 +63,7 @@ pub struct Endpoint {
     next_id: u64,
     half_open: HalfOpen,
     response_limiter: ResponseLimiter,
-    pending: Pending,
+    work: WorkList,
 
     events: VecDeque<EndpointEvent>,
     outbox: Outbox,
@@ -73,7 +73,7 @@ pub struct Endpoint {
 
 /// Connections with work to do.
 #[derive(Default)]
-struct Pending {
+struct WorkList {
     drained: BTreeSet<ConnectionId>,
     /// Connections that may have changed since they were last looked after.
     touched: BTreeSet<ConnectionId>,
@@ -83,7 +83,7 @@ struct Pending {
     closing: Deadlines<ConnectionId>,
 }
 
-impl Pending {
+impl WorkList {
     fn touch(&mut self, id: ConnectionId) {
         self.touched.insert(id);
         self.unsent.insert(id);
@@ -198,7 +198,7 @@ impl Endpoint {
         self.clock.set(now);
         self.tidy();
         self.note_deadlines(now);
-        let mut due = due(&self.pending.deadlines, now);
+        let mut due = due(&self.work.deadlines, now);
         for id in &due {
             if let Some(connection) = self.connections.get_mut(id) {
                 connection.handle_timeout(now);
@@ -212,12 +212,12 @@ impl Endpoint {
     /// When [`handle_timeout`](Endpoint::handle_timeout) wants to be called next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let touched =
-            self.pending.touched.iter().copied().filter(|id| !self.pending.drained.contains(id));
+            self.work.touched.iter().copied().filter(|id| !self.work.drained.contains(id));
         let touched = touched.filter_map(|id| self.connections.get(&id)?.poll_timeout());
         // A deadline noted before a connection's turn may have been met in it.
         let noted =
-            self.pending.deadlines.iter().find(|(_, id)| !self.pending.touched.contains(id));
-        [noted.map(|(at, _)| at), self.pending.closing.earliest()]
+            self.work.deadlines.iter().find(|(_, id)| !self.work.touched.contains(id));
+        [noted.map(|(at, _)| at), self.work.closing.earliest()]
             .into_iter()
             .flatten()
             .chain(touched)
@@ -237,7 +237,7 @@ impl Endpoint {
     /// A connection, mutable.
     pub fn connection_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
         let connection = self.connections.get_mut(&id)?;
-        self.pending.touch(id);
+        self.work.touch(id);
         Some(connection)
     }
 
@@ -248,7 +248,7 @@ impl Endpoint {
     /// its packets sent.
     pub fn connection_ids(&self) -> Vec<ConnectionId> {
         let gone = |id: &ConnectionId, connection: &Connection| {
-            self.pending.drained.contains(id) && connection.is_spent()
+            self.work.drained.contains(id) && connection.is_spent()
         };
         self.connections.iter().filter(|(id, c)| !gone(id, c)).map(|(id, _)| *id).collect()
     }
@@ -267,7 +267,7 @@ impl Endpoint {
     /// Whether [`Endpoint::poll_transmit`] has packets.
     pub fn has_packets(&self) -> bool {
         let waits = |id| self.connections.get(&id).is_some_and(|it| it.has_packets());
-        !self.outbox.is_empty() || self.pending.unsent.iter().copied().any(waits)
+        !self.outbox.is_empty() || self.work.unsent.iter().copied().any(waits)
     }
 
     /// The packets of the next non-empty outbox; dropping them clears it.
@@ -278,8 +278,8 @@ impl Endpoint {
         let connections = &mut self.connections;
         let mut waits =
             |id: &ConnectionId| connections.get_mut(id).is_some_and(|it| !it.outbox().is_empty());
-        let id = std::iter::from_fn(|| self.pending.unsent.pop_first()).find(|id| waits(id))?;
-        self.pending.touched.insert(id);
+        let id = std::iter::from_fn(|| self.work.unsent.pop_first()).find(|id| waits(id))?;
+        self.work.touched.insert(id);
         self.connections.get_mut(&id).map(|connection| Transmit::new(connection.outbox()))
     }
 
@@ -287,7 +287,7 @@ impl Endpoint {
     pub fn close(&mut self, now: Instant, reason: &str) {
         for (id, connection) in &mut self.connections {
             connection.close(now, 0, reason);
-            self.pending.touch(*id);
+            self.work.touch(*id);
         }
     }
 
@@ -343,13 +343,13 @@ impl Endpoint {
                 if drained {
                     self.handles.remove(&id);
                     self.ids.remove(&handle);
-                    self.pending.on_drained(id);
+                    self.work.on_drained(id);
                     break;
                 }
             }
             connection.flush(now);
         }
-        self.pending.touch(id);
+        self.work.touch(id);
         self.settle_handshake(id);
     }
 
@@ -359,20 +359,20 @@ impl Endpoint {
             self.ids.remove(&handle);
             self.quic.handle_event(handle, noq_proto::EndpointEvent::drained());
         }
-        self.pending.deadlines.set(id, None);
-        self.pending.on_drained(id);
+        self.work.deadlines.set(id, None);
+        self.work.on_drained(id);
     }
 
     fn end_closing(&mut self, now: Instant) -> Vec<ConnectionId> {
-        let mut over = due(&self.pending.closing, now);
-        let excess = self.pending.closing.iter().len().saturating_sub(CLOSING_MAX);
-        over.extend(self.pending.closing.iter().take(excess).skip(over.len()).map(|(_, id)| id));
+        let mut over = due(&self.work.closing, now);
+        let excess = self.work.closing.iter().len().saturating_sub(CLOSING_MAX);
+        over.extend(self.work.closing.iter().take(excess).skip(over.len()).map(|(_, id)| id));
         over.iter().for_each(|id| self.release(*id));
         over
     }
 
     fn tidy(&mut self) {
-        let Self { connections, half_open, pending: Pending { drained, unsent, .. }, .. } = self;
+        let Self { connections, half_open, work: WorkList { drained, unsent, .. }, .. } = self;
         drained.retain(|id| {
             let spent = connections.get(id).is_none_or(|it| it.is_spent());
             if spent {
@@ -385,12 +385,12 @@ impl Endpoint {
     }
 
     fn note_deadlines(&mut self, now: Instant) {
-        while let Some(id) = self.pending.touched.pop_first() {
-            let alive = !self.pending.drained.contains(&id);
+        while let Some(id) = self.work.touched.pop_first() {
+            let alive = !self.work.drained.contains(&id);
             let connection = self.connections.get(&id).map(Box::as_ref).filter(|_| alive);
-            self.pending.deadlines.set(id, connection.and_then(Connection::poll_timeout));
-            if connection.is_some_and(Connection::is_closed) && !self.pending.closing.contains(id) {
-                self.pending.closing.set(id, Some(now + LINGER));
+            self.work.deadlines.set(id, connection.and_then(Connection::poll_timeout));
+            if connection.is_some_and(Connection::is_closed) && !self.work.closing.contains(id) {
+                self.work.closing.set(id, Some(now + LINGER));
             }
         }
     }
@@ -426,11 +426,11 @@ mod tests {
         let mut connect =
             || endpoint.connect(Instant::ZERO, UplinkId(0), server, server_key).unwrap();
         let ids: Vec<ConnectionId> = (0..50).map(|_| connect()).collect();
-        assert_eq!((drain(&mut endpoint), endpoint.pending.unsent.len()), (50, 0));
+        assert_eq!((drain(&mut endpoint), endpoint.work.unsent.len()), (50, 0));
         endpoint.connection_mut(ids[7]).unwrap().close(Instant::ZERO, 0, "");
-        assert!(endpoint.pending.unsent.iter().eq([&ids[7]]));
+        assert!(endpoint.work.unsent.iter().eq([&ids[7]]));
         assert_eq!(drain(&mut endpoint), 1);
         let due = endpoint.handle_timeout(Instant::from_millis(150));
-        assert!(endpoint.pending.unsent.iter().eq(&due), "{due:?}");
+        assert!(endpoint.work.unsent.iter().eq(&due), "{due:?}");
     }
 }

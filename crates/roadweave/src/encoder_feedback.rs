@@ -58,7 +58,6 @@ impl EncoderFeedbackArgs {
                 (Err(error), None) => return Err(refused(error)),
                 (_, None) => {}
                 (_, Some(word)) => {
-                    // The instance has ended or hangs: nothing arrives.
                     word.lanes.values_mut().for_each(|target| *target = EncoderTarget::default());
                     self.print(word)?;
                 }

@@ -23,7 +23,6 @@ use roadweave_terminal::{ADMIN, MANUAL, TOOLS, program};
 /// Commands that have a program and a package of their own, and the crate that it is built from.
 const OTHERS: [(&str, &str); 2] = [("fleet", "roadweave-control"), ("web", "roadweave-web")];
 
-/// Commands that only a build without the feature `server` leaves to another program.
 const FAR_END: [&str; 4] = ["server", "proxy", "anchor", "drain"];
 
 type Log = [(&'static str, Option<String>); 2];
@@ -46,8 +45,7 @@ enum External {
     Words(Vec<OsString>),
 }
 
-/// Replaces this process by the program that has the command. Returns `Ok` when no program has it,
-/// or it is one of `ours` with wrong arguments.
+/// Replaces this process. Returns `Ok` without such a program, or for wrong arguments of `ours`.
 pub fn run(ours: &[&str]) -> Result<()> {
     let Ok(Arguments { command: External::Words(words), log, log_format }) = Arguments::try_parse()
     else {
@@ -88,8 +86,6 @@ pub fn run(ours: &[&str]) -> Result<()> {
     }
 }
 
-/// The error for the command `name` whose `program` is not installed: `package` has it, built from
-/// the crate `source`.
 fn missing(name: &str, program: &str, package: &str, source: &str) -> anyhow::Error {
     BadInput::new(format!(
         "{name} is a command of {program}, which is not installed: there is no such program beside \
@@ -99,7 +95,6 @@ fn missing(name: &str, program: &str, package: &str, source: &str) -> anyhow::Er
     .into()
 }
 
-/// Whether it can be part of a program's name: no path and no option.
 fn is_name(word: &str) -> bool {
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     !word.starts_with('-') && !word.is_empty() && word.chars().all(good)

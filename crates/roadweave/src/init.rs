@@ -199,8 +199,7 @@ impl PubkeyArgs {
 
 const KEY_MAX: u64 = 1024;
 
-/// Interfaces that seem to be behind this machine: with an address, without a default route, and
-/// neither wireless nor leased.
+/// Those with an address, without a default route, and neither wireless nor leased.
 fn networks_seen() -> Vec<String> {
     let seen = Monitor::open(UplinkSelector::default()).and_then(|mut monitor| {
         monitor.poll()?;

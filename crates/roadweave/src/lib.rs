@@ -134,7 +134,6 @@ fn run(arguments: Arguments) -> ExitCode {
     })
 }
 
-/// Runs the command of another program, or fails with `unknown` if no program has it.
 fn run_external(unknown: &clap::Error) -> ExitCode {
     let ours = Arguments::command();
     let names: Vec<&str> =

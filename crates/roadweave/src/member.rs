@@ -35,14 +35,13 @@ pub struct MemberArgs<F: MemberFile> {
     file: PhantomData<F>,
 }
 
-/// The file of a role that may be a member of a fleet.
 pub trait MemberFile: Validate + DeserializeOwned + Serialize + Clone + Send + 'static {
     const USUAL: &str;
     const ROLE: Role;
 
     fn member(&mut self) -> (&mut PathBuf, &mut PrivateKey);
 
-    /// A field that is missing, though no fleet sets it: its name, and what to write.
+    /// The name of a missing field that no fleet sets, and what to write.
     fn lack(&self) -> Option<(&'static str, &'static str)>;
 
     fn read(source: &Source) -> Result<Self, FileError> {
@@ -114,10 +113,8 @@ impl MemberFile for ClientFile {
     }
 }
 
-/// The configuration of the controller in force, for the next reading of the file.
 type InForce = Arc<Mutex<Option<String>>>;
 
-/// The file of a member, and the state directory that is to count instead of the one in it.
 #[derive(Clone, Debug)]
 pub struct Source {
     pub path: PathBuf,
@@ -164,7 +161,6 @@ impl Source {
     ) -> impl FnMut() -> Result<Reread<F>, String> + Send {
         move || {
             let mut file = F::read(&self).map_err(|error| error.to_string())?;
-            // A client's are logged once.
             if F::ROLE != Role::Box {
                 warn_of(&file);
             }
@@ -218,13 +214,11 @@ fn is_other_key(read: PrivateKey, key: PublicKey) -> Result<bool, String> {
     }
 }
 
-/// The settings at the start of a client: its file, and below it the configuration of its fleet.
-/// One that cannot be used is refused, and the former one is tried.
+/// A configuration of the fleet that cannot be used is refused, and the former one is tried.
 fn begin(source: &Source, membership: &mut Membership, file: ClientFile) -> Result<ClientFile> {
     while let (Some(version), Some(text)) = membership.configuration() {
         match source.merged(Some(&text)) {
             Ok(Merged { file: mut merged, .. }) => {
-                // The caller has taken the same key before.
                 drop(merged.private_key.take());
                 *source.in_force.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
                 return Ok(merged);

@@ -20,8 +20,8 @@ pub struct RouterArgs {
     check: bool,
 }
 
-/// The changed fields that need a restart. Neither file has its private key, which is kept nowhere
-/// in memory; the caller compares keys.
+/// The changed fields that need a restart. Neither file has its private key, which stays nowhere in
+/// memory; the caller compares keys.
 pub(crate) fn ignored<T: Validate + serde::Serialize>(
     started: &T,
     now: &T,

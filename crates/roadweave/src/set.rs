@@ -45,7 +45,6 @@ impl SetArgs {
     }
 }
 
-/// Prints what a change has `done`, and what the instance notes to it.
 pub fn tell_change(done: &str, changed: Result<Option<String>, RequestError>) -> Result<()> {
     let notice = changed.map_err(refused)?;
     out::line(done)?;

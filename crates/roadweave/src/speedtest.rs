@@ -103,7 +103,6 @@ impl SpeedtestArgs {
             }
             if !self.json && report.under_way.is_some() && report.under_way != told {
                 told.clone_from(&report.under_way);
-                // The name of an interface may hold control characters.
                 let what = peer_text(told.as_deref().unwrap_or_default().as_bytes());
                 out::note(format_args!("measuring {what} ..."));
             }

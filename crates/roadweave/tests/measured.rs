@@ -18,7 +18,6 @@ use serde_json::Value;
 const UPLINKS: [&str; 2] = ["eth1", "eth2"];
 const METERED: &str = "\n[[uplinks.policies]]\nname = \"eth2\"\nmetered.monthly_cap_mb = 5000\n";
 
-/// Limits an interface to so many Mbit/s; false if `tc` cannot.
 fn is_shaped(namespace: &NetNs, interface: &str, mbps: u32) -> bool {
     let mut command = namespace.command("tc");
     let rate = format!("rate {mbps}mbit burst 16kb latency 60ms");

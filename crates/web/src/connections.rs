@@ -1,6 +1,6 @@
 //! Limits of connections: in total, of one address, and without the token. At a limit the oldest
-//! connection without the token gives way to a new one. The holder of the token needs one round
-//! trip to show it, so silent connections cannot lock it out.
+//! connection without the token gives way. The holder of the token needs one round trip to show it,
+//! so silent connections cannot lock it out.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -32,7 +32,6 @@ struct Entry {
     gives_way: Arc<Notify>,
 }
 
-/// Dropping it frees the place.
 #[derive(Debug)]
 pub(crate) struct Place {
     all: Connections,
@@ -42,8 +41,7 @@ pub(crate) struct Place {
 }
 
 impl Connections {
-    /// A place for a connection of `address`; `None` if all that could give way have shown the
-    /// token.
+    /// `None` if all that could give way have shown the token.
     pub(crate) fn take(&self, address: IpAddr) -> Option<Place> {
         let mut places = self.lock();
         let all = places.all.values();
@@ -79,7 +77,6 @@ impl Place {
         }
     }
 
-    /// Resolves when another connection takes the place.
     pub(crate) async fn gives_way(&self) {
         self.gives_way.notified().await;
     }

@@ -7,8 +7,8 @@
 //! watcher: a thread ─ status, up to 5 times a second ─► local socket of the client
 //! ```
 //!
-//! It is a separate program: the one that may change routes and filters contains no HTTP server.
-//! This one may only do what the local socket accepts.
+//! It is a separate program: the one that may change routes and filters contains no HTTP server. It
+//! may only do what the local socket accepts.
 
 #![allow(clippy::disallowed_methods, reason = "a program at the edge: sockets, threads and time")]
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
@@ -107,8 +107,7 @@ impl Arguments {
         serve::run(self, names, &token)
     }
 
-    /// The URL of the page for browsers. With a name on loopback they come through a proxy with
-    /// TLS.
+    /// With a name on loopback, browsers come through a proxy with TLS.
     fn origin(&self) -> Result<String> {
         let (ip, port) = (self.listen.ip().to_canonical(), self.listen.port());
         Ok(match self.hosts.first() {

@@ -1,5 +1,4 @@
-//! The names by which browsers may call this server. A page whose name was made to resolve to this
-//! machine (DNS rebinding) sends that name.
+//! The names by which browsers may call this server. A page under DNS rebinding sends its own.
 
 use std::net::IpAddr;
 

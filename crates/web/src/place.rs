@@ -21,8 +21,8 @@ const SETTLED_S: f64 = 5.0;
 pub(crate) enum Place {
     /// Loopback, or allowed by the user.
     Free,
-    /// The interface of the address. One recreated with the same name has another index; a socket
-    /// bound to the old one does not belong to it.
+    /// An interface recreated with the same name has another index; a socket bound to the old one
+    /// does not belong to it.
     Of { index: u32, name: String },
 }
 
@@ -41,7 +41,6 @@ pub(crate) fn may_be(listen: SocketAddr, anywhere: bool) -> Result<()> {
 }
 
 impl Place {
-    /// Fails when no interface has the address, or the kernel cannot be asked.
     pub(crate) fn find(address: IpAddr, anywhere: bool) -> Result<Self> {
         let address = address.to_canonical();
         if anywhere || address.is_loopback() {
@@ -50,7 +49,6 @@ impl Place {
         let mut netlink = Netlink::open()?;
         let all = netlink.addresses()?;
         let has = all.iter().find(|(_, network)| network.addr() == address);
-        // Not a `BadInput`: another start may find the interface.
         let no_interface = || anyhow!("--listen {address}: no interface has it");
         let (index, _) = has.ok_or_else(no_interface)?;
         let link = netlink.links()?.into_iter().find(|link| link.index == *index);

@@ -31,7 +31,6 @@ use crate::watcher::Watcher;
 const HEAD_WAIT: Duration = Duration::from_secs(5);
 const HEAD_MAX: usize = 16 * 1024;
 const FIELDS_MAX: usize = 64;
-/// Time limit of a connection; browsers open the next one.
 const CONNECTION_MAX: Duration = Duration::from_secs(60);
 const LAST_MAX: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -119,7 +118,7 @@ async fn serve(
                 tracing::debug!(%peer, %error, "a connection ended");
             }
         });
-        // Let the connection read what it has received before others can take its place.
+        // The connection reads what it has received before others can take its place.
         yield_now().await;
     }
 }

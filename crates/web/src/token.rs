@@ -23,7 +23,7 @@ pub(crate) struct Token(Zeroizing<String>);
 impl Token {
     /// Fails when others may read the file or wrote it, or it has no token.
     pub(crate) fn read_or_make(path: &Path) -> Result<Self> {
-        // Left by a power cut while a file was written in place.
+        // Left by a power cut.
         let is_empty =
             |it: fs::Metadata| it.is_file() && it.len() == 0 && it.uid() == geteuid().as_raw();
         if fs::symlink_metadata(path).is_ok_and(is_empty) {
@@ -62,8 +62,8 @@ impl Token {
     }
 }
 
-/// Makes the file; an existing file or link is an error. The file gets its name once it is complete
-/// on the disk, so neither a power cut nor another start sees half of it.
+/// An existing file or link is an error. The file gets its name once it is complete on the disk, so
+/// neither a power cut nor another start sees half of it.
 fn make(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));

@@ -1,5 +1,4 @@
-//! The program over TCP, without a browser. Its client is a socket that answers each request with
-//! the same status.
+//! The program over TCP, without a browser. Its client is a socket with always the same status.
 
 #![allow(clippy::disallowed_methods, reason = "the test starts the program")]
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
@@ -21,7 +20,6 @@ use tempfile::TempDir;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_roadweave-web");
 
-/// A client, and the changes it was asked for.
 struct Instance {
     socket: PathBuf,
     ended: Arc<AtomicBool>,
@@ -114,7 +112,6 @@ impl Program {
         stream
     }
 
-    /// The status of the answer to a request with these fields, and all of the answer.
     fn ask(&self, line: &str, fields: &[&str], content: &str) -> (u16, String) {
         let mut stream = self.connect();
         let fields: String = fields.iter().map(|field| format!("{field}\r\n")).collect();
@@ -230,7 +227,6 @@ fn a_change_is_what_is_asked_for_or_nothing() {
     };
     let json = "application/json";
     let pause = r#"{"uplink":"wwan0","paused":true}"#;
-    // Any page can send a form without a preflight request.
     assert_eq!(ask("uplinks", "text/plain", pause), 415);
     assert_eq!(ask("uplinks", "application/x-www-form-urlencoded", pause), 415);
     assert_eq!(ask("uplinks", json, r#"{"uplink":"wwan0","paused":true,"force":true}"#), 400);
@@ -271,7 +267,6 @@ fn a_client_that_dies_is_told_and_its_return_too() {
 #[test]
 fn who_is_slow_or_silent_is_left_and_others_are_served() {
     let (program, _instance) = Program::start(&[]);
-    // A head that never ends, and one that never begins.
     let mut drip = program.connect();
     drip.write_all(b"GET / HTTP/1.1\r\nHost: ").unwrap();
     let silent = program.connect();
@@ -298,14 +293,12 @@ fn who_is_slow_or_silent_is_left_and_others_are_served() {
     assert_eq!(program.state()["role"], "client");
 }
 
-/// Resident memory, KiB.
 fn resident(program: &Program) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", program.child.id())).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Processor time, 1/100 s.
 fn processor_ticks(program: &Program) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{}/stat", program.child.id())).unwrap();
     let fields = stat.rsplit(") ").next().unwrap().split(' ');
@@ -364,8 +357,7 @@ fn without_the_token_connections_have_few_requests_and_give_way() {
     assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
 }
 
-/// Runs the program in a network namespace where `lan` has 192.168.50.1, and then the script
-/// `after`.
+/// With an interface `lan` of 192.168.50.1; then runs the script `after`.
 fn in_namespace(folder: &Path, address: &str, after: &str) -> Option<Output> {
     if !Command::new("unshare").args(["--net", "true"]).status().is_ok_and(|it| it.success()) {
         println!("skipped: no network namespace can be made here");
@@ -428,7 +420,6 @@ fn the_address_is_printed_when_it_is_asked_for() {
     refused(&run("0.0.0.0:808", "--address --anywhere --qr"), 2, "--host");
     refused(&run("0.0.0.0:0", ""), 2, "--anywhere");
     refused(&run("127.0.0.1:0", "--host http://x"), 2, "a name alone");
-    // Output that is no terminal does not get the token.
     let mut program = program;
     program.child.kill().unwrap();
     let mut said = String::new();

@@ -6,8 +6,7 @@ use std::process::Command;
 use anyhow::{Context as _, bail};
 use roadweave_terminal::program::find;
 
-/// The program `roadweave`, beside this one or in `PATH`; fails if it is missing or of another
-/// version.
+/// The program `roadweave`, beside this one or in `PATH`; fails if missing or of another version.
 pub fn program() -> anyhow::Result<PathBuf> {
     let program = find("roadweave").context(
         "cannot find the program roadweave, neither beside this one nor in PATH: install the \

@@ -7,7 +7,7 @@
 //!   --clip ──────────┴─► decode, compare by frame ID ─────────► SSIM ────┘
 //! ```
 //!
-//! `roadweave demo --keep` and `roadweave lab run --keep` write such files; docs/qoe.md describes
+//! `roadweave demo --keep` and `roadweave lab run --keep` write such files; docs/video.md describes
 //! their formats. The demo measures its own runs with [`View`] too.
 
 use std::fs::File;
@@ -171,7 +171,6 @@ pub struct View {
     pub arrivals: Arrivals,
     pub playout: Playout,
     pub quality: Quality,
-    /// Delays of all packets sent; lost and later packets count as the deadline.
     pub delay_ms: Percentiles,
     arrived: PathBuf,
 }
@@ -280,8 +279,7 @@ impl View {
         self.playout.frames.iter().enumerate().map(seen).collect()
     }
 
-    /// Decodes the arrived packets and compares them with `clip`; intermediate files go to
-    /// `scratch`.
+    /// Decodes the arrived packets and compares them with `clip`; `scratch` has temporary files.
     pub fn compare(&self, clip: &Path, scratch: &Path) -> anyhow::Result<Comparison> {
         Ok(decode::compare(&self.stream, &self.playout, &self.arrived, clip, scratch)?)
     }

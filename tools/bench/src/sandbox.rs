@@ -1,5 +1,4 @@
-//! Common parts of the demo and the benches: namespaces joined by cables, processes inside them,
-//! one clock.
+//! For the demo and the benches: namespaces joined by cables, processes inside them, one clock.
 //!
 //! ```text
 //!   enter --> NetNs --connect--> NetNs --> Tunnel::start --> wait_for_paths --> load, measure
@@ -37,8 +36,7 @@ pub fn connect(left: End<'_>, right: End<'_>) -> anyhow::Result<()> {
         .with_context(|| format!("cannot join {} and {}", left.0.name(), right.0.name()))
 }
 
-/// Continues in a sandbox. A signal ends the program, and with it the sandbox and all its
-/// processes.
+/// Continues in a sandbox. A signal ends the program, the sandbox and all its processes.
 pub fn enter() -> anyhow::Result<()> {
     if let Sandbox::Ended(code) = Sandbox::enter()? {
         exit::now(code);

@@ -11,8 +11,7 @@
 //!                                              └─► viewing: arrivals ─► table, report, JSON
 //! ```
 //!
-//! Everything runs in a sandbox that the kernel removes with the program. The run is in
-//! [`StackArgs::stream`].
+//! The kernel removes the sandbox with the program. The run is in [`StackArgs::stream`].
 
 mod controller;
 mod members;

@@ -5,8 +5,7 @@ use std::path::Path;
 
 use roadweave_terminal::exit::BadInput;
 
-/// Opens `file` for writing and leaves everything unchanged. `option` is its name on the command
-/// line.
+/// Opens `file` for writing and changes nothing. `option` is its name on the command line.
 pub fn check(option: &str, file: &Path) -> Result<(), BadInput> {
     let was_there = file.symlink_metadata().is_ok();
     let opened = OpenOptions::new().append(true).create(true).open(file);

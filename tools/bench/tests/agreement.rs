@@ -1,5 +1,4 @@
-//! Compares the lab with reality: the same drive, stream and strategies in virtual time, and in
-//! real time between namespaces.
+//! Compares the lab with real time between namespaces: same drive, stream and strategies.
 //!
 //! A busy machine adds delay and loss: a run without idle CPUs is repeated, and the test is skipped
 //! if all are. Chance differs in both worlds: one more packet before the outage can change the

@@ -22,8 +22,7 @@ use roadweave_linux::netns::{NetNs, run_sandboxed};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// With this seed `lossy` loses none of iperf3's first packets; otherwise iperf3 waits for a
-/// minute.
+/// With this seed `lossy` keeps iperf3's first packets; otherwise iperf3 waits for a minute.
 const LINKS: &str = "
 seed = 3
 [place]
@@ -42,7 +41,6 @@ delay_ms = 12.5
 loss = 0.05
 loss_burst = 3
 ";
-/// A measurement that disagrees in all attempts is wrong.
 const ATTEMPTS: usize = 4;
 /// Queue of `slow`, bytes.
 const QUEUE: f64 = 60_000.0;

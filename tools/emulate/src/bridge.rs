@@ -70,8 +70,7 @@ impl<P: AsRef<[u8]>> Bridge<P> {
         self.links[way.link][way.direction as usize].push(now, packet.as_ref().len(), packet)
     }
 
-    /// The next packet that has arrived by `now`, with its way. Ways are polled in turn, each in
-    /// order of arrival.
+    /// The next packet that has arrived by `now`, and its way: ways in turn, each in order.
     pub fn poll(&mut self, now: Instant) -> Option<(LinkDirection, P)> {
         self.links.iter_mut().enumerate().find_map(|(link, ways)| {
             let mut ways = ways.iter_mut().zip([Direction::Up, Direction::Down]);

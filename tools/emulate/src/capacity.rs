@@ -77,8 +77,7 @@ impl Capacity {
         Rate::from_bps((bytes * 8.0 / length.as_secs_f64()).round() as u64)
     }
 
-    /// The mean rate in each `step` from the start to `end`, bit/s; both above 0, the last step may
-    /// be shorter.
+    /// The mean rate in each `step` up to `end`, bit/s; both above 0, the last step may be shorter.
     ///
     /// An opportunity counts for the step that it ends, since it serves packets that have waited.
     pub fn mean_rates(&self, step: Duration, end: Duration) -> Vec<f64> {
@@ -197,8 +196,7 @@ impl Transmitter {
         }
     }
 
-    /// When a packet of `bytes` bytes that is queued at `ready` departs, after all packets before
-    /// it. `ready` must not decrease.
+    /// When a packet of `bytes` bytes queued at `ready` departs, after all before; `ready` ascends.
     ///
     /// [`Instant::FAR_FUTURE`] if there will never be capacity.
     pub fn transmit(&mut self, ready: Instant, bytes: usize) -> Instant {

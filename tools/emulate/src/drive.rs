@@ -131,8 +131,7 @@ impl LinkFiles {
 }
 
 impl DriveLink {
-    /// A link with a known uplink; the downlink is [`Drive::DOWNLINK`] with the same delay and
-    /// loss.
+    /// A link by its uplink; the downlink is [`Drive::DOWNLINK`] with the same delay and loss.
     pub fn from_uplink(name: impl Into<String>, up: Trace) -> Self {
         let down = up.with_capacity(Capacity::constant(Drive::DOWNLINK));
         Self { name: name.into(), up, down }

@@ -1,4 +1,4 @@
-//! QUIC packets that anybody on the way can write in a server's name.
+//! QUIC packets that any attacker on the path can forge in a server's name.
 //!
 //! ```text
 //! a client's first packet ─► Eavesdropper ─► a close, any frames, a retry, a version negotiation
@@ -14,7 +14,7 @@ use noq_proto::rustls::quic::{Keys, Version};
 use ring::aead;
 use roadweave_proto::wire::put_varint;
 
-/// Someone who has seen a client's first packet.
+/// An attacker who has seen a client's first packet.
 #[derive(Clone, Debug)]
 pub struct Eavesdropper {
     /// The ID that the client gave the server; the keys are made of it.

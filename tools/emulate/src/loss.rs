@@ -2,8 +2,7 @@
 
 use crate::random::Random;
 
-/// The Gilbert-Elliott channel: a good and a bad state, each with its own loss, which change from
-/// packet to packet.
+/// The Gilbert-Elliott channel: packets switch between a good and a bad state, each with a loss.
 ///
 /// ```text
 ///          enter_bad
@@ -32,8 +31,7 @@ pub(crate) struct LossProcess {
 }
 
 impl GilbertElliott {
-    /// A channel that loses the share `loss` (0..1) in bursts of `mean_burst` packets (at least 1)
-    /// on average.
+    /// A channel that loses the share `loss` (0..1) in bursts of `mean_burst` packets, at least 1.
     pub fn bursts(loss: f64, mean_burst: f64) -> Self {
         let leave_bad = 1.0 / mean_burst.max(1.0);
         let loss = loss.clamp(0.0, 1.0);

@@ -1,7 +1,6 @@
 //! Mahimahi's traces: one line per delivery opportunity of 1,500 bytes, its time in ms.
 //!
-//! Times may repeat; the last time is the period after which the trace repeats. The format has
-//! neither delay nor loss.
+//! Times may repeat; the trace repeats after the last time. The format has neither delay nor loss.
 //!
 //! Source: mahimahi, src/frontend/link_queue.cc.
 
@@ -147,8 +146,7 @@ mod tests {
         let rates = [(0, 1_000), (18, 10_000), (21, 0)].map(|(at, r)| (ms(at), Rate::from_kbps(r)));
         let rates = Timeline::new(rates, ms(40), AtEnd::Repeat).unwrap();
         let trace = Trace::constant(Rate::ZERO, ms(1)).with_capacity(Capacity::Rates(rates));
-        // Half of an opportunity is available at 18 ms; the last one marks the period and carries
-        // the rest.
+        // Half of an opportunity is available at 18 ms; the last one is the end and has the rest.
         assert_eq!(written(&trace), [12, 19, 20, 21, 40]);
     }
 

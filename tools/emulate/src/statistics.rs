@@ -60,8 +60,7 @@ pub struct CapacityQuantiles {
     pub p95: f64,
 }
 
-/// Correlation of the capacity with itself after a delay, -1..=1; `None` if recordings are too
-/// short or nothing changes.
+/// Correlation of the capacity with itself after a delay, -1..=1; `None` if too short or constant.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Autocorrelation {
     /// After half a second.
@@ -164,8 +163,7 @@ pub struct PairStatistics {
 }
 
 impl TraceStatistics {
-    /// Statistics of one pass of each of `traces`, at most [`LENGTH_MAX`] of each; `None` without
-    /// any.
+    /// Statistics of one pass of each trace, at most [`LENGTH_MAX`] of each; `None` without any.
     pub fn of<'a>(traces: impl IntoIterator<Item = &'a Trace>) -> Option<Self> {
         let mut pool = Pool::default();
         for trace in traces {
@@ -260,8 +258,7 @@ impl Pool {
 }
 
 impl RoundTripStatistics {
-    /// Statistics of all `links`, each an uplink and a downlink, at most [`LENGTH_MAX`] of each;
-    /// `None` without any.
+    /// Statistics of links, each up and down, at most [`LENGTH_MAX`] of each; `None` without any.
     pub fn of<'a>(links: impl IntoIterator<Item = (&'a Trace, &'a Trace)>) -> Option<Self> {
         let (mut all, mut spikes, mut seconds) = (Vec::new(), Vec::new(), 0.0);
         for (there, back) in links {
@@ -284,8 +281,7 @@ impl RoundTripStatistics {
 }
 
 impl PairStatistics {
-    /// Statistics of two simultaneous links, over one pass of the longer one, at most
-    /// [`LENGTH_MAX`].
+    /// Statistics of simultaneous links, over a pass of the longer one, at most [`LENGTH_MAX`].
     pub fn of(one: &Trace, other: &Trace) -> Self {
         let length = analysed(one.length().max(other.length()));
         let [one, other] = [one, other].map(|trace| trace.capacity().mean_rates(BIN, length));

@@ -100,8 +100,7 @@ impl<V: Copy> Timeline<V> {
         self.steps.iter().zip(ends).map(|(&(at, v), end)| (Duration::from_nanos(end - at), v))
     }
 
-    /// The mean of `value_of` in each `step` from the start to `end`, all in ns and above 0; the
-    /// last step may be shorter.
+    /// The mean of `value_of` in each `step` up to `end`, ns, above 0; the last may be shorter.
     pub(crate) fn means(&self, step: u64, end: u64, value_of: impl Fn(V) -> f64) -> Vec<f64> {
         let mut means = Vec::new();
         let mut span = self.span(0);
@@ -144,8 +143,7 @@ impl<V: Copy> Timeline<V> {
 }
 
 impl<V: Copy + PartialEq> Timeline<V> {
-    /// A timeline of `values`, each with its start, that repeats after `length`; values equal to
-    /// the previous one are left out.
+    /// A timeline of `values` with their starts, repeated after `length`; equal neighbours merge.
     pub fn of_changes(
         values: impl IntoIterator<Item = (Duration, V)>,
         length: Duration,

@@ -75,7 +75,6 @@ struct Question<'a> {
     /// One entry per packet, as the sender gave it to the tunnel.
     bytes: &'a [usize],
     player: &'a Player,
-    /// When the observation ended.
     end: Instant,
 }
 
@@ -187,8 +186,7 @@ impl Bound {
         (!offered.bytes.is_empty()).then(|| (Self::new(&question), curve.collect()))
     }
 
-    /// Upper bound of the share of packets that arrive within each of `delays`, 0..1. Packets that
-    /// never arrive count as late.
+    /// Upper bound of the share of all packets that arrive within each of `delays`, 0..1.
     fn shares_within(question: &Question<'_>, delays: &[Duration]) -> Vec<f64> {
         let clairvoyant = Clairvoyant::new(question);
         let packets = question.bytes.len();

@@ -36,8 +36,7 @@ impl Class {
     /// All classes, the easiest first.
     pub const ALL: [Self; 4] = [Self::Easy, Self::Decisive, Self::Tight, Self::Starved];
 
-    /// The class of `links`, in the direction of the stream, for a stream of `bitrate` and
-    /// `duration`.
+    /// The class of `links`, in the stream's direction, for a stream of `bitrate` and `duration`.
     pub fn of(links: &[&Trace], bitrate: Rate, duration: Duration) -> Self {
         let usable: Vec<Vec<f64>> = links.iter().map(|trace| usable(trace, duration)).collect();
         let steps = usable.first().map_or(0, Vec::len);

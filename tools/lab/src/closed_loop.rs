@@ -55,8 +55,7 @@ pub struct Seen {
     pub ssim_db: f64,
     /// SSIM of each frame shown undamaged, dB, ascending.
     pub ssims_db: Vec<f64>,
-    /// Mean SSIM of all frames, dB; 0 for frames that are damaged, or later than the lane's
-    /// deadline.
+    /// Mean SSIM of all frames, dB; 0 for frames damaged or later than the lane's deadline.
     pub in_time_db: f64,
     /// Share of frames shown undamaged, 0..1.
     pub undamaged: f64,

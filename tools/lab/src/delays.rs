@@ -61,8 +61,7 @@ pub fn persistence(bins: &[Option<f64>]) -> Vec<usize> {
     segments.into_iter().map(|(count, _)| count).collect()
 }
 
-/// Ends of the segments of the most probable segmentation, ascending; the last is the end of
-/// `values`.
+/// Ends of the most probable segments, ascending; the last is the end of `values`.
 fn change_points(values: &[f64]) -> Vec<usize> {
     let model = Model::of(values);
     let mut best = vec![(0.0, 0)];
@@ -181,8 +180,7 @@ fn rise(has_delays: bool, full_throttle: bool) -> Rise {
     }
 }
 
-/// A recording of the link: opportunities and delays, or, as in Cellsim, opportunities alone, with
-/// a gap where the delay rises.
+/// A recording of the link: opportunities, and delays or, as in Cellsim, a gap at the rise.
 fn replay(has_delays: bool) -> Trace {
     let interval = RATE.time_for(PACKET);
     let count = LENGTH.as_nanos().div_ceil(interval.as_nanos()) as u32 - 1;

@@ -93,8 +93,7 @@ impl Download {
 #[derive(Debug, Default)]
 struct Counted {
     links: Vec<u64>,
-    /// Bytes sent by the server's lane of streams, and how many of them were not sent for the first
-    /// time.
+    /// Bytes sent by the server's lane of streams, and how many of them were sent again.
     lane: u64,
     redundant: u64,
 }

@@ -42,8 +42,7 @@ pub struct Figures {
     pub late: f64,
     /// Bytes sent beyond the distinct inner packets, as a share of these; may exceed 1.
     pub redundancy: f64,
-    /// CPU time of the client by the duration of the stream, percent of one core; absent in virtual
-    /// time.
+    /// CPU time of the client by the stream's duration, percent of a core; absent in virtual time.
     pub cpu_percent: Option<f64>,
 }
 

@@ -79,8 +79,7 @@ impl FleetConfig {
     }
 }
 
-/// `Connect` counts only for the latest planned attempt, `Silent` only if the replica still does
-/// not answer.
+/// `Connect` counts for the latest planned attempt, `Silent` if the replica still does not answer.
 #[derive(Debug)]
 enum Event {
     Turn,

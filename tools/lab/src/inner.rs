@@ -1,5 +1,4 @@
-//! Inner packets of the lab's applications: UDP and TCP between the vehicle and one host of the
-//! cloud.
+//! Inner packets of applications: UDP and TCP between the vehicle and one host of the cloud.
 //!
 //! Every application has its own port at both ends, which identifies its packets.
 

@@ -71,8 +71,7 @@ pub struct Answered {
     pub asked: u64,
     /// Requests answered in time.
     pub answered: u64,
-    /// Time from a request to its last answer; a request without an answer counts as
-    /// [`REQUEST_TIMEOUT`].
+    /// Time from a request to its last answer, or [`REQUEST_TIMEOUT`] without an answer.
     pub response_ms: Percentiles,
     /// Bytes of further copies relative to the first copies of each packet, both ways.
     pub extra_bytes: f64,
@@ -151,8 +150,7 @@ fn steps<V: Copy>(timeline: &Timeline<V>, begin: Duration, end: Duration) -> Vec
     steps
 }
 
-/// What RAVEN learns on these routes, from a probe each [`PROBE_INTERVAL`]; lost probes are
-/// skipped.
+/// What RAVEN learns on these routes, from a probe each [`PROBE_INTERVAL`] that is not lost.
 pub fn learn<'a>(routes: impl IntoIterator<Item = &'a Drive>) -> String {
     let mut raven = Raven::new(RavenConfig::default());
     for link in routes.into_iter().flat_map(|route| &route.links) {
@@ -236,9 +234,8 @@ impl Answered {
     }
 }
 
-/// Sends [`TRANSFERS`] transfers of `bytes` bytes from the vehicle, half a minute apart, with every
-/// packet on all paths as long as the strategy considers it a small transfer. Fails if the world
-/// cannot be created.
+/// Sends [`TRANSFERS`] transfers of `bytes` bytes from the vehicle, half a minute apart, on all
+/// paths while the strategy considers them small. Fails if the world cannot be created.
 pub fn transfer(route: &Drive, bytes: u64, seed: u64) -> Result<Transferred, WorldError> {
     let strategy: Strategy = "raven:100".parse().expect("it is one of the strategies");
     let scenario = Scenario { seed, ..Scenario::new("transfers", links(route, seed), strategy) };

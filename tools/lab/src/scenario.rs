@@ -88,8 +88,7 @@ impl Scenario {
         Duration::from_secs(self.seconds.into())
     }
 
-    /// The strategy's name; names of several lanes are joined by `+`; `default` for the default
-    /// lanes.
+    /// The strategy's name; those of several lanes joined by `+`, `default` for the default lanes.
     pub fn strategy(&self) -> String {
         if self.lanes == default_lanes() {
             return "default".into();

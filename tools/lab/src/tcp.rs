@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A `Socket` is one end. Payload bytes are all zero and only counted; segments have their real
-//! sizes and headers. `fetch` runs two sockets over one emulated link. The model
-//! was compared with the kernel (tools/experiments/tcp-model.md).
+//! sizes and headers. `fetch` runs two sockets over one emulated link. The model was compared with
+//! the kernel (tools/experiments/tcp-model.md).
 //!
 //! Sources: RFC 9293 (TCP), 7323 (timestamps, windows), 2018 and 2883 (SACK), 6298 (timeouts), 8985
 //! (RACK-TLP), 6937 and 9937 (PRR), 5682 (F-RTO), 3522 (Eifel), 9438 (CUBIC); hystart.rs, rate.rs

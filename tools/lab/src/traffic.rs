@@ -48,14 +48,12 @@ pub trait Traffic: std::fmt::Debug + Send {
     /// When [`Traffic::poll_transmit`] or another timer is due; `None`: only after an arrival.
     fn poll_timeout(&self) -> Option<Instant>;
 
-    /// The direction of its video, if its encoder needs [`Traffic::set_target`] before sending at
-    /// `now`.
+    /// The direction of its video, if its encoder needs [`Traffic::set_target`] to send at `now`.
     fn wants_target(&self, _now: Instant) -> Option<Direction> {
         None
     }
 
-    /// Sets the encoder's target. Returns the superseded video if the encoder restarts with the
-    /// next frame.
+    /// Sets the encoder's target. Returns the superseded video if the encoder restarts.
     fn set_target(&mut self, _target: EncoderTarget) -> Option<Superseded> {
         None
     }
@@ -172,8 +170,7 @@ pub struct TrafficReport {
     pub unexpected_packets: u64,
     /// Delay of arrived packets.
     pub delay_ms: Percentiles,
-    /// Absolute delay difference of consecutive packets (RFC 3393); absent if individual packets do
-    /// not matter.
+    /// Absolute delay difference of consecutive packets (RFC 3393); absent if it does not matter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_variation_ms: Option<Percentiles>,
     /// Figures of the kind of application.

@@ -1,5 +1,4 @@
-//! Requests and answers over the streams of a world: a browser at the client, a host behind the
-//! server.
+//! Requests and answers over the streams of a world: a browser, and a host behind the server.
 //!
 //! ```text
 //! Browser ─ open, ask ─► stream: header, body ─► Host

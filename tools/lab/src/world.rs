@@ -120,8 +120,7 @@ const PATHS: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(100);
 
 impl World {
-    /// A world whose client uses all links, or has tried to for five seconds; fails like
-    /// [`World::new`].
+    /// A world whose client uses all links, or has tried to for 5 s; fails like [`World::new`].
     pub fn joined(config: WorldConfig) -> Result<Self, WorldError> {
         let mut world = Self::new(config)?;
         while !world.all_paths_usable() && world.now() < Instant::ZERO + PATHS {

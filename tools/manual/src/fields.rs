@@ -1,7 +1,7 @@
 //! `roadweave.toml(5)`: every field of every configuration file, from the tables of docs/.
 //!
 //! ```text
-//! types of crates/config ═ a test ═ tables of docs/configuration.md, router.md, proxy.md
+//! types of crates/config ═ a test ═ tables of docs/configuration.md, router.md, fleet.md
 //!                                      └─► here: a paragraph for each row
 //! ```
 
@@ -11,7 +11,7 @@ type Page = (&'static str, &'static str);
 
 const CONFIGURATION: Page = ("configuration.md", include_str!("../../../docs/configuration.md"));
 const ROUTER: Page = ("router.md", include_str!("../../../docs/router.md"));
-const PROXY: Page = ("proxy.md", include_str!("../../../docs/proxy.md"));
+const FLEET: Page = ("fleet.md", include_str!("../../../docs/fleet.md"));
 
 /// Title, introduction, and the section of docs/ whose table follows.
 const SECTIONS: [(&str, &str, Page, &str); 7] = [
@@ -25,8 +25,8 @@ const SECTIONS: [(&str, &str, Page, &str); 7] = [
     ),
     ("STRATEGIES", "What a lane's strategy may be.", CONFIGURATION, "## Strategies"),
     ("ROUTER.TOML", "All that a redundant router has.", ROUTER, "## router.toml"),
-    ("PROXY.TOML", "What a proxy has beside that of both.", PROXY, "## `proxy.toml`"),
-    ("ANCHOR.TOML", "What an anchor has beside that of both.", PROXY, "## `anchor.toml`"),
+    ("PROXY.TOML", "What a proxy has beside that of both.", FLEET, "## `proxy.toml`"),
+    ("ANCHOR.TOML", "What an anchor has beside that of both.", FLEET, "## `anchor.toml`"),
 ];
 
 pub fn page() -> String {
@@ -127,7 +127,6 @@ fn link(text: &str) -> Option<(&str, &str, &str)> {
     Some((words, target, rest))
 }
 
-/// The heading in `page` for the anchor `#...`.
 fn heading<'a>(page: &'a str, target: &str) -> Option<&'a str> {
     let anchor = target.strip_prefix('#')?;
     let titles = page.lines().filter(|line| line.starts_with('#'));
@@ -150,7 +149,7 @@ mod tests {
     fn every_field_of_every_file_is_in_the_page() {
         let page = page();
         let mut fields = 0;
-        for (_, text) in [CONFIGURATION, ROUTER, PROXY] {
+        for (_, text) in [CONFIGURATION, ROUTER, FLEET] {
             let mut is_table = false;
             for line in text.lines() {
                 let head = ["| field | default |", "| name | what it does | choose it for |"];

@@ -154,8 +154,7 @@ mod tests {
         }
     }
 
-    /// Appends the help of `command` and of its subcommands. Global options are shown only for the
-    /// first.
+    /// Appends the help of `command` and its subcommands; global options only for the first.
     fn add_help(text: &mut String, command: &Command, is_first: bool) {
         let hides = |arg: &Arg| !is_first && (arg.is_global_set() || arg.get_id() == "help");
         let mut shown = command.clone().term_width(100).mut_args(|arg| match hides(&arg) {

@@ -48,8 +48,7 @@ impl Arrivals {
         self.cycles.get(&cycle)
     }
 
-    /// The smallest difference of `cycle`'s probes, or of the nearest earlier or else later cycle
-    /// that has one.
+    /// The smallest difference of `cycle`'s probes, or of the nearest earlier or else later cycle.
     pub fn difference(&self, cycle: u16) -> Option<i64> {
         let known = |entry: (&u16, &CycleArrivals)| entry.1.difference_min;
         let before = self.cycles.range(..=cycle).rev().find_map(known);

@@ -111,8 +111,7 @@ pub enum RecordPhase {
 impl RecordClient {
     /// A client that looks for the server.
     ///
-    /// `nonce` is a random number; `unix_epoch` is the wall clock, since 1970, at
-    /// [`Instant::ZERO`].
+    /// `nonce` is random; `unix_epoch` is the wall clock, since 1970, at [`Instant::ZERO`].
     pub fn new(plan: RecordPlan, is_ipv4: bool, nonce: u64, unix_epoch: Duration) -> Self {
         Self {
             plan,

@@ -38,8 +38,7 @@ impl Endpoint {
         self.receiver.handle_packet(now, packet, log);
     }
 
-    /// Handles a report of this many bytes of UDP payload; returns whether it acknowledges new
-    /// packets.
+    /// Handles a report of these bytes of UDP payload; returns whether it acknowledges new packets.
     pub fn handle_report(
         &mut self,
         now: Instant,

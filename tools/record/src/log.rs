@@ -6,8 +6,7 @@
 //! ```
 //!
 //! Reports may be lost, so entries are numbered: the client accepts them only in order and confirms
-//! their number in every datagram; entries not confirmed within a round trip and a half are sent
-//! again.
+//! their number in every datagram. Unconfirmed ones are repeated after a round trip and a half.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -117,8 +116,7 @@ impl LogSender {
         }
     }
 
-    /// The number of the first entry, and entries for a report of at most [`REPORT_BYTES_MAX`]
-    /// bytes.
+    /// The first entry's number, and entries for a report of at most [`REPORT_BYTES_MAX`] bytes.
     pub fn take(&mut self, now: Instant, round_trip: Duration) -> (u32, Vec<Entry>) {
         if self.next == self.first {
             self.progress = now;

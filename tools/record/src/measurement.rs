@@ -43,8 +43,7 @@ pub struct LinkRecording {
     /// How delays were measured; half of the round trip also if the wall clocks turned out to
     /// differ by more than the delay.
     pub delay_clock: DelayClock,
-    /// Known entries of the server's log that the client lacks, each up to a millisecond of
-    /// deliveries.
+    /// Entries of the server's log that the client lacks, each up to a millisecond of deliveries.
     pub entries_missing: u64,
 }
 
@@ -139,8 +138,7 @@ impl Measured<'_> {
         segments
     }
 
-    /// The delay of each segment up and down by synchronised clocks; `None` if they are not
-    /// synchronised.
+    /// The delay of each segment up and down by synchronised clocks; `None` if they are not.
     fn delays_by_wall(&self, segments: &[Segment], wall: Wall) -> Option<[Vec<Duration>; 2]> {
         let ahead = i128::from(wall.server_us) - i128::from(wall.client_us);
         let delays = |arrivals: &Arrivals, ahead: i128| {
@@ -234,8 +232,7 @@ impl Measured<'_> {
 
     /// The share of each segment's probes that were lost; `None` if no probe arrived or was sent.
     ///
-    /// A constant rate leaves no time for probes. Without arrivals the link was dead, as the
-    /// deliveries show.
+    /// A constant rate has no time for probes. Without arrivals the link was dead.
     fn losses(&self, segments: &[Segment], arrivals: &Arrivals) -> Vec<Option<f64>> {
         let loss = |segment: &Segment| {
             let arrived = arrivals.cycle(segment.cycle)?;

@@ -60,7 +60,6 @@ pub struct PlanError {
     pub problem: String,
 }
 
-/// The phases of a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Data is sent; deliveries count from the end of the fill on.

@@ -375,8 +375,7 @@ fn sends(plan: &RecordPlan) -> Rate {
     }
 }
 
-/// The unit of limits: an IPv4 address, or the network of an IPv6 address, within which one host
-/// can choose any address.
+/// The unit of limits: an IPv4 address, or an IPv6 network, in which a host may choose addresses.
 fn network_of(peer: RecordPeer) -> IpAddr {
     match peer.remote.ip().to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),

@@ -31,7 +31,6 @@ impl Budget {
         Self { per_second, burst, left: burst, at: Duration::ZERO }
     }
 
-    /// Takes one unit at `now`; returns whether there was one.
     pub fn take(&mut self, now: Duration) -> bool {
         let since = now.saturating_sub(std::mem::replace(&mut self.at, now)).as_secs_f64();
         self.left = (self.left + since * self.per_second).min(self.burst);

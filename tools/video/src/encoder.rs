@@ -23,8 +23,7 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// An encoder without delay; with a key frame at least each `key_frame_seconds`, or only on
-    /// request.
+    /// An encoder without delay; a key frame at least each `key_frame_seconds`, or only on request.
     pub fn new(
         picture: Picture,
         recovery: Recovery,
@@ -113,8 +112,7 @@ fn vp8(key_frames: u32) -> Result<gst::Element> {
 
 /// Frames between two key frames: x264's value for infinity.
 const NEVER: u32 = 1 << 30;
-/// An SRT receiver cannot request a key frame, and one that joins late waits for the next, as in
-/// belacoder's pipelines.
+/// An SRT receiver cannot request key frames; one that joins late waits, as with belacoder.
 pub const SRT_KEY_FRAME_SECONDS: u32 = 2;
 /// Maximum of `x265enc`.
 const X265_KBPS_MAX: u32 = 102_400;

@@ -102,8 +102,7 @@ impl Latest {
         self.renewals.connection += 1;
     }
 
-    /// Renewals before the connection do not count. A decreasing counter means that the program
-    /// restarted.
+    /// Renewals before the connection do not count. A lower counter means a restarted program.
     fn on_renewals(&mut self, counter: u64) {
         let is_rise = self.heard.replace(counter).is_some_and(|before| counter > before);
         self.renewals.count += u64::from(is_rise);

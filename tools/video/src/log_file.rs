@@ -4,8 +4,7 @@
 //! pictures ─► queue of limited size ─► a thread ─► disk
 //! ```
 //!
-//! A disk that is full, hangs, or is slower than the stream ends the file, with one warning, but
-//! not the stream.
+//! A disk that is full, hangs, or is too slow ends the file, with one warning, but not the stream.
 
 use std::fs::File;
 use std::io::{self, Write as _};

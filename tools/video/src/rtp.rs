@@ -129,8 +129,7 @@ pub fn read(packet: &gst::BufferRef) -> Option<Stamp> {
     Stamp::from_bytes(time, number)
 }
 
-/// Calls `act` when a key frame is requested through a pad; it returns whether to forward the
-/// request.
+/// Calls `act` when a key frame is requested through a pad; it returns whether to forward that.
 pub fn on_key_frame_asked(
     element: &gst::Element,
     pad: &str,

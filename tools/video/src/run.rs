@@ -23,8 +23,7 @@ pub enum End {
 }
 
 /// Plays `pipeline` until its source ends, `seconds` have passed, or a signal arrives; calls
-/// `each_second` in between. With `says_goodbye` the stream ends first, so that the session sends
-/// RTCP BYE.
+/// `each_second` in between. With `says_goodbye` the stream ends first, so that RTCP BYE is sent.
 pub fn until_end(
     pipeline: &gst::Pipeline,
     seconds: Option<Duration>,

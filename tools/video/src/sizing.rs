@@ -92,8 +92,7 @@ pub fn share(bps: u64, fps: f64) -> usize {
 /// life; it is likely lost, so the next frame with room is a key frame.
 ///
 /// A key frame much smaller than the picture needs is grey, worse than the last picture. So it may
-/// use all bytes that arrive in time, not only its share of the rate, and frames are skipped until
-/// there is enough room for it.
+/// use all bytes that arrive in time, and frames are skipped until there is room for it.
 ///
 /// x264 makes a frame as small as the previous one if that was small, since its buffer fills as
 /// frames leave it. So after a small frame, one of a key frame's size is encoded and not sent.
@@ -147,14 +146,12 @@ impl Gate {
         self.wanted = true;
     }
 
-    /// Makes the next frame a key frame that supersedes packets already sent, and therefore does
-    /// not wait for room.
+    /// Makes the next frame a key frame that supersedes sent packets, and does not wait for room.
     pub fn renew(&mut self) {
         (self.wanted, self.renews) = (true, true);
     }
 
-    /// The limit of the frame at `now`, or `None` to skip it. `target` is its share; a key frame
-    /// may use up to `at_once`.
+    /// The limit of the frame at `now`: `target`, or `at_once` for key frames; `None` to skip it.
     pub fn admit(&mut self, now: Duration, target: usize, at_once: usize) -> Option<Admitted> {
         let bytes = self.packets.frame_bytes(target);
         let at_once = self.packets.frame_bytes(at_once).max(bytes);
@@ -224,7 +221,6 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 /// Pixels per byte of a recognisable key frame: at 640x360, x264's test picture has 13 dB at this
 /// size, and 6 dB at a fifth of it.
 const PIXELS_OF_A_BYTE: usize = 64;
-/// The longest wait of a key frame for room.
 const KEY_FRAME_WAIT_MOST: Duration = Duration::from_millis(150);
 /// Minimum interval of key frames: a receiver cannot miss one and report it earlier.
 const KEY_FRAME_INTERVAL: Duration = Duration::from_millis(100);

@@ -11,8 +11,7 @@ use roadweave_terminal::exit::BadInput;
 use crate::options::{Picture, Source};
 use crate::plugins::{make, set};
 
-/// Adds a source to `pipeline`; returns the element that provides raw pictures of the requested
-/// size.
+/// Adds a source to `pipeline`; returns the element with raw pictures of the requested size.
 ///
 /// They are labelled with the requested rate, whatever the source declares: the encoder derives a
 /// frame's share from it, and the true rate is measured ([`crate::pace`]).

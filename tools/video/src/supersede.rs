@@ -5,8 +5,7 @@
 //! ```
 //!
 //! Reports use RTP timestamps, so that their order among the packets does not matter. The sender
-//! never waits for the thread: while the program does not accept a report, only the newest one is
-//! queued.
+//! never waits for the thread: only the newest report is queued.
 
 mod answer;
 

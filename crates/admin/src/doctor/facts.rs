@@ -22,11 +22,9 @@ pub(super) struct FileFacts {
     pub(super) error: Option<String>,
     /// Without the bits of the group that is meant to read it; `None` if there is no file.
     pub(super) mode: Option<u32>,
-    /// The user that clients and servers run as, known once one has run.
     pub(super) runs_as: Option<u32>,
     pub(super) written: Option<u64>,
     pub(super) has_key: bool,
-    /// The state directory, and its owner or why that is not known.
     pub(super) state: Option<(PathBuf, Result<Ownership, String>)>,
 }
 
@@ -41,7 +39,6 @@ pub(super) struct MachineFacts {
     pub(super) has_nft: bool,
     /// The smaller granted socket buffer, bytes.
     pub(super) buffer: Option<usize>,
-    /// Bits a second that the faster cipher seals on one processor.
     pub(super) crypto_bps: Option<u64>,
     /// `None` on processors other than x86-64 and AArch64.
     pub(super) has_aes: Option<bool>,
@@ -76,7 +73,6 @@ pub(super) struct UplinkFacts {
     pub(super) gateway_v6: Option<Gateway>,
     /// The effective filter: 0 none, 1 strict, 2 loose.
     pub(super) reverse_path_filter: Option<u8>,
-    /// Why a running client does not use it: its address belongs to another host.
     pub(super) conflict: Option<String>,
     pub(super) probes: Vec<Probe>,
 }

@@ -1,13 +1,10 @@
-//! Foreign firewalls (Docker, ufw, firewalld, own rules) that drop what a server receives or
-//! forwards.
+//! Foreign firewalls (Docker, ufw, firewalld, own rules) that drop a server's packets.
 //!
-//! A packet must pass every base chain of its hook: what one chain accepts, another may still drop.
-//! So one chain that drops by default, in a table without a rule for the tunnel, ends all traffic
-//! of clients.
+//! A packet must pass every base chain of its hook: what one accepts, another may drop. So one
+//! chain that drops by default, without a rule for the tunnel, ends all traffic of clients.
 
 use serde_json::{Value, json};
 
-/// A base chain that drops what no rule of its table accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Dropping {
     pub(super) hook: Hook,
@@ -119,8 +116,7 @@ fn drops_all(rule: &Value) -> bool {
     all.iter().all(plain) && all.iter().any(|it| has(it, &["drop", "reject"]))
 }
 
-/// Whether a rule accepts a packet that `is_it` matches, or hands it to another chain. The verdicts
-/// of a map are not read; a map counts as accepting.
+/// Whether a rule accepts a packet that `is_it` matches, or hands it to another chain or a map.
 fn passes(rule: &Value, is_it: impl Fn(&Value) -> bool) -> bool {
     let all = statements(rule);
     let is_match = |it: &Value| it["match"]["op"] == "==" && is_it(&it["match"]);

@@ -27,10 +27,8 @@ use super::firewall::{Dropping, Hook, dropping};
 use super::marks::Overwriting;
 use super::{marks, reach};
 
-/// Belongs to the user that clients and servers run as.
 const RUN_DIRECTORY: &str = "/run/roadweave";
 const LOOKUP_MAX: Duration = Duration::from_secs(6);
-/// Limits of the servers, addresses of each and uplinks that are probed.
 const SERVERS_MAX: usize = 4;
 const ADDRESSES_MAX: usize = 4;
 const UPLINKS_MAX: usize = 16;
@@ -60,8 +58,8 @@ pub(super) fn gather(path: &Path) -> Facts {
     Facts { file, machine: machine(used), role }
 }
 
-/// The role of a file, the mark bits that it uses, whether it has a key, and its state directory. A
-/// client file has `server`; a server file does not.
+/// A client file has `server`; a server file does not. Returns role, mark bits, whether there is a
+/// key, and the state directory.
 fn read(path: &Path) -> Result<(RoleFacts, u32, bool, PathBuf), FileError> {
     let text = roadweave_config::read_text(path, true)?;
     let table: toml::Table = roadweave_config::parse(path, &text)?;
@@ -206,7 +204,6 @@ fn addresses_of(name: &ServerName) -> Result<Vec<IpAddr>, String> {
     let (tell, told) = channel();
     std::thread::spawn(move || {
         let found = host.to_socket_addrs().map(|all| all.map(|it| it.ip()).collect::<Vec<_>>());
-        // The receiver is gone after a timeout.
         let _ = tell.send(found.map_err(|error| error.to_string()));
     });
     let late = |_| Err(format!("no answer within {} s", LOOKUP_MAX.as_secs()));
@@ -287,7 +284,7 @@ fn cipher_bps(cipher: &'static Algorithm) -> Option<u64> {
     let mut packet = vec![0; PACKET];
     let (begin, mut bytes) = (Instant::now(), 0_u64);
     while begin.elapsed() < TRIAL {
-        // The key protects nothing, so one nonce is enough.
+        // The key protects nothing.
         let nonce = Nonce::assume_unique_for_key([0; 12]);
         let _tag = key.seal_in_place_separate_tag(nonce, Aad::empty(), &mut packet).ok()?;
         bytes += PACKET as u64;

@@ -224,7 +224,6 @@ fn uplink(name: &str) -> String {
     format!("uplink {name}")
 }
 
-/// The last argument: whether a server answered over this or another uplink.
 fn of_uplink(it: &UplinkFacts, machine: &MachineFacts, somebody: bool) -> Vec<Check> {
     let name = uplink(&it.name);
     if !it.carrier {
@@ -241,7 +240,6 @@ fn of_uplink(it: &UplinkFacts, machine: &MachineFacts, somebody: bool) -> Vec<Ch
         return vec![Check::fail(name, "it has no address that leads beyond its link", mend)];
     }
     let mut checks = vec![match (it.gateway_v4, it.gateway_v6) {
-        // Some modems need none.
         (None, None) => Check::warn(
             name,
             "it has an address and no gateway",
@@ -431,7 +429,6 @@ fn dropped(drop: &Dropping, tun: &str, port: u16) -> Check {
             format!("it drops what clients send on: no rule of its table accepts {tun}"),
             mend,
         ),
-        // There may be rules of an unknown form.
         Hook::Input => Check::warn(
             name,
             format!("it seems to drop what clients send: no rule is seen that accepts UDP {port}"),

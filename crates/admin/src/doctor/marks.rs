@@ -1,8 +1,7 @@
 //! Foreign rules that copy marks between packets and connections and overwrite Roadweave's bits.
 //!
-//! Policy routing of iptables (`CONNMARK`), mwan3 and VPN clients restore a packet's mark from its
-//! connection, or save it there. Without a mask such a rule replaces the bits by which answers find
-//! their uplink.
+//! iptables (`CONNMARK`), mwan3 and VPN clients restore a packet's mark from its connection, or
+//! save it there. Without a mask such a rule replaces the bits by which answers find their uplink.
 
 use serde_json::Value;
 
@@ -67,7 +66,6 @@ fn distinct(found: impl Iterator<Item = (String, u32)>, used: u32) -> Vec<Overwr
     all
 }
 
-/// The bits that a statement copies between marks, or 0.
 fn copied(mangle: &Value) -> u32 {
     let [packet, connection] = sources(&mangle["value"]);
     match (is_mark(&mangle["key"], "meta"), is_mark(&mangle["key"], "ct")) {

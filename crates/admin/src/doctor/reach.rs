@@ -22,7 +22,6 @@ use super::facts::ProbeOutcome;
 const SIZES: [u32; 8] = [1280, 1340, 1380, 1400, 1420, 1460, 1480, 1492];
 const TRIES: usize = 3;
 const PAUSE: Duration = Duration::from_millis(120);
-/// IPv4 and IPv6 headers with UDP, bytes.
 const HEADERS: [u32; 2] = [28, 48];
 
 /// Probes with packets of at most `mtu` bytes; takes two seconds if no answer comes.
@@ -101,7 +100,6 @@ impl Probing {
         let mut outcome = SendOutcome::Blocked;
         let Some(packets) = prober.poll_transmit() else { return outcome };
         for (route, packet) in packets.packets() {
-            // Zeros behind a probe do not change it.
             let mut contents = packet.to_vec();
             contents.resize(length.max(packet.len()), 0);
             outcome = self.socket.send(&Outgoing {
@@ -206,7 +204,6 @@ mod tests {
 
     #[test]
     fn what_cannot_be_sent_is_told() {
-        // A socket without SO_BROADCAST may not send there.
         let nowhere = SocketAddr::from(([255, 255, 255, 255], 4433));
         let forbidden = ProbeOutcome::NotSent(SendFailure::Forbidden);
         assert_eq!(probe(None, nowhere, 1500), forbidden);

@@ -93,8 +93,7 @@ fn wrong(facts: &Facts) -> Vec<String> {
     checks.map(|check| check.line()).collect()
 }
 
-/// Checks the lines that are not ok; a row of `expected` has the beginning and further parts of a
-/// line, with ` .. ` between.
+/// A row of `expected` has the beginning and further parts of a line, with ` .. ` between.
 fn check(facts: &Facts, expected: &[&str]) {
     let lines = wrong(facts);
     assert_eq!(lines.len(), expected.len(), "{lines:#?}");
@@ -198,14 +197,16 @@ fn every_check_has_a_row_in_the_docs() {
     let unnamed = ClientFacts { unnamed: Some("not named"), ..client(Vec::new()) };
     checks.extend(judge::judge(&of_client(unnamed)));
     checks.extend(judge::judge(&good(Some(RoleFacts::Server(server())))));
-    let page = include_str!("../../../../docs/doctor.md");
+    let page = include_str!("../../../../docs/operate.md");
+    let (_, rest) = page.split_once("\n## Checks of `roadweave doctor`\n").expect("a section");
+    let section = rest.split("\n## ").next().unwrap_or_default();
     for Check { name, .. } in checks {
         let word = name.split(' ').next().unwrap_or_default();
         let is_row = |line: &str| {
             let cell = line.strip_prefix("| `").and_then(|rest| rest.split('`').next());
             cell.is_some_and(|cell| cell.split(' ').next() == Some(word))
         };
-        assert!(page.lines().any(is_row), "docs/doctor.md has no row for {word}");
+        assert!(section.lines().any(is_row), "docs/operate.md has no row for {word}");
     }
 }
 
@@ -230,7 +231,6 @@ fn what_is_wrong_with_servers_and_the_choice_of_uplinks_is_told() {
     with(|it| it.unnamed = Some("uplinks.inside names no interface"), &[unnamed]);
     let taken = "fail uplink wwan0: it is not used: it is the server's .. lease another address";
     with(|it| it.uplinks[0].conflict = Some("it is the server's".to_owned()), &[taken]);
-    // The only uplink: a silent server proves no fault of it.
     let silent = "warn reach wwan0 203.0.113.1:4433: no answer .. silent to strangers .. 4433";
     with(|it| it.uplinks[0].probes[0].outcome = ProbeOutcome::NoAnswer, &[silent]);
 }
@@ -308,7 +308,6 @@ fn a_chain_that_drops_all_counts_unless_a_rule_knows_the_tunnel() {
     for other in [json!([]), accept("rwx"), accept("eth*"), accept("iifname"), drop] {
         assert_eq!(counts(&docker(other.clone())), 1, "{other}");
     }
-    // The tunnel's own table, another hook, and unknown forms.
     for other in [
         json!({ "nftables": [chain("roadweave_rws", "forward", Some("forward"), "drop")] }),
         json!({ "nftables": [chain("filter", "OUTPUT", Some("output"), "drop")] }),

@@ -15,7 +15,6 @@ use roadweave_node::status::{ClientStatus, RoleStatus, Status};
 use roadweave_proto::PathStatus;
 use roadweave_tunnel::{PathStatusReport, UplinkReport};
 
-/// Seconds by which an answer may be late without counting as a restart.
 const LATENESS_MAX: f64 = 2.0;
 const UPLINKS_MAX: usize = 64;
 const ADDRESSES_MAX: usize = 16;
@@ -59,7 +58,6 @@ pub(super) struct Changes {
     read: State,
     settled: State,
     told: State,
-    /// The client's start, seconds on the clock of the readings.
     started: Option<f64>,
     starts: u64,
 }

@@ -19,7 +19,6 @@ const PREFIX: &str = "ROADWEAVE_";
 pub(super) enum Outcome {
     Ended(ExitStatus),
     Killed,
-    /// This program ended and killed it.
     Interrupted,
 }
 
@@ -66,7 +65,7 @@ fn is_safe(there: &Metadata) -> bool {
     is_ours && (is_sticky || there.mode() & 0o022 == 0)
 }
 
-/// Runs the program and then kills its process group. `is_over`: this program is to end.
+/// Runs the program and then kills its process group.
 pub(super) fn run(
     path: &Path,
     facts: &[(&str, String)],

@@ -65,11 +65,9 @@ fn joins_leaves_and_new_starts_are_told() {
     let up = |seconds| client(seconds, SERVER, &[]);
     assert_eq!(told(&mut changes, Some(&up(7.0)), 2), [JOIN]);
     assert_eq!(told(&mut changes, Some(&up(8.0)), 2), NOTHING);
-    // A restart between two readings: the TUN is a new one.
     assert_eq!(told_at(&mut changes, 12.0, Some(&up(3.0)), 2), [JOIN]);
     // Also if its uptime is larger than at the last reading, because a program took long.
     assert_eq!(told_at(&mut changes, 22.0, Some(&up(5.0)), 2), [JOIN]);
-    // A late answer is no restart.
     assert_eq!(told_at(&mut changes, 24.5, Some(&up(6.0)), 2), NOTHING);
     assert_eq!(told(&mut changes, None, 2), [LEAVE]);
     assert_eq!(told(&mut changes, Some(&up(9.0)), 2), [JOIN]);
@@ -155,7 +153,6 @@ fn a_folder_that_others_could_change_or_choose_gives_no_program() {
     assert!(program::find(&hooks, "join").unwrap_err().contains("others than root"));
     assert!(program::folder(&path("hooks")).unwrap_err().contains("others than root"));
     open("hooks", 0o700);
-    // Others choose where a link in their folder, or to it, leads.
     open("theirs", 0o777);
     symlink(path("hooks"), path("theirs/link")).unwrap();
     symlink(path("theirs/inner"), path("inner")).unwrap();

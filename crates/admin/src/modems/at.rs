@@ -151,7 +151,7 @@ impl Drop for Port {
             let _ = tcsetattr(&self.device, OptionalActions::Now, before);
         }
         let _ = ioctl_tiocnxcl(&self.device);
-        // A child of another thread, between fork and exec, holds the descriptor and its lock.
+        // A child of another thread, before exec, holds the descriptor and its lock.
         let _ = flock(&self.device, FlockOperation::Unlock);
     }
 }
@@ -177,7 +177,7 @@ impl Line {
     }
 }
 
-/// The questions; within a row the first one that is answered counts.
+/// Within a row the first that is answered counts.
 const QUESTIONS: &[&[&str]] = &[
     &["AT+CPIN?"],
     // No standard defines the number of the SIM.

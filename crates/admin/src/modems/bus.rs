@@ -25,7 +25,6 @@ pub(super) fn modems(address: Option<&str>) -> Result<BTreeMap<String, ModemFact
     for (path, interfaces) in modems.take(MODEMS_MAX) {
         let modem = &interfaces[facts::MODEM];
         if interfaces[facts::SIGNAL]["Rate"] == json!(0) {
-            // If this is refused, the signal stays unknown.
             let _ = manager.call(path, facts::SIGNAL, &["Setup", "u", MEASURE_SECONDS]);
         }
         let bearers = modem["Bearers"].as_array().into_iter().flatten();
@@ -73,7 +72,6 @@ impl Manager<'_> {
     }
 }
 
-/// Strips the type names that busctl prints beside variants.
 fn plain(value: Value) -> Value {
     match value {
         Value::Object(mut fields) => match fields.remove("data") {

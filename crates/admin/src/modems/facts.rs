@@ -1,5 +1,4 @@
-//! Reads ModemManager's properties. The modem's firmware or its operator chose all of them: what
-//! must not be shown is left out.
+//! Reads ModemManager's properties. Firmware or operator chose them: some must not be shown.
 
 use std::ops::RangeInclusive;
 
@@ -72,13 +71,11 @@ pub(super) fn legible(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// The best technology among the bits of `MMModemAccessTechnology`.
 fn technology(bits: u64) -> Option<&'static str> {
     let has = |mut range: RangeInclusive<u32>| range.any(|bit| bits >> bit & 1 == 1);
     best([has(15..=15), has(14..=14) || has(16..=17), has(5..=9), has(1..=4)])
 }
 
-/// The technology of a modem with these cells: of 5G, LTE, 3G and 2G.
 pub(super) fn best(cells: [bool; 4]) -> Option<&'static str> {
     match cells {
         [true, true, ..] => Some("5g-nsa"),

@@ -90,7 +90,6 @@ fn ask(devices: &Devices, known: Option<&Path>) -> Result<(ModemFacts, Option<Pa
             Ok(facts) => return Ok((facts, Some(port.clone()))),
             Err(why) => why,
         };
-        // Most ports of a modem serve something else and stay silent.
         if complaint.is_none() || why != at::SILENT {
             complaint = Some(format!("{}: {why}", port.display()));
         }

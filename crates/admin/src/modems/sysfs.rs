@@ -87,7 +87,7 @@ pub(super) fn wifi(root: &Path) -> BTreeMap<String, ModemFacts> {
 
 const MODEMS_MAX: usize = 8;
 const PORTS_MAX: usize = 8;
-/// `1-1:1.4` is right below its device, a port of the WWAN subsystem further down.
+/// A port of the WWAN subsystem is further down than `1-1:1.4`.
 const LEVELS_MAX: usize = 5;
 
 #[cfg(test)]

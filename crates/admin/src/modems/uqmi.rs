@@ -19,7 +19,6 @@ pub(super) fn facts(device: &Path) -> Result<ModemFacts, String> {
         value.map_err(|error| format!("uqmi's answer is not understood: {error}"))
     };
     let signal = ask("--get-signal-info")?;
-    // A modem may not know one of them.
     let network = ask("--get-serving-system").unwrap_or_default();
     let sim = ask("--get-iccid").unwrap_or_default();
     Ok(of(&signal, &network, &sim))

@@ -5,8 +5,7 @@
 //!                 └ none: the next file; the oldest one is removed first
 //! ```
 //!
-//! The name of a peer cannot choose a path, and only files of this user with names of this form are
-//! removed.
+//! A peer's name cannot choose a path, and only this user's files with names of this form go.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::File;
@@ -67,8 +66,8 @@ impl Files {
         Ok(Self { folder, path, limits, begun: 0, open, failed: None, lost: 0, notices })
     }
 
-    /// Begins a file with `records`; `None` if they are lost. `now` is on the run's clock;
-    /// `unix_ms` and `peer` are for the name.
+    /// `None` if the records are lost. `now` is on the run's clock; `unix_ms` and `peer` name the
+    /// file.
     pub(super) fn begin(
         &mut self,
         now: Duration,
@@ -101,7 +100,7 @@ impl Files {
         }
     }
 
-    /// Writes all of the records or none; then the file takes no more, and `false` is returned.
+    /// Writes all of the records, or ends the file and returns `false`.
     pub(super) fn append(&mut self, now: Duration, part: &mut Part, records: &[u8]) -> bool {
         if part.bytes + records.len() as u64 > self.limits.bytes_max.saturating_sub(LAST) {
             return false;

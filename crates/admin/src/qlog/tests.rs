@@ -175,7 +175,6 @@ fn counters_are_told_once_a_second_as_they_are_even_when_they_go_back() {
     assert_eq!(first["name"], "roadweave:lane_counters");
     let shown = ["lane", "name", "sent_packets", "restored_packets"].map(|it| &first["data"][it]);
     assert_eq!(json!(shown), json!([0, "video", 7, 3]));
-    // A new lane counts from zero.
     status["sessions"][0]["lanes"] = json!([lane(2)]);
     status["sessions"][0]["paths"][0]["counters"]["datagrams_lost"] = json!(1);
     (0..9).for_each(|_| run.take(&status));
@@ -231,7 +230,6 @@ fn a_session_that_ends_is_closed_and_the_next_one_has_a_trace_of_its_own() {
     check(|status| status["sessions"][0]["paths"][0]["counters"]["packets_sent"] = json!(3));
     check(|status| status["sessions"][0]["paths"][0]["counters"]["packets_received"] = json!(0));
     check(|status| status["sessions"][0]["public_key"] = json!("other"));
-    // The first path of a session does not come back.
     let mut run = Run::new();
     run.take(&client(&[(3, "wwan0", "usable")]));
     run.take(&client(&[(3, "wwan0", "usable"), (4, "wwan1", "usable")]));
@@ -307,7 +305,6 @@ fn a_crowd_of_clients_or_of_paths_is_bounded() {
     run.take(&server((0..3000).map(session).collect()));
     assert_eq!((run.log.sessions.len(), run.files().len()), (4, 4));
     assert!(run.log.is_crowd_told);
-    // Those that were chosen stay, and one that goes makes room.
     run.take(&server((1..3000).rev().map(session).collect()));
     let peers: Vec<_> = run.log.sessions.keys().map(|(peer, _)| peer.as_str()).collect();
     assert_eq!(peers, ["bus-00001", "bus-00002", "bus-00003", "bus-00004"]);

@@ -6,7 +6,7 @@
 //!
 //! Each file begins with the full state and can be read alone. Sources:
 //! draft-ietf-quic-qlog-quic-events-13 for the namespace `quic`,
-//! draft-ietf-quic-qlog-main-schema-14 for the file, docs/qlog.md for the namespace `roadweave`.
+//! draft-ietf-quic-qlog-main-schema-14 for the file, docs/operate.md for the namespace `roadweave`.
 
 mod events;
 
@@ -23,10 +23,9 @@ use serde_json::{Value, json};
 use super::Now;
 
 const QUIC_EVENTS: &str = "urn:ietf:params:qlog:events:quic-13";
-/// docs/qlog.md.
+/// docs/operate.md.
 pub(super) const ROADWEAVE_EVENTS: &str = "urn:uuid:7eb38b91-2d14-4e82-9bd4-54f522e857c2";
 const COUNTERS_EVERY: Duration = Duration::from_secs(1);
-/// Limit of paths, of lanes and of uplinks, so that any full state fits a file.
 const THINGS_MAX: usize = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -66,14 +65,12 @@ pub(super) struct Reading<'a> {
 pub(super) struct About {
     pub(super) role: &'static str,
     pub(super) instance: String,
-    /// Whether the session began during this run.
     pub(super) is_new: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Beginning {
     pub(super) part: u64,
-    /// Readings before it that are in no file.
     pub(super) readings_lost: u64,
 }
 
@@ -90,7 +87,6 @@ pub(super) struct Trace {
 #[derive(Debug, Default)]
 struct Told {
     paths: BTreeMap<u32, PathStatusReport>,
-    /// By the last reading; counters of the last second may not be written yet.
     lanes: Vec<LaneStats>,
     uplinks: Uplinks,
     path_counters: BTreeMap<u32, Value>,
@@ -110,8 +106,8 @@ impl Trace {
         Self { about, peer, group, zero: now, told, seen }
     }
 
-    /// Whether `session` is still the same one. The status has no session number, but within a
-    /// session no counter decreases, and its first path, number 0, does not return.
+    /// The status has no session number, but within a session no counter decreases, and its first
+    /// path, number 0, does not return.
     pub(super) fn is_of(&self, session: &SessionStatus) -> bool {
         let goes_on = |path: &PathStatusReport| match self.seen.get(&path.id) {
             Some((sent, received)) => {

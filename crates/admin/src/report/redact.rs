@@ -28,7 +28,6 @@ const WORDS: &str = "\
     private psk pwd secret token";
 const WORDS_OF_LOGS: [&str; 10] =
     ["key=", "pass ", "pass:", "pass=", "pin ", "pin:", "pin=", "puk ", "puk=", "sig="];
-/// Nothing of an invalid TOML file stays, because its secrets cannot be found.
 pub(super) fn config(text: &Result<String, String>) -> String {
     let read = text.as_ref().map_err(String::clone);
     match read.and_then(|text| text.parse::<Table>().map_err(|_| "it is no TOML".to_owned())) {
@@ -136,13 +135,12 @@ pub(super) fn unquoted(text: &str) -> String {
         clear += before;
         clear += REMOVED;
         let quote = quoted.chars().next().unwrap_or('"');
-        // Up to the last quote: the quotation may contain some.
+        // The quotation may contain quotes.
         rest = quoted.rfind(quote).filter(|end| *end > 0).map_or("", |end| &quoted[end + 1..]);
     }
     self::text(&(clear + rest))
 }
 
-/// Removes what looks like a secret: words as long as a key, and user, password and query of URLs.
 pub(super) fn text(text: &str) -> String {
     // All that may be in a URL, and more (RFC 3986 section 2.2).
     let ends_address = |c: char| c.is_whitespace() || c.is_control() || "\"`<>".contains(c);
@@ -164,7 +162,6 @@ pub(super) fn text(text: &str) -> String {
     clear
 }
 
-/// `scheme://user:password@host/path?token=...` without user, password and what follows the path.
 fn anonymous(piece: &str) -> String {
     let Some((scheme, rest)) = piece.split_once("://") else {
         return match piece.rsplit_once('@') {
@@ -174,7 +171,7 @@ fn anonymous(piece: &str) -> String {
     };
     let scheme = scheme.rsplit_once('@').map_or(scheme, |(_, scheme)| scheme);
     let path = |rest: &str| rest.split(['?', '#', ';']).next().unwrap_or_default().to_owned();
-    // The last one: a password may contain an `@`.
+    // A password may contain an `@`.
     match rest.rsplit_once('@') {
         Some((_, host)) => format!("{scheme}://{REMOVED}@{}", path(host)),
         None => format!("{scheme}://{}", path(rest)),

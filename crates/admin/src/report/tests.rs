@@ -98,7 +98,6 @@ fn the_end_of_a_line_that_is_too_long_is_not_in_it() {
     let longest = usize::try_from(LOG_MAX).unwrap();
     fs::write(&path, format!("token={}{PASSWORD}", " x".repeat(longest))).unwrap();
     assert_eq!(tail(&path), "");
-    // The part that is read begins within a letter.
     fs::write(&path, format!("\u{20ac}{}\nend\n", "y".repeat(longest - 6))).unwrap();
     assert_eq!(tail(&path), "end\n");
 }

@@ -2,7 +2,6 @@
 
 use roadweave_node::history::History;
 
-/// A position among the uplinks of a history, which may change.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cursor(usize);
 

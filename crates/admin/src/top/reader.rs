@@ -35,7 +35,6 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Starts the thread; it ends when the other ends of both channels are dropped.
     pub(super) fn start(socket: PathBuf) -> Result<Self> {
         let (tell, words) = sync_channel(4);
         let (changes, changed) = sync_channel(1);

@@ -2,8 +2,7 @@
 
 use ratatui::text::Span;
 
-/// Joins cells (text, width, whether it is at the right) with spaces, each cut or filled to its
-/// width.
+/// Cells are (text, width, whether it is at the right), cut or filled to their width.
 pub(super) fn row(cells: &[(&str, u16, bool)]) -> String {
     let filled = cells.iter().map(|(text, width, is_right)| {
         let width = usize::from(*width);
@@ -33,7 +32,6 @@ mod tests {
         check("", "           |");
         check("ab", "ab      ab |");
         check("wwan0-5g", "wwan0 wwan |");
-        // Two columns each: the fifth cannot be filled.
         check("車車車", "車車  車車 |");
         check("e\u{301}e", "e\u{301}e      e\u{301}e |");
     }

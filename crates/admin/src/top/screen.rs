@@ -1,7 +1,6 @@
 //! The screen: figures above, uplinks or clients in the middle, events below.
 //!
-//! Made for 80 columns and 24 rows. A smaller one has fewer columns and no sparklines, a larger one
-//! longer names and more rows.
+//! Made for 80 columns and 24 rows. A smaller one has fewer columns and no sparklines.
 
 use std::time::{Duration, Instant};
 
@@ -238,7 +237,6 @@ fn sparklines(frame: &mut Frame<'_>, area: Rect, link: &Link) {
         frame.render_widget(Paragraph::new(format!("  {label:<4} ")), word);
         let room = usize::from(line.width).saturating_sub(1);
         let shown = samples.iter().skip(samples.len().saturating_sub(room)).copied();
-        // The newest sample is at the right edge from the start.
         let missing = room.saturating_sub(samples.len());
         let shown = std::iter::repeat_n(0, missing).chain(shown);
         let full = samples.iter().copied().max().unwrap_or(0).max(full).max(1);
@@ -257,7 +255,6 @@ fn clients(frame: &mut Frame<'_>, area: Rect, history: &History, sessions: &[Ses
     let mut all: Vec<_> = sessions.iter().collect();
     all.sort_by(|a, b| a.worst_first(b));
     let rows = usize::from(area.height).saturating_sub(1);
-    // The line that counts the rest takes a row.
     let room = if all.len() > rows { rows.saturating_sub(1) } else { rows };
     for session in all.iter().take(room) {
         let rates = history.clients.get(&session.public_key);

@@ -132,7 +132,6 @@ fn each_fact_of_a_client_has_its_row() {
         status["no_session"] = "192.0.2.1:4433 does not answer\u{1b}[2J".into();
     };
     check(away, wide, "no session: 192.0.2.1:4433 does not answer\\u{1b}[2J");
-    // The cap that is reached first counts.
     let cap = |status: &mut Value| {
         let path = &mut status["sessions"][0]["paths"][0];
         (path["day_bytes"], path["daily_cap_bytes"]) = (1_000_000.into(), 3_000_000.into());
@@ -162,7 +161,6 @@ fn the_end_of_an_instance_its_silence_and_its_return_are_told() {
         ["client bus, up 10 s", "nothing runs at it", "what is below was so before"]
     );
     assert_eq!(history.events.len(), 2, "once each: {:?}", history.events);
-    // After a restart it counts from zero.
     take(&mut history, now, client(1.0, 0, "usable"));
     let rows = screen_of(&history, now, (80, 24));
     assert_eq!(rows[1], "goodput Mbit/s: - up, - down");
@@ -249,7 +247,6 @@ fn a_stall_lasts_until_a_path_is_usable_again() {
     let (mut history, begun) = history_of(client(10.0, 0, "usable"));
     let at = |seconds: u64| begun + Duration::from_secs(seconds);
     take(&mut history, at(1), client(11.0, 0, "suspect"));
-    // A hung instance answers late.
     history.miss(at(6), "it is silent".to_owned());
     take(&mut history, at(11), client(21.0, 0, "usable"));
     take(&mut history, at(12), client(22.0, 0, "suspect"));

@@ -1,5 +1,4 @@
-//! `roadweave peer add` on a disk that is full, or fills up: it fails with a message and changes
-//! nothing.
+//! `roadweave peer add` on a full disk fails with a message and changes nothing.
 
 use std::fs::{self, File, Permissions};
 use std::io::Write as _;
@@ -19,7 +18,6 @@ fn add(name: &str) -> Output {
     Command::new(PROGRAM).arg("peer").args(words).output().unwrap()
 }
 
-/// Fills the disk except for this many files of one page.
 fn fill_but(files: usize) {
     let _ = fs::remove_file(format!("{DISK}/ballast"));
     let spare: Vec<String> = (0..files).map(|file| format!("{DISK}/spare-{file}")).collect();

@@ -1,5 +1,4 @@
-//! `roadweave hooks` with a client that comes and goes, and programs that others may write, that
-//! hang, and that leave processes behind.
+//! `roadweave hooks` with a client that comes and goes, and with hostile and hanging programs.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -63,7 +62,6 @@ fn start(world: &World) -> Process {
     let mut hooks = Command::new(PROGRAM);
     hooks.args(["hooks", "--timeout", "1", "--socket"]).arg(world.path("rw0.sock"));
     hooks.arg(world.path("hooks")).env("ROADWEAVE_UPLINK", "forged").env("KEPT", "is");
-    // A process left behind must not hold the test's own output open.
     hooks.stdout(Stdio::null()).stderr(File::create(world.path("said")).unwrap());
     Process(hooks.spawn().unwrap())
 }
@@ -76,7 +74,6 @@ fn wait_for_the_end_of(world: &World, file: &str) {
     });
 }
 
-/// An orphan stays a zombie until init reaps it.
 fn is_zombie(pid: Pid) -> bool {
     let path = Path::new("/proc").join(pid.as_raw_nonzero().to_string()).join("stat");
     fs::read_to_string(path).is_ok_and(|stat| stat.contains(") Z "))
@@ -106,7 +103,6 @@ fn programs_are_told_facts_one_after_another_and_none_outlives_its_time() {
     world.wait("said", "\"a;b\" may be no interface's name");
     wait_for_the_end_of(&world, "left");
 
-    // A hanging program is killed with its children, and the next one runs.
     let slow = "sleep 300 & echo $! >child; echo $$ >slow; trap '' TERM; sleep 300";
     world.program("uplink", slow, 0o700);
     world.tell(&["wwan0", "wwan1"]);
@@ -136,7 +132,6 @@ fn the_service_starts_what_the_program_has() {
     let start = value("ExecStart=/usr/bin/roadweave ").replace("%i", "rw0");
     let output = Command::new(PROGRAM).args(start.split(' ')).arg("--help").output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    // A wrong folder gives the code that prevents further starts.
     let output = Command::new(PROGRAM).args(["hooks", "/etc/passwd"]).output().unwrap();
     assert!(String::from_utf8_lossy(&output.stderr).contains("is no folder"), "{output:?}");
     let code = output.status.code().unwrap();

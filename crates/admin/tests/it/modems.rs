@@ -1,5 +1,4 @@
-//! `roadweave modems` with a D-Bus of its own, a ModemManager that is hostile, dies and returns,
-//! and a client.
+//! `roadweave modems` with a D-Bus, a client, and a ModemManager that is hostile, dies and returns.
 
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -12,7 +11,6 @@ use serde_json::{Value, json};
 
 const ROOT: &str = "/org/freedesktop/ModemManager1";
 
-/// A vehicle with its own bus; `None` if a program is missing.
 fn vehicle() -> Option<(Vehicle, Process)> {
     let is_there = is_installed("dbus-daemon", &["dbus-daemon", "--version"])
         && is_installed("busctl", &["busctl", "--version"])

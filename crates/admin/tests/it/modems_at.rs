@@ -1,5 +1,5 @@
 //! `roadweave modems` without ModemManager: modems behind pseudo terminals that answer, hang,
-//! flood, vanish or belong to another program, and a client.
+//! flood, vanish or belong to another program.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -13,7 +13,6 @@ use roadweave_linux::netns::wait_within;
 use crate::common::*;
 use serde_json::{Value, json};
 
-/// A vehicle with its own `/sys` and `/dev`; `None` without Python.
 fn vehicle() -> Option<Vehicle> {
     is_installed("python3", &["python3", "--version"]).then(|| {
         let of = Vehicle::new();
@@ -35,7 +34,6 @@ fn plug(of: &Vehicle, interface: &str, usb: &str, ports: &[&str]) {
     symlink(part, class.join("device")).unwrap();
 }
 
-/// A modem that behaves as the file `port`.json says.
 fn modem(of: &Vehicle, port: &str) -> Process {
     let link = of.path("dev").join(port);
     let _ = fs::remove_file(&link);
@@ -77,7 +75,6 @@ fn facts() -> Value {
 fn a_modem_is_found_and_asked_and_one_that_hangs_or_vanishes_is_told_of_once() {
     let Some(of) = vehicle() else { return };
     plug(&of, "wwan0", "1-1", &["ttyUSB1", "ttyUSB2"]);
-    // The first port serves something else, such as positions.
     of.set("ttyUSB1.json", &json!({ "mode": "silent" }));
     of.set("ttyUSB2.json", &healthy());
     let _positions = modem(&of, "ttyUSB1");

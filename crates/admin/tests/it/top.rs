@@ -12,11 +12,9 @@ use crate::common::*;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-/// To the alternate screen of a terminal, and back.
 const ENTER: &str = "\u{1b}[?1049h";
 const LEAVE: &str = "\u{1b}[?1049l";
 
-/// The socket of an instance that answers each request with the same status.
 fn instance(folder: &Path) -> PathBuf {
     let socket = folder.join("rw0.sock");
     let mut status = status("bus\u{1b}]0;owned\u{7}", 12.5, &[], &[]);
@@ -67,7 +65,6 @@ impl Top {
         self.script.stdin.as_mut().unwrap().write_all(keys).unwrap();
     }
 
-    /// Waits for its end, which must leave the terminal as it was.
     fn check_restored(self) {
         self.wait_for("ended with 0");
         self.wait_for("icanon");
@@ -84,7 +81,6 @@ impl Top {
 
 impl Drop for Top {
     fn drop(&mut self) {
-        // Ends the terminal, and with it what runs there.
         let _ = self.script.kill();
         let _ = self.script.wait();
     }
@@ -123,7 +119,6 @@ fn program_below(script: u32) -> u32 {
     panic!("top does not run");
 }
 
-/// Closing a window kills the process that made the terminal.
 #[test]
 fn it_ends_with_its_terminal_even_where_nobody_hears_of_a_hangup() {
     let folder = tempfile::tempdir().unwrap();

@@ -2,17 +2,16 @@
 
 use std::ops::{BitAnd, BitOr, BitOrAssign, Not};
 
-/// How many numbers there are, from 0.
+/// The numbers are below this.
 pub(super) const BITS: usize = 128;
 
-/// A set of numbers below [`BITS`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bits(u128);
 
 impl Bits {
     pub(super) const EMPTY: Self = Self(0);
 
-    /// `first` and the numbers behind it, `count` in all.
+    /// `first` and the numbers after it, `count` in all.
     #[inline]
     pub(super) fn run(first: usize, count: usize) -> Self {
         debug_assert!(count > 0 && first + count <= BITS, "{count} from {first}");
@@ -60,7 +59,7 @@ impl Bits {
         })
     }
 
-    /// Every number plus `by`, which may be negative; none may leave the bounds.
+    /// Adds `by`, which may be negative, to every number; none may leave the bounds.
     #[inline]
     pub(super) fn shifted(self, by: isize) -> Self {
         let moved = match by {

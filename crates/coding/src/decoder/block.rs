@@ -12,10 +12,9 @@
 //!                                 `--> one pass over payloads and symbols > the missing packet
 //! ```
 //!
-//! Elimination works on coefficients alone ([`Matrix`]). Payloads and known symbols are held as
-//! they came, without a copy, and are read when packets are solved: all packets that become solved
-//! in the same moment come out of one pass over what they are made of. So an equation that turns
-//! out to be useless costs no arithmetic on its payload.
+//! Elimination works on coefficients alone ([`Matrix`]). Payloads and known symbols are held
+//! without a copy and read when packets are solved: all packets solved at the same time come out of
+//! one pass. So a useless equation costs no arithmetic on its payload.
 //!
 //! Source: CellFusion section 4.3.3; the recipes are ours.
 
@@ -34,7 +33,6 @@ use crate::pool::Pool;
 /// longest ranges, so that ranges may overlap.
 pub(super) const SPAN_MAX: u64 = BITS as u64;
 
-/// Consecutive packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) first: FullId,
@@ -51,8 +49,7 @@ impl Span {
         Self { first: self.first.min(other.first), last: self.last.max(other.last) }
     }
 
-    /// What one block can keep of equations over this span, if it must have room for `part` of it:
-    /// as much as possible of the newest packets.
+    /// The part of this span that a block can hold with `part`, the newest packets preferred.
     pub(super) fn keepable(self, part: Self) -> Self {
         let newest = (self.last + 1).saturating_sub(SPAN_MAX).max(self.first);
         let first = newest.min(part.first);
@@ -64,14 +61,14 @@ impl Span {
     }
 }
 
-/// A coded packet that came, and what is known of its range.
+/// A received coded packet, and what is known of its range.
 #[derive(Debug)]
 pub(super) struct NewEquation<'a> {
     pub(super) at: Instant,
     pub(super) span: Span,
     /// One per packet of the span; a packet whose coefficient is zero is not covered.
     pub(super) coefficients: &'a [u8],
-    /// By offset in the span: the packets that are covered, but have no known symbol. Not empty.
+    /// By offset in the span: the covered packets without a known symbol. Not empty.
     pub(super) missing: Bits,
     pub(super) payload: Bytes,
 }
@@ -82,14 +79,13 @@ pub(super) struct Block {
     kernel: Kernel,
     /// The full ID of column 0.
     base: FullId,
-    /// The columns that are covered by equations, but not known.
+    /// The columns covered by equations and not known.
     missing: Bits,
-    /// The columns of `known`.
     known_set: Bits,
     known: Vec<Known>,
     equations: Vec<Equation>,
     matrix: Matrix,
-    /// Without what the block itself costs.
+    /// Without [`BLOCK_OVERHEAD_BYTES`].
     bytes: usize,
     /// No equation is older.
     oldest: Instant,
@@ -99,7 +95,6 @@ pub(super) struct Block {
     ready: Vec<(u8, u8)>,
 }
 
-/// A coded packet, as it came.
 #[derive(Debug)]
 struct Equation {
     at: Instant,
@@ -114,7 +109,7 @@ struct Known {
     symbol: Bytes,
 }
 
-/// Equations that were removed because a packet became known.
+/// Equations removed because a packet became known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Removed {
     /// Equations left without a missing packet.
@@ -123,11 +118,11 @@ pub(super) struct Removed {
     pub(super) inconsistent: u64,
 }
 
-/// Equations that were removed because an impossible packet came out of them.
+/// Equations removed because an impossible packet follows from them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Contradicting {
     pub(super) count: u64,
-    /// The equation that was added last is one of them.
+    /// Whether the newest equation is one of them.
     pub(super) has_newest: bool,
 }
 
@@ -156,8 +151,7 @@ impl Block {
         self.equations.is_empty()
     }
 
-    /// Bytes held: payloads and symbols that equations cover, with the allowances; none if it is
-    /// empty.
+    /// Bytes held: payloads and symbols of the equations, with the allowances; 0 if empty.
     pub(super) fn bytes(&self) -> usize {
         if self.is_empty() { 0 } else { BLOCK_OVERHEAD_BYTES + self.bytes }
     }
@@ -166,7 +160,7 @@ impl Block {
         self.column(full_id).is_some_and(|column| self.missing.has(column))
     }
 
-    /// Whether `full_id` or one behind it is a missing packet.
+    /// Whether `full_id` or a later packet is missing here.
     pub(super) fn reaches(&self, full_id: FullId) -> bool {
         self.missing.last().is_some_and(|column| full_id <= self.base + column as u64)
     }
@@ -176,13 +170,12 @@ impl Block {
         self.matrix.is_small()
     }
 
-    /// The packets that equations cover; none if the block is empty.
+    /// The packets covered by equations; `None` if the block is empty.
     pub(super) fn span(&self) -> Option<Span> {
         span_of(self.base, self.covered())
     }
 
-    /// Makes room for an equation over `span`, and returns how many others had to go because a
-    /// block cannot hold both.
+    /// Makes room for an equation over `span`; returns the number of equations dropped for it.
     pub(super) fn make_room(&mut self, span: Span) -> u64 {
         if self.is_empty() {
             self.base = span.first;
@@ -199,7 +192,7 @@ impl Block {
         removed
     }
 
-    /// Drops the equations that cover packets outside of `span`; returns how many.
+    /// Drops the equations that cover packets outside of `span`; returns the number.
     pub(super) fn keep_within(&mut self, span: Span) -> u64 {
         let base = self.base;
         self.remove_equations(|_, equation| {
@@ -207,10 +200,10 @@ impl Block {
         })
     }
 
-    /// Takes over the equations of another block, which is empty then. Together they span no more
-    /// than [`SPAN_MAX`] packets, and no packet is missing in both.
+    /// Takes the equations of another block and leaves it empty. Together they span at most
+    /// [`SPAN_MAX`] packets, and no packet is missing in both.
     pub(super) fn merge(&mut self, other: &mut Self) -> Removed {
-        // One block may know what the other lacks: it was delivered long ago and forgotten since.
+        // One block may know a packet that the other lacks: delivered long ago and dropped since.
         let removed = self.learn_from(other).plus(other.learn_from(self));
         match (self.span(), other.span()) {
             (_, None) => {}
@@ -232,7 +225,7 @@ impl Block {
     /// Adds an equation if it is independent of the others; returns whether it is. The caller has
     /// made [room](Self::make_room).
     ///
-    /// `known`: has the packets of its span that are not missing.
+    /// `known` has the packets of its span that are not missing.
     pub(super) fn insert(&mut self, new: NewEquation<'_>, known: &Pool) -> bool {
         let first = (new.span.first - self.base) as usize;
         let covered = |offset: &usize| new.coefficients[*offset] != 0;
@@ -252,8 +245,8 @@ impl Block {
         true
     }
 
-    /// Takes note of a packet that became known, if it is missing here. The caller must
-    /// [settle](Self::settle) what follows.
+    /// Records that a packet became known, if it is missing here. The caller must
+    /// [settle](Self::settle) the consequences.
     pub(super) fn learn(&mut self, full_id: FullId, symbol: &Bytes) -> Removed {
         let mut removed = Removed::default();
         let Some(column) = self.column(full_id) else { return removed };
@@ -261,15 +254,15 @@ impl Block {
             return removed;
         }
         removed.inconsistent = self.remove_too_short(column, symbol.len());
-        // With the equations the column may have gone.
+        // The column may have been removed with the equations.
         if self.missing.has(column) {
             removed.redundant = self.note(column, symbol.clone());
         }
         removed
     }
 
-    /// Believes `symbol` rather than what is known of the packet, if anything is; returns how many
-    /// equations were removed because they contradict it.
+    /// Replaces the known bytes of a packet, if any, by `symbol`; returns the number of equations
+    /// removed because they contradict it.
     pub(super) fn correct(&mut self, full_id: FullId, symbol: &Bytes) -> u64 {
         let Some(column) = self.column(full_id) else { return 0 };
         let Some(known) = self.known.iter_mut().find(|known| known.column == column) else {
@@ -280,7 +273,7 @@ impl Block {
         self.remove_too_short(column, symbol.len())
     }
 
-    /// Drops the equations that came before `oldest`; returns how many.
+    /// Drops the equations older than `oldest`; returns the number.
     pub(super) fn expire(&mut self, oldest: Instant) -> u64 {
         if self.oldest >= oldest {
             return 0;
@@ -302,7 +295,6 @@ impl Block {
         self.contradictions = 0;
     }
 
-    /// Takes over what the other block knows and this one lacks.
     fn learn_from(&mut self, other: &Self) -> Removed {
         let learnt = other.known.iter().map(|known| {
             let full_id = other.base + known.column as u64;
@@ -312,7 +304,7 @@ impl Block {
     }
 
     /// Makes a missing packet known, and drops the equation that becomes redundant, if any; returns
-    /// how many were dropped.
+    /// the number dropped.
     fn note(&mut self, column: usize, symbol: Bytes) -> u64 {
         self.missing.remove(column);
         self.push_known(Known { column, symbol });
@@ -337,12 +329,12 @@ impl Block {
         }
     }
 
-    /// Drops the equations for which `is_condemned` holds; returns how many.
+    /// Drops the equations for which `is_condemned` holds; returns the number.
     ///
-    /// `is_condemned`: gets the number and the equation; called once for each.
+    /// `is_condemned` gets the number and the equation, once for each.
     fn remove_equations(&mut self, is_condemned: impl Fn(usize, &Equation) -> bool) -> u64 {
         let before = self.len();
-        // From the last on, because the last one gets the number of the one that goes.
+        // Backwards, because the last equation takes the number of a removed one.
         for number in (0..before).rev() {
             if is_condemned(number, &self.equations[number]) {
                 let row = self.matrix.user_of(number).expect("recipes are invertible");
@@ -355,8 +347,7 @@ impl Block {
         (before - self.len()) as u64
     }
 
-    /// Drops the equations that cover `column`, but have less than `length` bytes; returns how
-    /// many.
+    /// Drops the equations that cover `column` with less than `length` bytes; returns the number.
     fn remove_too_short(&mut self, column: usize, length: usize) -> u64 {
         self.remove_equations(|_, equation| {
             equation.columns.has(column) && equation.payload.len() < length
@@ -369,7 +360,7 @@ impl Block {
         self.bytes -= removed.payload.len() + EQUATION_OVERHEAD_BYTES;
     }
 
-    /// Lets go of the columns that no equation covers any more.
+    /// Removes the columns that no equation covers.
     fn tidy(&mut self) {
         let covered = self.covered();
         self.missing = self.missing & covered;
@@ -384,7 +375,6 @@ impl Block {
         });
     }
 
-    /// The column of `full_id`, if there can be one.
     fn column(&self, full_id: FullId) -> Option<usize> {
         let column = usize::try_from(full_id.checked_sub(self.base)?).ok()?;
         (column < BITS).then_some(column)
@@ -394,8 +384,7 @@ impl Block {
         self.equations.iter().fold(Bits::EMPTY, |covered, equation| covered | equation.columns)
     }
 
-    /// Gives column 0 to the first packet of `span`, which contains all that equations cover, and
-    /// makes room for all of `span`.
+    /// Makes the first packet of `span`, which has all covered packets, column 0, and makes room.
     fn rebase(&mut self, span: Span) {
         let by = self.base as isize - span.first as isize;
         self.matrix.widen(span.len() as usize);
@@ -416,7 +405,6 @@ impl Block {
 }
 
 impl NewEquation<'_> {
-    /// From the first to the last missing packet.
     pub(super) fn missing_span(&self) -> Span {
         let at = |offset: Option<usize>| self.span.first + offset.expect("one is missing") as u64;
         Span { first: at(self.missing.first()), last: at(self.missing.last()) }
@@ -432,21 +420,20 @@ impl Removed {
     }
 }
 
-/// From the first to the last of `columns`, column 0 being at `base`; `None` if `columns` is empty.
 fn span_of(base: FullId, columns: Bits) -> Option<Span> {
     let (first, last) = (columns.first()? as u64, columns.last()? as u64);
     Some(Span { first: base + first, last: base + last })
 }
 
-/// What a block costs beside what it holds: itself, its place among the others, a row of the matrix
-/// for what is being computed, and the four elements that a vector has room for at least.
+/// The cost of a block itself: its struct, its place among the others, the scratch row of the
+/// matrix, and the four elements that a vector allocates at least.
 const BLOCK_OVERHEAD_BYTES: usize = 1024;
 
-/// What an equation costs beside its payload: itself and a row of the matrix, twice, because their
-/// memory grows by doubling.
+/// The cost of an equation beside its payload: its struct and a row of the matrix, twice, since
+/// their memory grows by doubling.
 const EQUATION_OVERHEAD_BYTES: usize = 640;
 
-/// What a known symbol costs beside its bytes: its entry, which likewise counts twice.
+/// The cost of a known symbol beside its bytes: its entry, twice for the same reason.
 const KNOWN_OVERHEAD_BYTES: usize = 80;
 
 const _: () = {

@@ -19,31 +19,27 @@ use super::window::FullId;
 use crate::kernel::Kernel;
 use crate::pool::Pool;
 
-/// The blocks, bounded in bytes and in age.
 #[derive(Debug)]
 pub(super) struct Equations {
     kernel: Kernel,
     bytes_max: usize,
     bytes: usize,
     equations: usize,
-    /// Ascending by the first packet that was missing, and so by all others: blocks do not overlap.
-    /// None is empty.
+    /// Ascending by the first missing packet. Blocks do not overlap, and none is empty.
     blocks: VecDeque<(FullId, Box<Block>)>,
-    /// Empty blocks, for their memory.
+    /// Empty blocks, kept for their memory.
     #[expect(clippy::vec_box, reason = "a box moves between here and the blocks")]
     spare: Vec<Box<Block>>,
     sweep_at: Instant,
     sweep_interval: Duration,
 }
 
-/// What became of an equation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Added {
-    /// The equation is kept, or determined packets.
+    /// The equation is kept or has determined packets.
     Used,
-    /// The equation follows from others.
     Redundant,
-    /// The equation and others contradict one another, and are gone.
+    /// The equation and others contradict one another, and are dropped.
     Inconsistent,
 }
 
@@ -61,16 +57,15 @@ impl Equations {
         }
     }
 
-    /// Sets how old equations become, for how often they are looked at.
+    /// Sets the age limit, from which the interval of sweeps follows.
     pub(super) fn set_age_max(&mut self, age_max: Duration) {
         self.sweep_interval = age_max / SWEEPS_PER_AGE;
     }
 
     /// Adds an equation, and appends the packets that it determines to `solved`, ascending; each
-    /// uses up one equation. All others that go are counted in `stats`.
+    /// uses up one equation. Other removed equations are counted in `stats`.
     ///
-    /// `oldest`: equations from before that moment are used no more. `known`: has the packets that
-    /// are not missing.
+    /// Equations from before `oldest` are not used. `known` has the packets that are not missing.
     pub(super) fn add(
         &mut self,
         oldest: Instant,
@@ -97,8 +92,7 @@ impl Equations {
         added
     }
 
-    /// Uses a packet that became known, and appends what it determines to `solved` as [`Self::add`]
-    /// does.
+    /// Uses a packet that became known, and appends what it determines like [`Self::add`].
     pub(super) fn learn(
         &mut self,
         oldest: Instant,
@@ -120,9 +114,9 @@ impl Equations {
         self.evict(stats);
     }
 
-    /// Believes `symbol` rather than what the blocks know of the packet.
+    /// Replaces the bytes that the blocks know of the packet by `symbol`.
     pub(super) fn correct(&mut self, full_id: FullId, symbol: &Bytes, stats: &mut DecoderStats) {
-        // Blocks that cover it have a missing packet less than their longest span away.
+        // A block over it has a missing packet less than the longest span away.
         let mut next = self.last_from(full_id + SPAN_MAX);
         while let Some(index) = next
             && self.blocks[index].1.reaches(full_id.saturating_sub(SPAN_MAX))
@@ -134,8 +128,7 @@ impl Equations {
         self.evict(stats);
     }
 
-    /// Drops what is too old, in intervals: until then it costs memory, but [`Self::add`] and
-    /// [`Self::learn`] never use it.
+    /// Drops what is too old, at intervals; [`Self::add`] and [`Self::learn`] never use it anyway.
     pub(super) fn expire(&mut self, now: Instant, oldest: Instant, stats: &mut DecoderStats) {
         if now < self.sweep_at {
             return;
@@ -147,7 +140,7 @@ impl Equations {
         }
     }
 
-    /// Drops the blocks of the oldest packets until `bytes` bytes less are held, or none is.
+    /// Drops the blocks of the oldest packets until `bytes` bytes are freed or none is left.
     pub(super) fn shed(&mut self, bytes: usize, stats: &mut DecoderStats) {
         let target = self.bytes.saturating_sub(bytes);
         while self.bytes > target {
@@ -166,7 +159,7 @@ impl Equations {
         self.bytes
     }
 
-    /// The last block that has no packet behind `full_id` as its first.
+    /// The last block whose first missing packet is not after `full_id`.
     fn last_from(&self, full_id: FullId) -> Option<usize> {
         if self.blocks.back().is_some_and(|(first, _)| *first <= full_id) {
             return Some(self.blocks.len() - 1);
@@ -174,8 +167,7 @@ impl Equations {
         self.blocks.partition_point(|(first, _)| *first <= full_id).checked_sub(1)
     }
 
-    /// The block that an equation belongs to; it may be new and empty. Blocks that the equation
-    /// joins become one.
+    /// The block for an equation, possibly new and empty. Blocks that it connects become one.
     fn block_for(&mut self, new: &NewEquation<'_>, stats: &mut DecoderStats) -> usize {
         let missing = new.missing_span();
         let Some(last) = self.last_from(missing.last) else {
@@ -197,7 +189,7 @@ impl Equations {
         index
     }
 
-    /// Makes one block of that at `index` and those before it that reach the packet `first`.
+    /// Merges the block at `index` with those before it that reach the packet `first`.
     ///
     /// If together with an equation over `span` they are too wide for one block, they lose their
     /// equations over the oldest packets.
@@ -237,7 +229,7 @@ impl Equations {
         index
     }
 
-    /// Works on a block, and takes it out if it is empty then.
+    /// Works on a block, and removes it if it is empty afterwards.
     fn update<R>(&mut self, index: usize, work: impl FnOnce(&mut Block) -> R) -> R {
         let block = &mut self.blocks[index].1;
         let (bytes, equations) = (block.bytes(), block.len());
@@ -251,7 +243,7 @@ impl Equations {
         result
     }
 
-    /// Drops the blocks of the oldest packets while there is no memory for all.
+    /// Drops the blocks of the oldest packets until the others fit the memory.
     fn evict(&mut self, stats: &mut DecoderStats) {
         while self.bytes > self.bytes_max {
             let (_, block) = self.take(0);
@@ -294,7 +286,6 @@ mod tests {
 
     const AGE_MAX: Duration = Duration::from_millis(700);
 
-    /// Equations over unknown packets.
     struct Fixture {
         equations: Equations,
         stats: DecoderStats,

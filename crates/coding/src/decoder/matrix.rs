@@ -26,14 +26,13 @@ use crate::kernel::Kernel;
 #[derive(Debug)]
 pub(super) struct Matrix {
     kernel: Kernel,
-    /// Bytes of each half of a row: no packet and no equation has a number so high.
+    /// Bytes of each half of a row; numbers of packets and equations are lower.
     width: usize,
     /// Row after row, `2 * width` bytes each.
     cells: Vec<u8>,
-    /// The pivot column of each row.
     pivots: Vec<u8>,
     pivot_set: Bits,
-    /// One more row, for what is being computed.
+    /// A scratch row.
     scratch: Vec<u8>,
 }
 
@@ -49,12 +48,11 @@ impl Matrix {
         }
     }
 
-    /// Rows, and so equations.
     pub(super) fn len(&self) -> usize {
         self.pivots.len()
     }
 
-    /// The row of column `pivot`, if that is one.
+    /// The row whose pivot is column `pivot`, if there is one.
     pub(super) fn row_of(&self, pivot: usize) -> Option<usize> {
         self.pivots.iter().position(|column| usize::from(*column) == pivot)
     }
@@ -65,19 +63,18 @@ impl Matrix {
         (coefficients, &recipe[..self.len()])
     }
 
-    /// The equations that `row` is made of.
     pub(super) fn recipe(&self, row: usize) -> Bits {
         let (_, recipe) = self.halves(row);
         (0..recipe.len()).filter(|equation| recipe[*equation] != 0).collect()
     }
 
-    /// Appends the rows that are solved, with their pivots: `(pivot, row)`, ascending.
+    /// Appends the solved rows with their pivots: `(pivot, row)`, ascending.
     ///
     /// `missing`: the columns of missing packets.
     pub(super) fn solved(&self, missing: Bits, solved: &mut Vec<(u8, u8)>) {
         let free = missing & !self.pivot_set;
         if let Some(first) = free.first() {
-            // Nearly always all rows have something in the first free column.
+            // All rows nearly always have a coefficient in the first free column.
             let mut column =
                 self.cells.get(first..).unwrap_or_default().iter().step_by(self.stride());
             if column.all(|coefficient| *coefficient != 0) {
@@ -93,10 +90,9 @@ impl Matrix {
         solved.sort_unstable();
     }
 
-    /// Adds an equation unless it follows from the others, and returns whether it was added.
+    /// Adds an equation unless it follows from the others; returns whether it was added.
     ///
-    /// `coefficients`: of the columns from `first`. `missing`: as in [`Self::solved`], those of the
-    /// new equation included.
+    /// `coefficients`: of the columns from `first`. `missing`: with those of the new equation.
     pub(super) fn insert(&mut self, first: usize, coefficients: &[u8], missing: Bits) -> bool {
         let free = missing & !self.pivot_set;
         if free.is_empty() {
@@ -105,8 +101,7 @@ impl Matrix {
         self.scratch.fill(0);
         self.scratch[first..first + coefficients.len()].copy_from_slice(coefficients);
         self.scratch[self.width + self.pivots.len()] = 1;
-        // Rows are zero at each other's pivots, so one pass with the coefficients as they came will
-        // do.
+        // Rows are zero at each other's pivots, so one pass with the original factors suffices.
         let mut factors = [0; BITS];
         for (factor, pivot) in factors.iter_mut().zip(&self.pivots) {
             let offset = usize::from(*pivot).wrapping_sub(first);
@@ -127,10 +122,10 @@ impl Matrix {
         true
     }
 
-    /// Takes note that the packet of `column` became known.
+    /// Records that the packet of `column` became known.
     ///
-    /// `missing`: without it. Returns the row that has no missing packet left, if there is one; the
-    /// caller must [remove](Self::remove) it.
+    /// `missing`: without this column. Returns the row that has no missing packet left, if there is
+    /// one; the caller must [remove](Self::remove) it.
     pub(super) fn release(&mut self, column: usize, missing: Bits) -> Option<usize> {
         if !self.pivot_set.has(column) {
             return None;
@@ -145,7 +140,7 @@ impl Matrix {
         let row = &mut self.cells[index * stride..][..stride];
         self.kernel.mul_add(&mut self.scratch, gf256::invert(row[pivot]), row);
         self.kernel.clear_column(&mut self.cells, pivot, &self.scratch);
-        // That cleared the row itself as well.
+        // That also cleared the row itself.
         self.cells[index * stride..][..stride].copy_from_slice(&self.scratch);
         self.pivots[index] = pivot as u8;
         self.pivot_set.remove(column);
@@ -153,10 +148,10 @@ impl Matrix {
         None
     }
 
-    /// Drops `equation` and `row`, which must use it, after freeing the other rows of it.
+    /// Drops `equation`, which it first removes from the other rows, and `row`, which must use it.
     ///
-    /// The other rows may get the pivot column of the dropped row; theirs stay their own. The last
-    /// equation gets the number of the dropped one, as with [`Vec::swap_remove`].
+    /// The other rows keep their pivots, and may get a coefficient in the dropped row's pivot
+    /// column. The last equation takes the dropped number, as with [`Vec::swap_remove`].
     pub(super) fn remove(&mut self, row: usize, equation: usize) {
         let stride = self.stride();
         let last = self.cells.len() - stride;
@@ -198,8 +193,7 @@ impl Matrix {
         self.scratch = vec![0; 2 * width];
     }
 
-    /// Gives every column the number `by` higher, or lower; the numbers must stay within the
-    /// bounds, and there must be room for them.
+    /// Adds `by`, which may be negative, to the number of every column; there must be room.
     pub(super) fn shift(&mut self, by: isize) {
         let (width, distance) = (self.width, by.unsigned_abs());
         for row in self.cells.chunks_exact_mut(2 * width) {
@@ -217,8 +211,7 @@ impl Matrix {
         self.pivot_set = self.pivot_set.shifted(by);
     }
 
-    /// Appends the rows of another matrix over other missing packets; the numbers of its equations
-    /// follow those of the equations here.
+    /// Appends the rows of another matrix over other missing packets; its equations come last.
     pub(super) fn append(&mut self, other: &Self) {
         let (before, width) = (self.len(), self.width);
         for (row, pivot) in other.rows().zip(&other.pivots) {
@@ -240,7 +233,7 @@ impl Matrix {
         self.pivot_set = Bits::EMPTY;
     }
 
-    /// Whether the rows are short, so that their memory is worth keeping.
+    /// Whether the rows are short enough that their memory is kept.
     pub(super) fn is_small(&self) -> bool {
         self.width == WIDTH_MIN
     }
@@ -249,7 +242,7 @@ impl Matrix {
         &self.cells[self.range_of(row)]
     }
 
-    /// Where a row has the factor of `equation`.
+    /// The position of the factor of `equation` in a row.
     fn cell_of(&self, equation: usize) -> usize {
         self.width + equation
     }

@@ -30,7 +30,6 @@ fn symbols(count: u64) -> Vec<Bytes> {
     (0..count).map(|seed| symbol(20 + seed as usize % 7, seed)).collect()
 }
 
-/// Nothing appears from nowhere and nothing vanishes uncounted.
 fn assert_conservation(decoder: &Decoder) {
     let stats = decoder.stats();
     let used = stats.new_sources + stats.recovered + stats.redundant;
@@ -44,12 +43,11 @@ enum Arrival {
     Coded { first: usize, count: usize, seed: u32 },
 }
 
-/// Packets, and those that the decoder delivered.
 struct Schedule {
     symbols: Vec<Bytes>,
     encoder: Encoder,
     delivered: BTreeSet<usize>,
-    /// By packet, what was delivered otherwise than sent.
+    /// By packet: delivered with other bytes than sent.
     wrong: BTreeSet<usize>,
 }
 
@@ -61,7 +59,7 @@ impl Schedule {
         Self { symbols, encoder, delivered: BTreeSet::new(), wrong: BTreeSet::new() }
     }
 
-    /// Hands an arrival to the decoder, with one byte inverted if that is asked for.
+    /// Gives an arrival to the decoder, with the byte at `byte` inverted.
     fn arrive_unchecked(&mut self, decoder: &mut Decoder, arrival: Arrival, byte: Option<usize>) {
         let mut out = Vec::new();
         match arrival {
@@ -87,7 +85,6 @@ impl Schedule {
         }
     }
 
-    /// Hands a true arrival to the decoder.
     fn arrive(&mut self, decoder: &mut Decoder, arrival: Arrival) -> Result<(), TestCaseError> {
         self.arrive_unchecked(decoder, arrival, None);
         prop_assert!(self.wrong.is_empty(), "wrong packets: {:?}", self.wrong);
@@ -138,8 +135,6 @@ fn input() -> impl Strategy<Value = Input> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// When the bytes of delivered packets are forgotten, less may be determined, but nothing
-    /// false.
     #[test]
     fn what_is_forgotten_makes_no_packet_wrong(
         lengths in prop::collection::vec(1usize..60, 60),
@@ -154,8 +149,7 @@ proptest! {
         }
     }
 
-    /// The ranges of a sender do not overlap. One coded packet is wrong in bytes that no check
-    /// sees.
+    /// Ranges do not overlap. One coded packet is wrong in bytes that no check covers.
     #[test]
     fn a_false_coded_packet_corrupts_no_more_than_its_range(
         lengths in prop::collection::vec(20usize..30, 60),
@@ -186,9 +180,9 @@ proptest! {
         }
     }
 
-    /// A false coded packet over garbage, ranges of any kind: sources that come are as they were
-    /// sent, and packets that no chain of overlapping ranges connects to the false one. Two ranges
-    /// are not connected by packets that came as they are before both ranges were there.
+    /// Sources are delivered as sent, and so are packets that no chain of overlapping ranges
+    /// connects to the false coded packet. Packets that arrive unchanged before both ranges do not
+    /// connect them.
     #[test]
     fn an_error_travels_no_further_than_ranges_overlap(
         lengths in prop::collection::vec(20usize..30, 60),
@@ -225,8 +219,6 @@ proptest! {
         }
     }
 
-    /// Arbitrary bytes, ranges and times, among true ones, never panic, exceed memory, deliver
-    /// twice or go uncounted.
     #[test]
     fn hostile_input_is_bounded_and_counted(
         inputs in prop::collection::vec(input(), 1..300),
@@ -310,8 +302,8 @@ fn a_packet_that_comes_brings_no_old_equation_back() {
     assert_eq!((decoder.pending(), decoder.stats().drops.get(DropReason::Late)), (0, 1));
 }
 
-/// A decoder with memory for one delivered symbol, and a source of true coded packets. The decoder
-/// still knows packet 10, because an equation covers it; packets 11 and 12 are missing.
+/// A decoder with memory for one delivered symbol, and a source of true coded packets. It knows
+/// packet 10, because an equation covers it; packets 11 and 12 are missing.
 fn forgetful() -> (Decoder, impl Fn(CodedRange) -> Bytes) {
     let config = DecoderConfig { known_bytes_max: 160, ..DecoderConfig::default() };
     let mut decoder = Decoder::new(config);
@@ -362,8 +354,7 @@ fn blocks_that_join_share_what_each_of_them_knows() {
     assert_conservation(&decoder);
 }
 
-/// A false equation is found out when its block is joined with one that knows packet 10; the
-/// equation that joins them is not to blame.
+/// The false equation is detected when its block joins one that knows packet 10.
 #[test]
 fn an_equation_that_joins_blocks_does_not_answer_for_theirs() {
     let (mut decoder, coded) = forgetful();
@@ -377,8 +368,7 @@ fn an_equation_that_joins_blocks_does_not_answer_for_theirs() {
     assert_conservation(&decoder);
 }
 
-/// Packet 0 was delivered and forgotten; two equations over packets that are missing determine it
-/// and nothing else.
+/// Packet 0 was delivered and dropped; two equations over missing packets determine it alone.
 #[test]
 fn a_coded_packet_that_determines_only_what_was_delivered_is_redundant() {
     let coefficients = |count, seed| {
@@ -403,7 +393,6 @@ fn a_coded_packet_that_determines_only_what_was_delivered_is_redundant() {
     assert_conservation(&decoder);
 }
 
-/// Delivered symbols leave the memory for them, and equations over them still work.
 #[test]
 fn packets_delivered_long_ago_are_unknown_but_not_delivered_again() {
     let config = DecoderConfig { known_bytes_max: 500, ..DecoderConfig::default() };

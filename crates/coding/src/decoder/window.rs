@@ -18,25 +18,23 @@ pub const WINDOW_IDS: u64 = 1 << 17;
 /// How far ahead of the newest packet a believable ID may be.
 pub(crate) const AHEAD_IDS_MAX: u64 = WINDOW_IDS / 2;
 
-/// A packet ID in full, which does not wrap: what a full packet number is to the truncated one that
-/// a packet carries (RFC 9000 section 17.1). Its low 32 bits are the ID.
+/// A packet ID that does not wrap, as a full packet number is to a truncated one (RFC 9000 section
+/// 17.1). Its low 32 bits are the ID.
 pub(crate) type FullId = u64;
 
-/// What is known of the packet of a full ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IdState {
     Missing,
     Delivered,
     Behind,
-    /// So far ahead that it is not believable.
+    /// Too far ahead to be believed.
     FarAhead,
 }
 
-/// The delivered full IDs.
 #[derive(Debug)]
 pub(crate) struct Window {
     newest: FullId,
-    /// The highest that `newest` was before the window was moved back; zero if it never was.
+    /// The highest `newest` before the window was moved back; 0 if it never was.
     moved_back_from: FullId,
     bits: Box<[u64]>,
 }
@@ -45,7 +43,7 @@ impl Window {
     /// A window in which `newest` and all before it are missing.
     pub(crate) fn starting_at(newest: PacketId) -> Self {
         let bits = vec![0; (WINDOW_IDS / 64) as usize].into_boxed_slice();
-        // So far above zero that no number of moves back ends there.
+        // So far above zero that no number of moves back reaches it.
         Self { newest: (1 << 62) + u64::from(newest.0), moved_back_from: 0, bits }
     }
 
@@ -71,15 +69,13 @@ impl Window {
         if self.bits[word] & bit == 0 { IdState::Missing } else { IdState::Delivered }
     }
 
-    /// Whether `full_id` precedes the newest.
     pub(crate) fn is_behind(&self, full_id: FullId) -> bool {
         full_id < self.newest
     }
 
-    /// Which of the `count` full IDs from `first` are missing, by offset, a bit each.
+    /// Which of the `count` (1 to 64) full IDs from `first` are missing, by offset, a bit each.
     ///
-    /// `count`: 1 to 64. None of them is [`IdState::Behind`]; those ahead of the newest are
-    /// missing.
+    /// None may be [`IdState::Behind`]; those ahead of the newest are missing.
     pub(crate) fn missing(&self, first: FullId, count: u32) -> u64 {
         debug_assert!((1..=64).contains(&count) && self.state(first) != IdState::Behind);
         let (word, bit) = index(first);
@@ -103,10 +99,10 @@ impl Window {
         true
     }
 
-    /// Goes on with the packets from `first` on, which is not near the window.
+    /// Continues with the packets from `first` on, which is not near the window.
     ///
-    /// What is skipped ahead is missing. But after a move back, and until the window is where it
-    /// was before, what precedes `first` counts as delivered, since some of it may have been.
+    /// Skipped packets are missing. But after a move back, until the window is where it was before,
+    /// packets before `first` count as delivered, since some of them may have been.
     pub(crate) fn restart(&mut self, first: FullId) {
         if first > self.newest && self.newest >= self.moved_back_from {
             self.advance(first - 1);
@@ -117,7 +113,7 @@ impl Window {
         }
     }
 
-    /// Makes `full_id` the newest, if it is ahead; what it skips is missing.
+    /// Makes `full_id` the newest if it is ahead; skipped packets are missing.
     fn advance(&mut self, full_id: FullId) {
         if full_id.saturating_sub(self.newest) >= WINDOW_IDS {
             self.bits.fill(0);
@@ -147,7 +143,7 @@ mod tests {
 
     use super::*;
 
-    /// What a [`Window`] must do, by its definition: every delivered full ID, for ever.
+    /// The definition of a [`Window`]: every delivered full ID.
     #[derive(Default)]
     struct Reference {
         newest: FullId,

@@ -14,12 +14,11 @@
 pub(super) trait Isa: Copy {
     /// [`Isa::WIDTH`] bytes.
     type Vector: Copy;
-    /// A vector made ready for being multiplied by any number of coefficients.
+    /// A vector prepared for multiplication by any number of coefficients.
     type Operand: Copy;
-    /// A coefficient made ready for multiplying any number of vectors.
+    /// A coefficient prepared for multiplication of any number of vectors.
     type Factor: Copy;
 
-    /// The bytes of a vector.
     const WIDTH: usize;
     /// Whether [`Isa::multiply_add_pair`] is better than two times [`Isa::multiply_add`].
     const HAS_PAIRS: bool = false;
@@ -36,7 +35,6 @@ pub(super) trait Isa: Copy {
 
     fn operand(self, x: Self::Vector) -> Self::Operand;
 
-    /// `sum + factor * x`.
     fn multiply_add(
         self,
         sum: Self::Vector,
@@ -44,7 +42,6 @@ pub(super) trait Isa: Copy {
         x: Self::Operand,
     ) -> Self::Vector;
 
-    /// The sum and two products.
     #[inline(always)]
     fn multiply_add_pair(
         self,
@@ -60,11 +57,11 @@ pub(super) trait Isa: Copy {
 
 /// Gives a token its kernel: the `loops`, compiled for its instruction set.
 ///
-/// `dot`: how many vectors of the output are summed up at once; `combine`: how many outputs, by how
-/// many vectors of each. The most that fits the registers is about the best.
+/// `dot`: vectors of the output summed at once; `combine`: outputs at once, and vectors of each. As
+/// many as fit the registers are about the best.
 ///
-/// A function that is compiled for more than the processor at hand may only be called where the
-/// features are known to be there, which is what the token says.
+/// A function compiled with features beyond the build's target may only be called where these are
+/// present, which the token proves.
 macro_rules! entry_points {
     ($isa:ident, $features:literal, dot: $dot:literal, combine: $group:literal x $vectors:literal) => {
         impl $isa {

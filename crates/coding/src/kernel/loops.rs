@@ -8,11 +8,10 @@
 //! y_1..y_G  |---------|- - - -        G * V sums in registers; stored once, never read
 //! ```
 //!
-//! The rest behind the last strip is covered by single vectors. The last vector ends with the last
-//! byte and overlaps its predecessor: its sums are stored twice, which is harmless since they are
-//! set, not added. So packets of equal length never take a slow path. A source that ends within a
-//! strip is left out of it and added afterwards; were it padded in between, the sums would have to
-//! leave their registers.
+//! Single vectors cover the rest after the last strip. The last vector ends with the last byte and
+//! overlaps its predecessor: its sums are stored twice, which is harmless since they are set, not
+//! added. So packets of equal length never take a slow path. A source that ends within a strip is
+//! left out of it and added afterwards: padding it would force the sums out of their registers.
 
 use std::array;
 
@@ -68,7 +67,7 @@ pub(super) fn clear_column<I: Isa>(isa: I, rows: &mut [u8], column: usize, x: &[
 /// Sets the first `length` bytes of every output to its combination.
 ///
 /// `length` is that of the longest source, and no output is shorter. `GROUP`, 1..=[`GROUP_MAX`]:
-/// how many outputs are worked on at once; `V`: by how many vectors.
+/// outputs processed at once; `V`: vectors of each.
 #[inline(always)]
 pub(super) fn combine<I: Isa, T: Terms, const GROUP: usize, const V: usize>(
     isa: I,
@@ -102,9 +101,8 @@ pub(super) fn combine<I: Isa, T: Terms, const GROUP: usize, const V: usize>(
     }
 }
 
-/// Sets one strip of all outputs, in groups of nearly equal size.
-///
-/// Returns whether a source was left out, because it ends before the strip does.
+/// Sets one strip of all outputs, in groups of nearly equal size; returns whether a source was left
+/// out because it ends within the strip.
 #[inline(always)]
 fn strip<I: Isa, T: Terms, const GROUP: usize, const V: usize>(
     isa: I,
@@ -132,8 +130,7 @@ fn strip<I: Isa, T: Terms, const GROUP: usize, const V: usize>(
     has_short
 }
 
-/// Sets `V` vectors, from `offset` on, of the `G` outputs from number `first` on; returns as
-/// `strip`.
+/// Sets `V` vectors, from `offset` on, of `G` outputs from number `first` on; returns like `strip`.
 #[inline(always)]
 fn tile<I: Isa, T: Terms, const G: usize, const V: usize>(
     isa: I,
@@ -179,8 +176,7 @@ fn tile<I: Isa, T: Terms, const G: usize, const V: usize>(
     has_short
 }
 
-/// A strip of a source, ready for multiplication; none if the source ends before the strip does,
-/// or if there is no such source.
+/// A strip of a source, ready for multiplication; `None` if the source ends before it or is absent.
 #[inline(always)]
 fn operands<I: Isa, T: Terms, const V: usize>(
     isa: I,
@@ -221,5 +217,5 @@ fn add_endings<I: Isa, T: Terms>(
     }
 }
 
-/// The most outputs that are worked on at once.
+/// The most outputs processed at once.
 pub(super) const GROUP_MAX: usize = 5;

@@ -11,7 +11,6 @@ use super::isa::{Isa, entry_points};
 use super::portable;
 use crate::gf256;
 
-/// Table look-ups with the vectors of NEON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Neon(());
 

@@ -4,10 +4,9 @@
 //! sum(c_i * x_i) = sum(c_i7 * x_i) * x^7 + ... + sum(c_i1 * x_i) * x + sum(c_i0 * x_i)
 //! ```
 //!
-//! By Horner's rule that takes seven doublings for all terms together, and additions: half a word
-//! operation per byte and term, no table, and nothing that a compiler could not turn into vectors
-//! of any processor. It is for the processors without a kernel of their own, and the model for the
-//! others.
+//! By Horner's rule this takes seven doublings for all terms together, and additions: half a word
+//! operation per byte and term, without tables, in a form that compilers can vectorise for any
+//! processor. It serves processors without a kernel of their own, and is the model for the others.
 
 use super::terms::Terms;
 use crate::gf256;
@@ -64,7 +63,7 @@ pub(super) fn clear_column(rows: &mut [u8], column: usize, x: &[u8]) {
 /// Sets the first `length` bytes, the length of the longest source, of every output.
 pub(super) fn combine<T: Terms>(outputs: &mut [&mut [u8]], terms: T, length: usize) {
     for offset in (0..length).step_by(STRIP) {
-        // The last strip overlaps its predecessor, rather than that its sources are padded.
+        // The last strip overlaps its predecessor instead of padding its sources.
         let offset = offset.min(length.saturating_sub(STRIP));
         for (output, y) in outputs.iter_mut().enumerate() {
             let sum = strip(terms, output, offset);
@@ -80,7 +79,6 @@ pub(super) fn combine<T: Terms>(outputs: &mut [&mut [u8]], terms: T, length: usi
     }
 }
 
-/// The strip of one output that starts at `offset`.
 fn strip<T: Terms>(terms: T, output: usize, offset: usize) -> Strip {
     let row = terms.row(output);
     let mut sum = [0; WORDS];
@@ -125,7 +123,7 @@ fn store(y: &mut [u8; STRIP], sum: &Strip) {
     }
 }
 
-/// Fewer bytes than a strip, filled up with zeros.
+/// A partial strip, padded with zeros.
 fn padded(x: &[u8]) -> [u8; STRIP] {
     let mut padded = [0; STRIP];
     padded[..x.len()].copy_from_slice(x);

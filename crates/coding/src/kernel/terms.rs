@@ -1,10 +1,9 @@
-//! What is to be summed: `dot` and `combine` as the loops see them.
+//! The sums as the loops see them, for `dot` and `combine`.
 
 use super::Term;
 
 /// Coefficients and what they multiply: one or several combinations of the same sources.
 pub(super) trait Terms: Copy {
-    /// The coefficients of one combination.
     type Row: Copy;
 
     fn count(self) -> usize;
@@ -12,7 +11,6 @@ pub(super) trait Terms: Copy {
     /// The source at `index`, below [`Terms::count`].
     fn source(&self, index: usize) -> &[u8];
 
-    /// The coefficients of the combination at `output`.
     fn row(self, output: usize) -> Self::Row;
 
     fn coefficient(row: Self::Row, index: usize) -> u8;

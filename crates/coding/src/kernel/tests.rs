@@ -9,10 +9,10 @@ use super::*;
 use crate::gf256;
 use crate::test_support::Noise;
 
-/// What surrounds the vectors of a test, and must still be there after it.
+/// Surrounds the vectors of a test, and must remain unchanged.
 const CANARY: u8 = 0xa5;
 
-/// Vectors in one buffer, each as far from a cache line's start as wanted, with canaries between.
+/// Vectors in one buffer, each at a chosen distance from a cache line, with canaries between.
 struct Placed {
     bytes: Vec<u8>,
     ranges: Vec<Range<usize>>,
@@ -66,7 +66,6 @@ impl Placed {
 #[derive(Clone, Debug)]
 struct Case {
     source_lengths: Vec<usize>,
-    /// The coefficients of each output.
     rows: Vec<Vec<u8>>,
     /// By how much the outputs are longer than the longest source: this, twice this, ...
     spare: usize,
@@ -80,13 +79,13 @@ impl Case {
         lengths.map(|(index, length)| noise(*length, index as u8)).collect()
     }
 
-    /// What the outputs hold before.
+    /// The initial outputs.
     fn noise_outputs(&self) -> Vec<Vec<u8>> {
         let longest = self.source_lengths.iter().copied().max().unwrap_or(0);
         (1..=self.rows.len()).map(|index| noise(longest + index * self.spare, 77)).collect()
     }
 
-    /// The outputs, added to what was there or set.
+    /// The outputs, added to the initial ones or set.
     fn expected(&self, sources: &[Vec<u8>], is_added: bool) -> Vec<Vec<u8>> {
         let mut outputs = self.noise_outputs();
         for (y, row) in outputs.iter_mut().zip(&self.rows) {
@@ -102,7 +101,6 @@ impl Case {
         outputs
     }
 
-    /// Panics unless all operations of all kernels give the right bytes.
     fn check(&self) {
         let vectors = self.sources();
         let placed = Placed::new(&vectors, self.alignment_sources);
@@ -231,7 +229,6 @@ fn a_source_may_end_anywhere() {
     }
 }
 
-/// The steps of elimination against the same, row by row and byte by byte.
 #[test]
 fn kernels_eliminate_as_bytes_would() {
     let product = |factor: u8, row: &[u8]| row.iter().map(|x| gf256::mul(factor, *x)).collect();

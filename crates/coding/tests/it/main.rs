@@ -1,4 +1,4 @@
-//! The integration tests of this crate, a module each.
+//! The integration tests of this crate, one module each.
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 

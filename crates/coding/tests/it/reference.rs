@@ -1,4 +1,4 @@
-//! Encoder and decoder, by their public interface, against the code by its definition.
+//! Encoder and decoder, by their public interface, against the definition of the code.
 //!
 //! ```text
 //! packets > sources in order, coded packets anywhere > loss, reordering, duplicates > Decoder
@@ -20,7 +20,6 @@ use roadweave_coding::{
 };
 use roadweave_proto::{Instant, PacketId};
 
-/// One datagram, as the sender makes it.
 #[derive(Clone, Debug)]
 enum Sent {
     Source { index: usize },
@@ -68,7 +67,7 @@ fn symbols() -> impl Strategy<Value = Vec<Bytes>> {
     })
 }
 
-/// By how many places each copy of a datagram is late; none if it is lost.
+/// The delay of each copy of a datagram, in places; empty if it is lost.
 fn copies() -> impl Strategy<Value = Vec<usize>> {
     prop_oneof![
         4 => Just(vec![]),
@@ -101,7 +100,6 @@ fn session() -> impl Strategy<Value = Session> {
     })
 }
 
-/// Nothing appears from nowhere, and nothing vanishes uncounted.
 fn assert_conservation(decoder: &Decoder) {
     let stats = decoder.stats();
     let used = stats.new_sources + stats.recovered + stats.redundant;
@@ -109,7 +107,7 @@ fn assert_conservation(decoder: &Decoder) {
     assert_eq!(stats.sources + stats.coded, all, "{stats:?}, {} pending", decoder.pending());
 }
 
-/// Four times the usual number of cases: 1,024, unless the environment says otherwise.
+/// 1,024 cases, four times the usual number, unless the environment sets another.
 fn config() -> ProptestConfig {
     let usual = ProptestConfig::default();
     ProptestConfig { cases: 4 * usual.cases, ..usual }
@@ -119,7 +117,7 @@ fn any_kernel() -> impl Strategy<Value = Kernel> {
     prop::sample::select(Kernel::available())
 }
 
-/// The examples of docs/wire.md, and FIPS 197 section 4.2: the model itself is right.
+/// The examples of docs/wire.md, and FIPS 197 section 4.2.
 #[test]
 fn the_model_is_that_of_the_documents() {
     assert_eq!(model::coefficients(0, 9), [1, 0xaf, 0xcd, 0x1d, 0x7b, 0x39, 0xa8, 0x20, 0xe2]);
@@ -158,8 +156,8 @@ proptest! {
         prop_assert_eq!(coded, expected);
     }
 
-    /// The heart of it: whatever arrives in whatever order, after each datagram the receiver has
-    /// delivered what the datagrams so far determine, byte for byte, once, and nothing else.
+    /// After each datagram, whatever the order, the receiver has delivered what the datagrams so
+    /// far determine, byte for byte, once, and nothing else.
     #[test]
     fn a_receiver_delivers_exactly_what_it_can_know(session in session(), kernel in any_kernel()) {
         let mut model = Model::new(session.symbols.len());

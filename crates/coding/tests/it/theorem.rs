@@ -1,8 +1,7 @@
 //! Theorem 4.1 of CellFusion as an experiment: encoder, real seeds, decoder.
 //!
-//! One trial sends coded packets of n lost packets until all are decoded, and so shows for every k
-//! at once whether n + k were enough. The bench of the same name makes many more trials, by rank
-//! alone.
+//! One trial sends coded packets of n lost packets until all are decoded, which shows for every k
+//! whether n + k suffice. The bench of the same name makes many more trials, by rank alone.
 
 mod law;
 
@@ -23,7 +22,7 @@ fn symbol(length: u8) -> Bytes {
     [&[0, length][..], &vec![length; length.into()]].concat().into()
 }
 
-/// How many coded packets more than `symbols` it takes to decode them, with these seeds.
+/// The coded packets beyond `symbols` that it takes to decode them with these seeds.
 fn extra_needed(
     symbols: &[Bytes],
     encoder: &Encoder,
@@ -46,7 +45,7 @@ fn extra_needed(
     None
 }
 
-/// Makes `trials` trials for each n, and asks for each n and for all together.
+/// Makes `trials` trials for each n; checks each n, and all together.
 fn check(trials: u64, mut seed: impl FnMut() -> u32) {
     let mut all = Tally::default();
     let mut deviations = Vec::new();
@@ -75,7 +74,7 @@ fn coded_packets_decode_as_often_as_the_theorem_says() {
     check(1_500, || generator.next_u32());
 }
 
-/// Seeds that follow one another are the hardest for a generator that starts from its seed.
+/// Consecutive seeds are the hardest for a generator that starts from its seed.
 #[test]
 fn seeds_in_sequence_are_as_good_as_random_ones() {
     let mut seed = u32::MAX - 1_000_000;
@@ -85,7 +84,7 @@ fn seeds_in_sequence_are_as_good_as_random_ones() {
     });
 }
 
-/// The experiment itself: it must notice coefficients that are a little worse, or too good.
+/// The experiment must notice coefficients that are a little worse, or too good.
 #[test]
 fn a_deviation_is_noticed_on_either_side() {
     let tally = |trials, failures| Tally { trials, failures: [failures, 0, 0, 0, 0] };

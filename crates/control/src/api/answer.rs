@@ -52,13 +52,10 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     }
 }
 
-/// A caller's request about a tenant, or about a record of a tenant.
 pub struct Asked {
     pub app: Arc<App>,
     pub caller: Caller,
-    /// The first name of the path: the tenant.
     pub tenant: String,
-    /// The last name of the path: the record, or the tenant.
     pub id: String,
     pub headers: HeaderMap,
 }
@@ -77,7 +74,6 @@ impl FromRequestParts<Arc<App>> for Asked {
 }
 
 impl Asked {
-    /// Whether the caller's tenant runs this controller and is the tenant of the path.
     pub fn is_of_host(&self) -> bool {
         self.caller.host && self.caller.tenant == self.tenant
     }
@@ -101,7 +97,6 @@ impl Asked {
         Ok((change, before))
     }
 
-    /// Commits, and wakes the reader of the outbox.
     pub async fn commit(&self, change: Change<'_>) -> Result<()> {
         change.commit().await?;
         self.app.outbox.hint();
@@ -162,8 +157,7 @@ pub fn etag(version: i64) -> HeaderValue {
     HeaderValue::try_from(format!("\"{version}\"")).expect("digits in quotes are a header's value")
 }
 
-/// The version in `If-Match`; `None` for any. 428 without the header, 400 if it is not an ETag of
-/// ours.
+/// The version in `If-Match`, `None` for any; 428 without the header, 400 for a foreign ETag.
 pub fn if_match(headers: &HeaderMap) -> Result<Option<i64>> {
     let Some(value) = headers.get(header::IF_MATCH) else {
         let detail = "say which version you have seen: If-Match: \"7\", the ETag of its GET";

@@ -1,5 +1,4 @@
-//! Runs before every handler: identifies the caller, checks tenant, role and rate limits, and
-//! bounds the time.
+//! Runs before every handler: checks caller, tenant, role and rates, and bounds the time.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -30,7 +29,6 @@ pub struct Caller {
     pub name: String,
     pub role: Role,
     pub host: bool,
-    /// The one box that the caller may see.
     pub device: Option<String>,
     /// The hash of the login's secret, if the caller is logged in.
     pub login: Option<String>,
@@ -42,8 +40,7 @@ impl Caller {
         Actor { name: format!("{}/{}", self.tenant, self.name), once: self.once.clone() }
     }
 
-    /// Checks that the caller has `role` in `tenant`. 404 for another tenant, as for a missing one;
-    /// else 403.
+    /// 404 for another tenant, as for a missing one; else 403.
     pub fn may(&self, tenant: &str, role: Role) -> Result<()> {
         let at_home = self.tenant == tenant;
         let as_host = self.host && self.role == Role::Owner;
@@ -207,7 +204,6 @@ async fn with_login(app: &App, hash: &str) -> Result<Caller> {
     }
     let person = app.store.get::<Person>(&login.tenant, &login.record.person).await;
     let person = person.map_err(unknown)?;
-    // Sessions of a removed identity provider are invalid.
     let vouched = |subject: &String| {
         app.oidc.as_ref().is_some_and(|oidc| oidc.vouches_for(&login.tenant, subject))
     };

@@ -32,9 +32,9 @@ impl Default for Limits {
     }
 }
 
-/// A token bucket for each key. Bounded: a full table first drops the buckets that are full again.
-/// Beyond that, new keys share `SHARED` buckets at random, and keys of one larger network share the
-/// same: an attacker that fills the table spends one of them.
+/// A token bucket for each key. A full table first drops the buckets that are full again. Beyond
+/// that, new keys share `SHARED` buckets at random, those of one larger network the same: an
+/// attacker that fills the table spends one of them.
 pub struct Limit<K> {
     burst: Duration,
     each: Duration,
@@ -45,7 +45,6 @@ pub struct Limit<K> {
 struct Buckets<K> {
     of: HashMap<K, TokenBucket>,
     shared: HashMap<u64, TokenBucket>,
-    /// Decides which keys share a bucket; a peer cannot predict it.
     chance: RandomState,
     swept: Option<Instant>,
 }
@@ -56,13 +55,10 @@ impl<K: Shares> Buckets<K> {
     }
 }
 
-/// Keys of a [`Limit`] that share buckets in a full table.
 pub trait Shares {
-    /// The part that selects the shared bucket.
     fn shares(&self) -> impl Hash;
 }
 
-/// The /48 of an IPv6 address, the /24 of an IPv4 address.
 impl Shares for IpAddr {
     fn shares(&self) -> impl Hash {
         match self {
@@ -90,7 +86,6 @@ impl<K: Hash + Eq + Shares> Limit<K> {
     pub fn take(&self, key: K, now: Instant) -> bool {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         let is_new = !buckets.of.contains_key(&key);
-        // Sweeping at every request would be slow with many addresses.
         let rested = buckets.swept.is_none_or(|at| now.saturating_duration_since(at) > SWEEP);
         if is_new && buckets.of.len() >= KEYS_MAX && rested {
             buckets.swept = Some(now);
@@ -121,7 +116,7 @@ impl<K: Hash + Eq + Shares> Limit<K> {
 }
 
 /// The hashes of recently valid secrets: failed guesses from the same address do not block their
-/// holders. Bounded: there are two generations, and the older is dropped as a whole.
+/// holders. There are two generations, and the older is dropped as a whole.
 #[derive(Default)]
 pub struct Secrets(Mutex<[HashSet<String>; 2]>);
 
@@ -154,7 +149,6 @@ const SWEEP: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub struct Watchers(Mutex<HashMap<String, usize>>);
 
-/// A place for one event stream, freed on drop.
 pub struct WatcherPermit {
     app: Arc<App>,
     caller: String,
@@ -239,7 +233,6 @@ mod tests {
         assert!(admitted <= KEYS_MAX + 2 * SHARED as usize, "{admitted}");
         assert!(limit.buckets.lock().unwrap().of.len() <= KEYS_MAX);
         assert!(limit.buckets.lock().unwrap().shared.len() <= SHARED as usize);
-        // Keys that were there before keep their own bucket.
         assert!(limit.take(address(1), now));
         assert!(!limit.take(address(1), now));
     }
@@ -251,7 +244,6 @@ mod tests {
         let of = |network: u128, host: u128| {
             IpAddr::from(std::net::Ipv6Addr::from_bits(network << 80 | host << 64))
         };
-        // All of 2001:db8:bad::/48; a /51 of it would fill the table.
         (0..65_536).for_each(|host| _ = limit.take(of(0x2001_0db8_0bad, host), now));
         let others = (1..=100).filter(|network| limit.take(of(0x2001_0db9_0000 + network, 1), now));
         assert!(others.count() >= 98, "each shares a bucket with the attacker once in {SHARED}");

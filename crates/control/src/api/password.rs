@@ -12,7 +12,6 @@ use tokio::sync::Semaphore;
 use super::{Problem, Result};
 use crate::keys;
 
-/// Hashes a bounded number of passwords at once: each costs 19 MiB and some 20 ms.
 #[derive(Clone, Debug)]
 pub struct Passwords(Arc<Semaphore>);
 
@@ -30,8 +29,8 @@ impl Passwords {
         self.run(move || hash(&password)).await
     }
 
-    /// Whether `password` has this `hash`, `None` for an unknown person; an error if too many are
-    /// hashed now.
+    /// Whether `password` has this `hash`, `None` for an unknown person; fails if too many are
+    /// hashed.
     pub async fn verify(&self, password: &str, hash: Option<String>) -> Result<bool> {
         let password = password.chars().take(LENGTH_MAX + 1).collect::<String>();
         self.run(move || {
@@ -64,8 +63,7 @@ pub fn check(password: &str) -> Result<(), String> {
     Err(format!("password: {LENGTH_MIN} to {LENGTH_MAX} characters"))
 }
 
-/// The hash of a password, in the PHC format. Takes some 20 ms. Panics if the system has no
-/// entropy.
+/// In the PHC format. Takes some 20 ms. Panics if the system has no entropy.
 pub fn hash(password: &str) -> String {
     let mut salt = [0; 16];
     keys::fill(&mut salt);
@@ -73,7 +71,7 @@ pub fn hash(password: &str) -> String {
     hash.expect("argon2id takes any password and 16 bytes of salt").to_string()
 }
 
-/// Compared with for an unknown person, which then takes as long.
+/// For an unknown person, who then takes as long.
 static NOBODY: LazyLock<String> = LazyLock::new(|| hash("nobody"));
 const AT_ONCE: usize = 2;
 const WAIT_MAX: Duration = Duration::from_secs(3);

@@ -12,17 +12,13 @@ use crate::model::Role;
 
 pub const PREFIX: &str = "/api/v1";
 
-/// What a request must authenticate as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
     Nothing,
     /// No authentication; counts as a password attempt.
     Password,
-    /// Any key or login.
     Anybody,
-    /// At least this role in the tenant of the path.
     Role(Role),
-    /// At least this role in the host tenant.
     Host(Role),
 }
 

@@ -28,8 +28,7 @@ use crate::model::{
 use crate::store::Actor;
 use crate::store::tests::{World, identity, key, on_both, runtime, sqlite};
 
-/// An interface with the host tenant `home`, and `tram` and `ferry`; each has a key for each role,
-/// whose secret is `TENANT-ROLE`.
+/// Has the host tenant `home`, `tram` and `ferry`, each with keys whose secret is `TENANT-ROLE`.
 pub(crate) struct Api {
     router: Router,
     pub(crate) app: Arc<App>,
@@ -104,8 +103,7 @@ impl Api {
         api
     }
 
-    /// Starts the outbox. It sends only changes after its first reading, so changes are made until
-    /// one arrives.
+    /// Starts the outbox, which sends only changes after its first reading.
     pub(crate) async fn follow(&self) {
         let mut told = self.app.outbox.listen();
         tokio::spawn(Arc::clone(&self.app.outbox).follow(Arc::clone(&self.app.store)));

@@ -126,7 +126,6 @@ impl Signer {
         Ok(Self { identity, chain: Some(file.chain), root })
     }
 
-    /// A chain that ends with `statement`, if this signer may sign it.
     fn sign(self, statement: &Statement) -> Result<Chain> {
         let signed = Signed::sign(statement, &self.identity)?;
         let chain = match self.chain {

@@ -46,8 +46,7 @@ impl ControllerFile {
     }
 }
 
-/// `text` with other addresses and another database. An error if the text is invalid, before or
-/// after.
+/// An error if the text is invalid, before or after.
 pub fn with(path: &Path, text: &str, addresses: &[String], database: &str) -> Result<String> {
     let Spans { addresses: at, database: named } = parse(path, text).map_err(BadInput::new)?;
     // JSON strings and lists of strings are valid TOML.

@@ -81,7 +81,6 @@ impl Folder {
         Ok(authority.with_lists(self.lists()?))
     }
 
-    /// The trust lists that roots have signed, oldest first.
     pub fn lists(&self) -> Result<Vec<Signed<TrustList>>> {
         let path = self.at("trust.json");
         read_if_there(&path)?.map_or(Ok(Vec::new()), |text| parse_lists(&path, &text))
@@ -155,7 +154,7 @@ pub fn parse_lists(path: &Path, text: &str) -> Result<Vec<Signed<TrustList>>> {
     Ok(serde_json::from_str(text).map_err(|error| bad(path, error))?)
 }
 
-/// The private key of a file; refuses a file that other users can read.
+/// Refuses a file that other users can read.
 pub fn identity(path: &Path) -> Result<Identity> {
     Ok(Identity::from_base64(&secret::read(path)?).map_err(|error| bad(path, error))?)
 }

@@ -65,7 +65,6 @@ pub fn run(options: &Options) -> Result<()> {
     Database::parse(&database).map_err(|why| BadInput::new(format!("--database: {why}")))?;
     let folder = &options.at.folder;
     let is_made = folder.join("controller.toml").exists();
-    // With `--keep`, the root key may have been moved elsewhere since.
     if !(is_made && options.root.is_none()) {
         check_root(folder, options.root)?;
     }
@@ -139,8 +138,7 @@ fn keep(options: &Options) -> Result<()> {
     Ok(out::line(format_args!("there is a controller in {folder}; it is kept{changed}"))?)
 }
 
-/// Writes keys and certificate, and last the configuration, which marks the folder as complete.
-/// Keys of an interrupted `init` are kept.
+/// The configuration comes last and completes the folder. Keys of an interrupted `init` stay.
 fn write_files(folder: &Path, file: &ControllerFile, root: Option<PublicKey>) -> Result<String> {
     let hosts: Vec<String> = file.addresses.iter().map(|one| host(one)).collect();
     let SelfSigned { certificate, key } = certificate::self_signed(&hosts);

@@ -48,13 +48,11 @@ impl Settings {
         slug(&self.tenant).or_else(|why| bad("tenant", &why))
     }
 
-    /// An error: this program was built without the feature `oidc`.
     #[cfg(not(feature = "oidc"))]
     pub(crate) fn open(&self, _: &Path, _: &str) -> Result<Oidc> {
         Err(BadInput::new("[oidc]: this program was built without OpenID Connect").into())
     }
 
-    /// The issuer, with paths relative to `folder` and a controller that is reached at `address`.
     #[cfg(feature = "oidc")]
     pub(crate) fn open(&self, folder: &Path, address: &str) -> Result<Oidc> {
         let secret = match &self.client_secret_file {

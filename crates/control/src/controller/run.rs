@@ -76,7 +76,6 @@ async fn serve(folder: &Folder) -> Result<()> {
     Ok(())
 }
 
-/// A database behind the rollback guard needs the operator; retrying does not help.
 fn older(error: StoreError) -> anyhow::Error {
     match error {
         StoreError::Older(_) => BadInput::new(error).into(),
@@ -84,7 +83,7 @@ fn older(error: StoreError) -> anyhow::Error {
     }
 }
 
-/// Opens the store, and waits for a database that does not answer yet. `None` after a stop signal.
+/// Waits for a database that does not answer yet. `None` after a stop signal.
 async fn open(folder: &Folder, mut stop: watch::Receiver<bool>) -> Result<Option<Arc<Store>>> {
     let database = folder.database()?;
     let mut is_told = false;

@@ -94,7 +94,6 @@ pub fn restore(options: &Restore) -> Result<()> {
             Box::new(BufReader::new(file))
         }
     };
-    // Waits for the first bytes before anything is changed.
     let first = input.fill_buf().with_context(|| format!("cannot read {}", path.display()))?;
     if first.is_empty() {
         return Err(bad(path, "there is nothing in it").into());

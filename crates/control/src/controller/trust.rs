@@ -98,7 +98,6 @@ fn next(options: &Options, keys: &[Identity], lists: &[Signed<TrustList>]) -> Re
     let last = last.map(|(list, _)| list);
     let epoch = options.epoch.or(last.as_ref().map(|last| last.epoch)).unwrap_or(1);
     let mut list = last.unwrap_or_else(|| TrustList {
-        // Without lists, the controller signs for itself with the epoch as number.
         number: epoch,
         epoch,
         roots: vec![keys[0].public_key()],
@@ -134,7 +133,6 @@ fn sign(list: &TrustList, keys: &[Identity]) -> Result<Signed<TrustList>> {
     Ok(signed)
 }
 
-/// Checks that a box that holds the last list takes this one.
 fn check(lists: &[Signed<TrustList>], signed: &Signed<TrustList>) -> Result<()> {
     let read = |list: &Signed<TrustList>| list.verify_by(list.claimed_keys()).map(|(it, _)| it);
     let mut trust = match lists.last() {

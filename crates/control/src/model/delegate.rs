@@ -73,8 +73,8 @@ impl Delegate {
         })
     }
 
-    /// Checks that a token with these settings stays within what this delegate may sign for;
-    /// `to_come` is the number of unused uses of its other tokens.
+    /// Checks that a token stays within what this delegate may sign for; `to_come` is the number of
+    /// unused uses of its other tokens.
     pub fn allows(&self, token: &TokenSettings, to_come: u64) -> Result<(), String> {
         let id = &self.id;
         if self.state != DelegateState::Active {

@@ -7,7 +7,6 @@ pub trait Record: Serialize + DeserializeOwned + Clone + Send + Sync + 'static {
     const TABLE: &'static str;
     const KIND: &'static str;
     const COLUMNS: &'static [&'static str];
-    /// The field that is not shown, if there is one.
     const SECRET: &'static str = "";
 
     /// The name, unique within the tenant.
@@ -15,7 +14,6 @@ pub trait Record: Serialize + DeserializeOwned + Clone + Send + Sync + 'static {
 
     fn columns(&self) -> Vec<Column>;
 
-    /// The public key, unique among all records of all tenants.
     fn public_key(&self) -> Option<&str> {
         None
     }

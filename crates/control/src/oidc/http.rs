@@ -34,8 +34,7 @@ pub enum HttpError {
 }
 
 impl Http {
-    /// Trusts this machine's certificate authorities, or only those in `authorities` (PEM); an
-    /// error if that has no certificate.
+    /// Trusts this machine's certificate authorities, or only those in `authorities` (PEM).
     pub fn new(authorities: Option<&[u8]>) -> Result<Self, String> {
         let mut roots = RootCertStore::empty();
         match authorities {
@@ -104,7 +103,6 @@ async fn exchange(
     let host = host.parse().map_err(|_| HttpError::Address(host))?;
     parts.headers.insert(header::HOST, host);
     let request = hyper::Request::from_parts(parts, Full::new(Bytes::from(body)));
-    // Redirects are not followed.
     let (parts, body) = sender.send_request(request).await.map_err(away)?.into_parts();
     let body = Limited::new(body, BODY_MAX).collect().await.map_err(|_| HttpError::Body)?;
     Ok(hyper::Response::from_parts(parts, body.to_bytes().to_vec()))

@@ -1,5 +1,4 @@
-//! An issuer: its metadata and keys, cached for a while, the requests to it, the two steps of a
-//! sign-in, and the role of its groups.
+//! An issuer: its cached metadata and keys, the two steps of a sign-in, and the role of its groups.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -107,7 +106,6 @@ const ALGORITHMS: [CoreJwsSigningAlgorithm; 9] = [
 const SKEW: chrono::TimeDelta = chrono::TimeDelta::seconds(60);
 const TOKEN_AGE_MAX: chrono::TimeDelta = chrono::TimeDelta::minutes(10);
 const KEPT: Duration = Duration::from_secs(600);
-/// The least time between fetches because of unknown keys.
 const KEYS_REST: Duration = Duration::from_secs(1);
 const AWAY_REST: Duration = Duration::from_secs(3);
 const TOLD_MAX: usize = 300;
@@ -140,14 +138,12 @@ impl Oidc {
         &self.settings.tenant
     }
 
-    /// Whether the issuer vouches for this [subject](SignedIn::subject) of `tenant`.
     pub fn vouches_for(&self, tenant: &str, subject: &str) -> bool {
         let rest = subject.strip_prefix(&self.settings.issuer);
         tenant == self.settings.tenant && rest.is_some_and(|rest| rest.starts_with(' '))
     }
 
-    /// The URL to sign in at, and the pending sign-in. The redirect leads to the controller, or to
-    /// the port `loopback` of the person's own machine.
+    /// The redirect leads to the controller, or to the port `loopback` of the person's own machine.
     pub async fn begin(&self, loopback: Option<u16>) -> Result<(String, Pending), OidcError> {
         let _permit = self.permits.try_acquire().map_err(|_| OidcError::Busy)?;
         let redirect = match loopback {
@@ -201,7 +197,6 @@ impl Oidc {
     async fn known(&self, age_max: Duration) -> Result<Arc<Known>, OidcError> {
         let mut known = self.known.lock().await;
         if let Some((at, found)) = &*known {
-            // After a failure the issuer is not asked again for each sign-in.
             let age_max = if found.is_ok() { age_max } else { age_max.min(AWAY_REST) };
             if at.elapsed() < age_max {
                 return found.clone().map_err(OidcError::Issuer);
@@ -215,7 +210,6 @@ impl Oidc {
     async fn discover(&self) -> Found {
         let issuer =
             IssuerUrl::new(self.settings.issuer.clone()).map_err(|error| error.to_string())?;
-        // The metadata must have exactly the configured issuer.
         let metadata = CoreProviderMetadata::discover_async(issuer, &self.http).await;
         let metadata = metadata.map_err(|error| told(&error))?;
         check_addresses(&self.settings.issuer, &metadata)?;
@@ -243,7 +237,6 @@ impl Oidc {
         })
     }
 
-    /// The claims of an ID token by this issuer, for this controller and this sign-in, if current.
     async fn claims(&self, tokens: &Tokens, nonce: &Nonce) -> Result<Claims, OidcError> {
         let token = tokens.id_token();
         let token = token.ok_or_else(|| OidcError::Token("there is no ID token".to_owned()))?;

@@ -118,7 +118,6 @@ fn a_person_signs_in_with_the_highest_role_of_their_groups_and_it_is_in_the_log(
         let line = &log["items"][0];
         assert_eq!((&line["action"], &line["kind"]), (&json!("create"), &json!("session")));
         assert!(line["actor"].as_str().unwrap().starts_with("tram/person:oidc-"), "{line}");
-        // A later sign-in changes the role of earlier logins too.
         let answer = world.sign_in(|claims| claims["groups"] = json!("boss")).await;
         assert_eq!(answer.status, 303);
         assert_eq!(world.session(&cookie).await.body["role"], "owner");
@@ -171,7 +170,6 @@ async fn what_the_issuer_did_not_say_of_this_sign_in_counts_for_nothing() {
         assert_eq!(answer.status, 401, "{at}: {}", answer.body);
         assert!(world.people().await.is_empty(), "{at}");
     }
-    // Signed by another key, under its own ID and under that of the issuer's key.
     for kid in [9, world.issuer.shown()] {
         let change = move |claims: &mut Value| {
             (claims["key"], claims["kid"]) = (json!(9), json!(kid));
@@ -279,7 +277,6 @@ async fn logins_of_an_issuer_that_is_not_set_any_more_count_no_more() {
 async fn a_program_waits_on_its_own_machine_and_nowhere_else() {
     let world = World::new().await;
     let trip = world.begin(json!({ "loopback_port": 40_123 })).await;
-    // For a program the issuer has to ask.
     assert!(trip.url.contains("prompt=login"), "{}", trip.url);
     assert!(!world.begin(json!({})).await.url.contains("prompt="));
     assert_eq!(trip.part("redirect_uri"), "http://127.0.0.1:40123/callback");
@@ -287,7 +284,6 @@ async fn a_program_waits_on_its_own_machine_and_nowhere_else() {
         assert_eq!(world.api.ask("POST", "/sessions/oidc").json(bad).status().await, 422);
     }
     let (code, state) = (world.issuer.code(&trip.url, |_| {}), trip.part("state"));
-    // The callback for browsers refuses a program's sign-in.
     assert_eq!(world.come_back(&trip.cookie, &code, &state).await.status, 401);
     let body = json!({ "code": code, "state": state });
     let redeem = |cookie: &str| {
@@ -345,7 +341,6 @@ async fn what_the_issuer_says_of_a_person_is_not_changed_here() {
         let body = json!({ "tenant": "tram", "user": id, "password": password });
         assert_eq!(world.api.ask("POST", "/sessions").json(body).status().await, 401);
     }
-    // The last owner with a password stays.
     assert_eq!(world.api.delete("/users/ben", "*").status().await, 409);
 }
 

@@ -73,7 +73,6 @@ impl Access {
         })
     }
 
-    /// Refuses a login at another controller: the command would act there.
     fn is_of(&self, login: &Account) -> Result<()> {
         let at = &login.url;
         let hint = "log in there (roadweave fleet login), or give --key";
@@ -129,7 +128,6 @@ fn path() -> Result<PathBuf> {
     Ok(folder.join("roadweave/fleet.json"))
 }
 
-/// Asks for a new password: twice on a terminal, since it is not shown.
 pub fn new_password(question: &str) -> Result<String> {
     let said = password(question)?;
     if io::stdin().is_terminal() && password("the same again:")? != said {

@@ -1,5 +1,4 @@
-//! Requests to the controller, its refusals, and how errors are reported: in words or as JSON, and
-//! by the exit code.
+//! Requests to the controller, its refusals, and errors in words, as JSON and as exit codes.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -42,8 +41,7 @@ impl Answer {
 }
 
 impl Client {
-    /// A client for an account. With a key and no tenant it asks the controller for the key's
-    /// tenant.
+    /// With a key and no tenant it asks the controller for the key's tenant.
     pub fn new(account: Account) -> Result<Self> {
         let mut client = Self::of_stranger(account)?;
         if client.account.tenant.is_empty() {
@@ -93,8 +91,7 @@ impl Client {
         }
     }
 
-    /// Changes some settings and preserves concurrent changes of the others; an error if concurrent
-    /// changes never stop.
+    /// Changes some settings and preserves concurrent changes of the others, with bounded retries.
     pub fn settle(&self, path: &str, change: impl Fn(&mut Value)) -> Result<Value> {
         settled(change, |method, body, etag| self.ask(method, path, body, etag))
     }
@@ -104,8 +101,7 @@ impl Client {
         Ok(self.ask("DELETE", path, None, seen.etag())?.body)
     }
 
-    /// Sends one request; an error if the controller cannot be reached or refuses. A path that does
-    /// not begin with a slash is below the account's tenant.
+    /// A path that does not begin with a slash is below the account's tenant.
     pub fn ask(
         &self,
         method: &str,
@@ -187,7 +183,7 @@ fn settled(
 ) -> Result<Value> {
     let mut tries = 1..=TRIES;
     loop {
-        // Settings and version come from one answer: a change between two would be overwritten.
+        // Settings and version come from one answer, so that no change between is overwritten.
         let mut seen = ask("GET", None, None)?;
         let mut settings = seen.body["settings"].take();
         change(&mut settings);
@@ -206,7 +202,6 @@ fn refused(error: &anyhow::Error) -> Option<u16> {
 /// Attempts of one change: a roll-out, for example, changes by itself meanwhile.
 const TRIES: u32 = 4;
 const ANSWER_MAX: Duration = Duration::from_secs(20);
-/// Whether a cookie is a login's, not a pending sign-in's.
 fn is_login(cookie: &str) -> bool {
     cookie.starts_with("__Host-roadweave=")
 }
@@ -224,7 +219,6 @@ impl Refusal {
     pub fn new(status: u16, body: Value) -> Self {
         let problem = match body {
             Value::Object(_) => body,
-            // Not a problem: a proxy between may have answered.
             _ => json!({ "status": status, "detail": "no reason is given" }),
         };
         Self { status, problem }
@@ -291,7 +285,6 @@ mod tests {
     #[test]
     fn what_is_written_is_of_the_version_that_was_seen_or_nothing_is() {
         for late in [0, 1, TRIES as usize] {
-            // Each request finds a new version; `late` writes are refused.
             let (version, all) = (Cell::new(0), RefCell::new(Vec::new()));
             let ask = |_: &str, body: Option<&Value>, etag: Option<&str>| {
                 version.set(version.get() + 1);

@@ -290,7 +290,6 @@ fn device(command: DeviceCommand, context: &CommandContext) -> Result<()> {
         }
         DeviceCommand::Show { name } => {
             let device = context.client.get(&of(&name))?;
-            // A box that never connected has no report.
             let report = context.client.find(&format!("{}/report", of(&name)))?.unwrap_or_default();
             let sessions = context.client.list(&format!("{}/sessions", of(&name)))?;
             let lines = show::device(&device, &report, &sessions).join("\n");

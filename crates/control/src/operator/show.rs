@@ -10,8 +10,7 @@ use serde_json::Value;
 
 use crate::clock::now_ms;
 
-/// Prints items as a table. Each column is its head and the path of its value, as
-/// `TITLE=settings.title`; commas are between them.
+/// Each column is its head and the path of its value (`TITLE=settings.title`), between commas.
 pub fn table(items: &[Value], columns: &str) -> Result<()> {
     let columns = || columns.split(", ").filter_map(|column| column.split_once('='));
     let mut table = Table::new();
@@ -68,7 +67,6 @@ pub fn device(device: &Value, report: &Value, sessions: &[Value]) -> Vec<String>
     lines
 }
 
-/// The value at a path, without control characters.
 pub fn at(item: &Value, path: &str) -> String {
     let names = path.split('.').filter(|name| !name.is_empty());
     let value = names.fold(item, |value, name| &value[name]);
@@ -105,7 +103,6 @@ fn shown(text: &str) -> String {
 /// A QR code in half blocks; `None` if the text is too long.
 pub fn qr(text: &str) -> Option<String> {
     let code = QrCode::with_error_correction_level(text, EcLevel::L).ok()?;
-    // Dark on light, independent of the terminal's colours.
     let mut picture = code.render::<Dense1x2>();
     Some(picture.dark_color(Dense1x2::Dark).light_color(Dense1x2::Light).quiet_zone(true).build())
 }

@@ -48,7 +48,6 @@ fn wait(listener: &TcpListener, state: &str) -> Result<String> {
     bail!("nobody has signed in within {} min", SIGN_IN_MAX.as_secs() / 60)
 }
 
-/// The code or error of a redirect; `None` if it is not for this sign-in.
 fn receive(mut stream: TcpStream, state: &str) -> Option<Result<String, String>> {
     stream.set_nonblocking(false).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
@@ -86,7 +85,6 @@ fn receive(mut stream: TcpStream, state: &str) -> Option<Result<String, String>>
     let head = "content-type: text/plain; charset=utf-8\r\nconnection: close";
     let length = page.len();
     let answer = format!("HTTP/1.1 {status}\r\n{head}\r\ncontent-length: {length}\r\n\r\n{page}");
-    // The code has arrived, even if the page cannot be sent.
     let _ = stream.write_all(answer.as_bytes());
     said
 }

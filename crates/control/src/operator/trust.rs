@@ -1,5 +1,4 @@
-//! Authenticates the controller's certificate: by its fingerprint, or by this machine's certificate
-//! authorities.
+//! Authenticates the controller's certificate: by its fingerprint, or by certificate authorities.
 
 use std::sync::Arc;
 
@@ -13,8 +12,6 @@ use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
 };
 
-/// TLS that accepts only the certificate with this fingerprint; without one, certificates of known
-/// authorities.
 pub fn tls(known: Option<&str>) -> Result<ClientConfig> {
     let builder = ClientConfig::builder_with_provider(Arc::new(provider::default_provider()))
         .with_protocol_versions(&[&rustls::version::TLS13])
@@ -39,11 +36,8 @@ pub fn fingerprint(text: &str) -> Result<[u8; 32]> {
     })?)
 }
 
-/// Accepts the certificate with this SHA-256 fingerprint.
-///
-/// The verifier of `roadweave-identity` does not apply: fleet members use raw public keys (RFC
-/// 7250) with Ed25519 on both sides. The controller's interface is for browsers as well, with an
-/// X.509 certificate of any kind of key.
+/// Accepts the certificate with this SHA-256 fingerprint. The verifier of `roadweave-identity` is
+/// for raw public keys (RFC 7250) with Ed25519; browsers need an X.509 certificate.
 #[derive(Debug)]
 struct Pinned([u8; 32]);
 

@@ -50,7 +50,7 @@ impl Stale {
 }
 
 impl Records {
-    /// Reads the stale records; after an error `stale` is unchanged.
+    /// After an error `stale` is unchanged.
     pub async fn refresh(&mut self, store: &Store, stale: &mut Stale) -> Result<(), StoreError> {
         let fleet = &mut self.fleet;
         if stale.has("device") {
@@ -120,6 +120,5 @@ async fn all<R: Record>(store: &Store) -> Result<BTreeMap<RecordId, R>, StoreErr
     Ok(found.into_iter().map(|it| (id_of(&it), it.record)).collect())
 }
 
-/// Beyond so many stale boxes, all are read.
 const DEVICES_MAX: usize = 64;
 const RECORDS_MAX: u32 = 1_000_000;

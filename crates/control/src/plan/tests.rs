@@ -1,5 +1,4 @@
-//! From records and reports to signed documents at members, over real sockets and with the agents
-//! of the fleet crate.
+//! From records and reports to signed documents at members, over real sockets.
 
 mod approvals;
 mod faults;
@@ -82,7 +81,6 @@ impl Member {
         self.send().await;
     }
 
-    /// Sends and receives until `done`, 10 s at most.
     async fn until(&mut self, what: &str, done: impl Fn(&Self) -> bool) {
         let end = tokio::time::Instant::now() + Duration::from_secs(10);
         while !done(self) {
@@ -227,7 +225,6 @@ fn a_box_and_its_proxies_hear_of_each_other() {
         let _ber = Member::new(&port, 21, Role::Proxy, Some("ber"), "").await;
         let mut device = Member::new(&port, 1, Role::Box, Some("fra"), "").await;
         device.until("two proxies", |it| it.proxies().len() == 2).await;
-        // The pool of a box outlives its token, which names it.
         let mut change = port.change().await;
         let stored = change.get::<Device>("tram", "member-1").await.unwrap();
         let of_box = change.get::<Token>("tram", &stored.record.token.unwrap()).await.unwrap();
@@ -238,7 +235,6 @@ fn a_box_and_its_proxies_hear_of_each_other() {
         fra.agent.on_anchors([("tram".parse().unwrap(), Duration::from_millis(9))]);
         fra.send().await;
         device.until("the distance from the anchor", |it| distance(it) == 9_000).await;
-        // The address it listens at, or else the one it connects from.
         let servers = device.lists().next().unwrap().iter();
         let addresses: BTreeSet<SocketAddr> =
             servers.map(|server| server.addresses[0].parse().unwrap()).collect();
@@ -248,7 +244,6 @@ fn a_box_and_its_proxies_hear_of_each_other() {
         fra.until("the box", |it| it.admitted() == [(key, 1)]).await;
         let _second = Member::device(&port, 2).await;
         fra.until("both boxes", |it| it.admitted().len() == 2).await;
-        // The revoked box leaves the table, and its sessions end at once; boxes hear later.
         port.revoke(2).await;
         let revoked = AgentEvent::Revoked(vec![identity(2).public_key()]);
         fra.until("revoked", |it| it.events.contains(&revoked)).await;

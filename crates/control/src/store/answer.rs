@@ -23,22 +23,16 @@ pub enum KeptAnswer {
     /// New, and now noted. The caller acts as an [`Actor`](super::Actor) with this request, then
     /// calls [`Store::keep_answer`].
     New,
-    /// An equal request with this key is in progress.
     UnderWay,
-    /// Another request with this key came before.
     OtherRequest,
-    /// Acted upon, without a stored answer.
     Acted,
-    /// Acted upon, with this answer.
     Answered(String),
 }
 
 impl Store {
-    /// Notes a request, or finds its state.
     pub async fn note_request(&self, once: &Once, request: &str) -> Result<KeptAnswer> {
         let Once { tenant, actor, key, at_ms } = once;
         let mut transaction = self.begin().await?;
-        // A request whose controller died is free again after a while.
         query(FREE, values![tenant, actor, key, at_ms - UNDER_WAY_MAX_MS])
             .execute(&mut *transaction)
             .await?;
@@ -81,8 +75,7 @@ impl Store {
 }
 
 impl Once {
-    /// Marks the request as acted upon, in the transaction that acts. [`StoreError::Refused`] if it
-    /// took so long that a repetition has begun.
+    /// Marks the request as acted upon. [`StoreError::Refused`] if a repetition has begun.
     pub(super) async fn act(&self, transaction: &mut Transaction<'static, Any>) -> Result<()> {
         let done = query(ACT, values![ACTED, &self.tenant, &self.actor, &self.key, self.at_ms])
             .execute(&mut **transaction)

@@ -1,7 +1,7 @@
 //! The audit log: a chain in which each line proves those before it.
 //!
 //! The links are keyed hashes whose key is not in the database: a writer of the database can
-//! truncate the log but not rewrite it, and a truncation contradicts the controller's checkpoints.
+//! truncate the log but not rewrite it, and a truncation contradicts the checkpoints.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -56,8 +56,8 @@ impl Store {
         rows.iter().map(entry).collect()
     }
 
-    /// Verifies a tenant's log. Returns the number of lines and the last hash, or the first fault.
-    /// `seen` is a checkpoint that must be in the chain.
+    /// Returns the number of lines and the last hash, or the first fault. `seen` is a checkpoint
+    /// that must be in the chain.
     pub async fn verify_audit(
         &self,
         tenant: &str,
@@ -177,7 +177,6 @@ fn parts(tenant: &str, entry: &AuditEntry, link: &str) -> [String; 10] {
 }
 
 fn entry(row: &AnyRow) -> Result<AuditEntry> {
-    // Invalid JSON was not written here; verifying the chain reports it.
     let json = |text: String| serde_json::from_str(&text).unwrap_or(Value::String(text));
     Ok(AuditEntry {
         serial: row.try_get("serial")?,

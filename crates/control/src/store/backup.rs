@@ -73,7 +73,6 @@ impl Sum {
 }
 
 impl Store {
-    /// Writes a consistent snapshot to `out`; returns the number of rows.
     pub async fn backup(&self, out: &mut impl Write, now_ms: i64) -> Result<u64, BackupError> {
         let mut sum = Sum(digest::Context::new(&digest::SHA256));
         let put = |out: &mut dyn Write, line: String, sum: &mut Sum| {
@@ -169,8 +168,7 @@ impl Store {
     }
 }
 
-/// The rows of a table after `last`, by an index: an offset would take ever longer, and in the end
-/// exceed the time limit of a statement.
+/// The rows of a table after `last`, by an index: an offset would exceed a statement's time limit.
 async fn page(
     transaction: &mut sqlx::Transaction<'static, sqlx::Any>,
     table: &str,

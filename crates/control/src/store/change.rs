@@ -20,7 +20,6 @@ pub struct Actor {
 }
 
 impl Actor {
-    /// `person:anna`, `key:ci`, `controller`.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), once: None }
     }
@@ -100,8 +99,8 @@ impl Change<'_> {
         self.scalar(AssertSqlSafe(sql), values![tenant]).await
     }
 
-    /// Inserts a record. [`StoreError::Taken`] if its name or key exists, [`StoreError::Reference`]
-    /// if it refers to a missing record.
+    /// [`StoreError::Taken`] if name or key exists, [`StoreError::Reference`] if a record is
+    /// missing.
     pub async fn insert<R: Record>(&mut self, tenant: &str, record: R) -> Result<Stored<R>> {
         let stored =
             Stored { tenant: tenant.to_owned(), version: 1, changed_ms: self.now_ms, record };

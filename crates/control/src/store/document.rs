@@ -12,7 +12,6 @@ use crate::model::{Column, word};
 #[derive(Clone, Debug)]
 pub struct StoredDocument {
     pub of: (PublicKey, Kind),
-    /// The document without its content. Its number is that of the change that wrote it.
     pub written: Written,
     /// The signed document, as JSON; for a table its signed head.
     pub envelope: String,
@@ -73,7 +72,6 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
-    /// The progress of a roll-out, if it has a valid seal.
     pub async fn progress(&self, tenant: &str, rollout: &str) -> Result<Option<String>> {
         let sql = "SELECT body, seal FROM progress WHERE tenant = $1 AND rollout = $2";
         let row = self.row(sql, values![tenant, rollout]).await?;

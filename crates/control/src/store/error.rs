@@ -81,7 +81,7 @@ fn of_database(error: &dyn DatabaseError) -> StoreError {
         _ => {}
     }
     let code = error.code().unwrap_or_default();
-    // SQLite codes are numbers whose low byte is the primary code; PostgreSQL codes have five
+    // SQLite's codes are numbers with the primary code in the low byte; PostgreSQL's have 5
     // characters.
     let primary = code.parse::<u32>().ok().filter(|_| code.len() < 5).map(|code| code & 0xff);
     match (primary, &*code) {
@@ -89,7 +89,6 @@ fn of_database(error: &dyn DatabaseError) -> StoreError {
         (Some(SQLITE_BUSY | SQLITE_LOCKED | SQLITE_IOERR | SQLITE_CANTOPEN), _) => {
             StoreError::Away(message)
         }
-        // Lost connections, connection limits, shutdowns, time-outs, and conflicts of transactions.
         (None, code)
             if ["08", "53", "57", "40"].iter().any(|class| code.starts_with(class))
                 || ["25P03", "55P03", "25006"].contains(&code) =>

@@ -33,7 +33,6 @@ pub enum Note {
 }
 
 impl Store {
-    /// Writes notes in this order; those about unknown members are skipped.
     pub async fn keep_notes(&self, notes: &[Note], now_ms: i64) -> Result<()> {
         let mut change = self.change(Actor::new("streams"), now_ms).await?;
         let mut has_outcomes = false;
@@ -76,7 +75,6 @@ impl Change<'_> {
             stream
         ];
         let done = self.execute(STATUS, values).await?;
-        // An unchanged status is not an event.
         let is_other = before != Some((connected, *serial));
         self.tell_if(done > 0 && is_other, tenant, "proxy-status", proxy).await
     }
@@ -148,7 +146,6 @@ const ARRIVE: &str = "INSERT INTO session (tenant, device, attachment, proxy, fr
                       AND NOT EXISTS (SELECT 1 FROM session \
                       WHERE session.tenant = device.tenant AND session.device = device.id \
                       AND session.to_ms IS NULL)";
-/// As in [`ARRIVE`].
 const WITNESS: &str = "INSERT INTO proxy_status (tenant, proxy, connected, seen_ms, serial, \
                        load, sessions, software, witnessed_ms) \
                        SELECT proxy.tenant, proxy.id, 0, 0, 0, NULL, 0, '', $1 FROM proxy \

@@ -28,13 +28,11 @@ pub struct Changed {
 }
 
 impl Store {
-    /// The lines after a place in the outbox, at most [`CHANGES_AT_ONCE`].
     pub async fn changes_after(&self, (sequence, position): (i64, i64)) -> Result<Vec<Changed>> {
         let rows = self.rows(AFTER, values![sequence, position]).await?;
         rows.iter().map(changed).collect()
     }
 
-    /// A tenant's lines after a place in the outbox, at most [`CHANGES_AT_ONCE`].
     pub async fn changes_of(
         &self,
         tenant: &str,
@@ -68,7 +66,6 @@ impl Store {
         Ok(found)
     }
 
-    /// Deletes what is too old, in small steps, so that others can write in between.
     pub async fn prune(&self, now_ms: i64) -> Result<()> {
         for (table, keys, is_old, age_ms) in PRUNE {
             let sql = format!(
@@ -99,7 +96,6 @@ const OF_TENANT: &str = "SELECT * FROM change WHERE (sequence, position) > ($1, 
                          AND tenant = $3 ORDER BY sequence, position LIMIT 1000";
 const DAY_MS: i64 = 86_400_000;
 const PRUNE_AT_ONCE: u64 = 1000;
-/// Table, primary key, condition of old rows, and their age.
 const PRUNE: &[(&str, &str, &str, i64)] = &[
     ("change", "sequence, position", "at_ms < $1", 7 * DAY_MS),
     ("answer", "tenant, actor, idempotency_key", "at_ms < $1", DAY_MS),

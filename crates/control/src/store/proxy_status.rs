@@ -1,5 +1,5 @@
-//! The status of proxies and anchors, confirmations of revocations, and a tenant's fleet in a few
-//! figures.
+//! The status of proxies and anchors, confirmations of revocations, and figures of a tenant's
+//! fleet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -57,7 +57,6 @@ impl fmt::Display for Confirmations {
 }
 
 impl Store {
-    /// The status of all proxies and anchors that ever connected: of a tenant, or of all.
     pub async fn proxy_status(&self, tenant: Option<&str>) -> Result<Vec<ProxyStatus>> {
         let rows = self.rows(STATUS, values![tenant.unwrap_or_default()]).await?;
         let each = rows.iter().map(|row| {
@@ -79,8 +78,7 @@ impl Store {
         each.collect()
     }
 
-    /// The confirmations of a tenant's revocation: by its own proxies and anchors, and by those
-    /// that the host tenant shares with it. Others are not revealed.
+    /// Confirmations by the tenant's own proxies and anchors, and by those of the host for it.
     pub async fn confirmations(
         &self,
         tenant: &str,
@@ -115,7 +113,6 @@ impl Store {
     async fn shared_pools(&self, tenant: &str) -> Result<BTreeSet<(String, String)>> {
         let sql = format!("{} {OF_HOST}", select::<Pool>());
         let rows = self.rows(AssertSqlSafe(sql), vec![]).await?;
-        // Altered pools serve no tenant.
         let pools = rows.iter().filter_map(|row| read::<Pool>(&self.keys, row).ok());
         let serving = pools.filter(|it| it.record.settings.tenants.iter().any(|it| it == tenant));
         Ok(serving.map(|it| (it.tenant, it.record.id)).collect())
@@ -135,7 +132,6 @@ pub(super) fn json(anchors: &BTreeMap<String, u32>) -> String {
 
 const STATUS: &str = "SELECT * FROM proxy_status WHERE $1 IN ('', tenant) \
                       ORDER BY tenant, proxy";
-/// After a crash of the controller, `connected` may be stale.
 const THERE: &str = "SELECT COUNT(*) FROM proxy_status WHERE tenant = $1 AND proxy = $2 \
                      AND connected = 1 AND seen_ms > $3";
 const SHOWN_MAX: usize = 5;

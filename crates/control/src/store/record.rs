@@ -38,8 +38,7 @@ pub struct Filter {
 }
 
 impl Store {
-    /// The record of this name; [`StoreError::Altered`] for a row that the controller did not
-    /// write.
+    /// [`StoreError::Altered`] for a row that the controller did not write.
     pub async fn get<R: Record>(&self, tenant: &str, id: &str) -> Result<Stored<R>> {
         get(&self.keys, &mut *self.reader().await?, tenant, id).await
     }
@@ -65,7 +64,6 @@ impl Store {
         self.page(&rows, filter.limit)
     }
 
-    /// The first `limit` rows; if there are more, there is a next page.
     pub(super) fn page<R: Record>(&self, rows: &[AnyRow], limit: u32) -> Result<Page<Stored<R>>> {
         let more = rows.len() > limit as usize;
         let items = rows.iter().take(limit as usize).map(|row| read(&self.keys, row));
@@ -74,7 +72,6 @@ impl Store {
         Ok(Page { items, next })
     }
 
-    /// The tenants after a name.
     pub async fn tenants(&self, after: &str, limit: u32) -> Result<Page<Stored<Tenant>>> {
         let sql =
             format!("{} WHERE tenant > $1 ORDER BY tenant LIMIT {}", select::<Tenant>(), limit + 1);
@@ -166,7 +163,6 @@ fn has_columns<R: Record>(record: &R, row: &AnyRow) -> Result<bool, sqlx::Error>
     Ok(true)
 }
 
-/// Passes the parts that a row's seal covers to `act`.
 pub(super) fn with_parts<R: Record, T>(
     (tenant, id, version, changed_ms): (&str, &str, i64, i64),
     body: &str,

@@ -104,7 +104,6 @@ pub struct Sample {
 pub const STEPS_MS: [i64; 3] = [10_000, 60_000, 3_600_000];
 
 impl Store {
-    /// Stores samples of 10 s; those of unknown boxes are skipped.
     pub async fn keep_samples(&self, samples: &[(String, Sample)]) -> Result<()> {
         self.add_samples(STEPS_MS[0], samples).await
     }
@@ -121,7 +120,6 @@ impl Store {
         Ok(transaction.commit().await?)
     }
 
-    /// A box's samples from `from_ms` up to `to_ms`, of one of the [`STEPS_MS`].
     pub async fn samples(
         &self,
         (tenant, device): (&str, &str),

@@ -1,6 +1,5 @@
-//! Revocations: one append-only numbered chain for all tenants. The key of a delegate alone cuts
-//! off the records below it wherever a chain is checked; marking them shows it to people and frees
-//! their addresses.
+//! Revocations: one append-only numbered chain for all tenants. A delegate's key alone cuts off the
+//! records below it wherever a chain is checked; marking them shows it and frees addresses.
 
 use std::collections::BTreeSet;
 
@@ -36,7 +35,6 @@ pub struct Revocation {
 }
 
 impl Store {
-    /// The revocations after a number, in order: of one tenant, or of all.
     pub async fn revocations(
         &self,
         tenant: Option<&str>,
@@ -59,9 +57,8 @@ impl Store {
 }
 
 impl Change<'_> {
-    /// Revokes a key; a revoked key keeps its revocation. Fails with [`StoreError::Refused`] beyond
-    /// the tenant's share of the revocations that proxies hold, and with [`StoreError::Older`] if
-    /// the number belonged to a lost revocation.
+    /// Revokes a key; a revoked key keeps its revocation. [`StoreError::Refused`] beyond the
+    /// tenant's share, and [`StoreError::Older`] if the number belonged to a lost revocation.
     pub async fn revoke(&mut self, tenant: &str, key: &str, reason: &str) -> Result<Revocation> {
         match self.row(OF_KEY, values![key]).await? {
             Some(row) => revocation(&row),
@@ -72,8 +69,8 @@ impl Change<'_> {
         }
     }
 
-    /// Refuses a tenant with as many entries as there is room left: one tenant fills half of it at
-    /// most, and some room is always left. The host tenant has a reserve of its own.
+    /// Refuses a tenant with as many entries as there is room left, so that some room is always
+    /// left. The host tenant has a reserve.
     async fn check_share(&mut self, tenant: &str) -> Result<()> {
         let row = query(SHARE, values![tenant]).fetch_one(&mut *self.transaction).await?;
         let (own, all): (i64, i64) = (row.try_get("own")?, row.try_get("in_all")?);
@@ -85,7 +82,6 @@ impl Change<'_> {
         Err(StoreError::Refused(text))
     }
 
-    /// Adds a revocation, without regard to the tenant's share.
     pub async fn append(
         &mut self,
         tenant: &str,
@@ -102,7 +98,6 @@ impl Change<'_> {
             None => (1, String::new()),
         };
         if serial > ENTRIES_MAX {
-            // Proxies would refuse a longer chain.
             let most = Revocations::MAX;
             let text = format!("no more keys can be revoked: {most} are, the most that is held");
             return Err(StoreError::Refused(text));
@@ -130,7 +125,6 @@ impl Change<'_> {
 
 reader!(revocation, Revocation: serial, tenant, at_ms, public_key, reason, entry, hash);
 
-/// The capacity of proxies, and the host's reserve.
 const ENTRIES_MAX: i64 = Revocations::MAX as i64;
 const OF_HOST: i64 = ENTRIES_MAX / 16;
 const SHARE: &str = "SELECT \
@@ -170,7 +164,7 @@ pub trait Revocable: Record {
 }
 
 impl Change<'_> {
-    /// Marks a record as revoked and frees its addresses. [`Change::revoke`] revokes its key.
+    /// Marks a record as revoked and frees its addresses; [`Change::revoke`] revokes the key.
     pub async fn mark_revoked<R: Revocable>(&mut self, before: &Stored<R>) -> Result<()> {
         if before.record.is_revoked() {
             return Ok(());
@@ -184,8 +178,7 @@ impl Change<'_> {
 
 impl Store {
     /// Marks a tenant's records that have one of the revoked `keys` or are below one, in changes of
-    /// bounded size, so that others can write in between. Altered rows are skipped; after an error
-    /// some are marked.
+    /// bounded size. Altered rows are skipped; after an error some are marked.
     pub async fn mark_revoked(
         &self,
         tenant: &str,

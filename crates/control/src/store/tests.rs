@@ -35,8 +35,7 @@ pub(crate) struct World {
 pub(crate) fn on_both<F: Future<Output = ()>>(test: impl Fn(World) -> F) {
     let runtime = runtime();
     let run = |world: World| {
-        // A test may drop its world early: the server stops, and the folder goes, with its last
-        // reference.
+        // A test may drop its world early, which stops the server and removes the folder.
         let held = (Arc::clone(&world.folder), world.server.clone());
         runtime.block_on(test(world));
         drop(held);
@@ -47,7 +46,6 @@ pub(crate) fn on_both<F: Future<Output = ()>>(test: impl Fn(World) -> F) {
     }
 }
 
-/// As [`on_both`], with the tenant `tram`.
 fn in_tram<F: Future<Output = ()>>(test: impl Fn(World) -> F) {
     let test = &test;
     on_both(|world| async move {
@@ -90,7 +88,6 @@ impl World {
         world(url, tempfile::tempdir().unwrap(), self.server.clone()).await
     }
 
-    /// Writes to the database behind the controller's back.
     pub(crate) async fn tamper(&self, sql: &str) -> u64 {
         let mut connection = self.store.write.acquire().await.unwrap();
         sqlx::query(AssertSqlSafe(sql.to_owned()))
@@ -161,7 +158,6 @@ pub(crate) fn controller() -> StoreKeys {
     StoreKeys::new(&identity(7))
 }
 
-/// Signs for nobody.
 fn nobody() -> Authority {
     Authority::new(identity(7), Root::Elsewhere(identity(8).public_key()), Vec::new())
 }
@@ -307,7 +303,6 @@ fn revocations_are_numbered_without_gaps_also_in_a_race() {
             let store = Arc::clone(&world.store);
             tokio::spawn(async move {
                 let mut change = store.change(actor(), NOW).await.unwrap();
-                // Two of each key: one revocation.
                 let made = change.revoke("tram", &key(seed / 2), "sold").await.unwrap();
                 change.commit().await.unwrap();
                 made.serial
@@ -381,14 +376,11 @@ fn a_repeated_request_finds_its_answer() {
         assert_eq!(note("b", NOW).await, KeptAnswer::OtherRequest);
         world.store.keep_answer(&at(NOW), Some("the secret")).await.unwrap();
         assert_eq!(note("a", NOW).await, KeptAnswer::Answered("the secret".to_owned()));
-        // The stored answer is encrypted and authenticated.
         assert_eq!(world.tamper("UPDATE answer SET answer = 'AAAA'").await, 1);
         assert!(world.store.note_request(&at(NOW), "a").await.is_err());
-        // A request without an end is free again after a minute.
         world.tamper("UPDATE answer SET answer = ''").await;
         assert_eq!(note("a", NOW + 59_999).await, KeptAnswer::UnderWay);
         assert_eq!(note("a", NOW + 60_001).await, KeptAnswer::New);
-        // The former attempt is refused; the new one acts once, even if its answer is lost.
         let act = |noted| {
             let (store, actor) =
                 (Arc::clone(&world.store), Actor { once: Some(at(noted)), ..actor() });
@@ -398,7 +390,6 @@ fn a_repeated_request_finds_its_answer() {
         act(NOW + 60_001).await.unwrap();
         world.store.keep_answer(&at(NOW + 60_001), None).await.unwrap();
         assert_eq!(note("a", NOW + 200_000).await, KeptAnswer::Acted);
-        // Later marks do not change a stored answer.
         world.store.keep_answer(&at(NOW), Some("another's")).await.unwrap();
         world.store.keep_answer(&at(NOW + 60_001), Some("done")).await.unwrap();
         act(NOW + 60_001).await.unwrap();

@@ -1,5 +1,5 @@
-//! Joining by a token: as often as it allows, and once for each key. Each key that a delegate signs
-//! for counts at it and at the delegates above it.
+//! Joining by a token: as often as it allows, and once for each key. A key also counts at the
+//! delegate that signs for it and at the delegates above.
 
 use std::collections::{BTreeSet, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -27,7 +27,6 @@ pub struct Enrolment {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delegated {
     pub tenant: String,
-    /// The delegates' keys; the last one has signed for the joining key.
     pub keys: Vec<String>,
     pub tags: BTreeSet<String>,
     /// The whole chain, as JSON, with verified signatures.
@@ -70,7 +69,6 @@ impl Store {
         now_ms: i64,
     ) -> Result<(String, String, Change<'_>)> {
         let hash = keys::hash(&enrolment.secret);
-        // Unknown tokens are refused without the lock of changes.
         let Some(token) = found(self.find::<Token>("hash", &hash).await)? else {
             return refused("the token is not known here");
         };
@@ -152,15 +150,13 @@ impl Change<'_> {
         settings.validate().map_err(StoreError::Refused)?;
         let mut proxy = Proxy { id, state: ProxyState::Active, statement, delegates, settings };
         if proxy.statement.is_none() {
-            // Proxies of the host tenant serve all, as when people create them.
             let shared = self.get::<Tenant>(tenant, tenant).await?.record.host;
             proxy.statement = authority.admit_proxy(tenant, shared, &proxy)?;
         }
         self.insert(tenant, proxy).await
     }
 
-    /// The record with the joining key, if it joined before. Refuses a revoked key, and one of
-    /// another record.
+    /// The record with the joining key, if it joined before. Refuses a revoked or foreign key.
     async fn known<R: Revocable>(
         &mut self,
         tenant: &str,
@@ -179,8 +175,7 @@ impl Change<'_> {
         }
     }
 
-    /// Takes a use of the token and of its delegates. Returns the token, and statement and
-    /// delegates of the joining key.
+    /// Takes a use of the token and of its delegates.
     async fn take(
         &mut self,
         tenant: &str,
@@ -195,9 +190,8 @@ impl Change<'_> {
         Ok((token, said.0, said.1.unwrap_or_default()))
     }
 
-    /// Takes a use of each delegate that has signed for a key that came by this token; `None` if
-    /// the token has none. [`StoreError::Refused`] if one of them is used up, revoked, or not
-    /// allowed to.
+    /// Takes a use of each delegate that has signed for the key; `None` if the token has none.
+    /// [`StoreError::Refused`] if one of them is used up, revoked, or not allowed to.
     async fn take_delegated<'d>(
         &mut self,
         tenant: &str,
@@ -219,7 +213,6 @@ impl Change<'_> {
         if delegated.tenant != tenant || delegated.tags != tags {
             return refused("the chain is for another tenant, or gives other tags");
         }
-        // A chain without delegates is signed by a root, not by the token's delegate.
         let Some(last) = delegated.keys.last() else {
             return refused("no delegate has signed for it");
         };
@@ -275,8 +268,8 @@ impl Change<'_> {
         Ok(self.scalar(sql, values![public_key]).await? > 0)
     }
 
-    /// The requested name, if it is valid and free; else a generated one, unless a delegate has
-    /// signed for the name.
+    /// The requested name, if valid and free; else a generated one, unless a delegate signed the
+    /// name.
     async fn free_name<R: Record>(
         &mut self,
         tenant: &str,
@@ -284,7 +277,6 @@ impl Change<'_> {
         fallback: &str,
     ) -> Result<String> {
         let made_up = || format!("{fallback}-{}", &keys::identifier()[..8]);
-        // A delegate's statement has the requested name.
         let unsigned = || refused("the name is taken, or is none: choose another with --name");
         let Some(name) = enrolment.name.clone().filter(|name| slug(name).is_ok()) else {
             return if enrolment.delegated.is_some() { unsigned() } else { Ok(made_up()) };

@@ -19,7 +19,6 @@ use crate::keys;
 use crate::model::{Device, DeviceState, Proxy, ProxyState, word};
 use crate::store::{DocumentOutcome, Note, ProxyStatus, Report, Result, Store, Stored, found};
 
-/// A box, or a gate: a proxy or an anchor.
 #[derive(Clone, Debug)]
 struct Member {
     tenant: String,
@@ -46,7 +45,6 @@ pub(super) struct Keeper<'a> {
     on: Option<Option<PublicKey>>,
     is_dirty: bool,
     is_heard: bool,
-    /// Whether the peer's documents have still to be read.
     lacks_papers: bool,
     quiet_ticks: u32,
     devices: HashMap<PublicKey, Option<(String, String)>>,
@@ -101,7 +99,6 @@ impl<'a> Keeper<'a> {
         (self.heard_ms, self.is_heard) = (now_ms(), true);
     }
 
-    /// Passes the current documents to the session, at the start and after joining.
     pub(super) async fn arrived(&mut self, desk: &mut Desk) {
         if !self.is_member() {
             return;
@@ -144,7 +141,6 @@ impl<'a> Keeper<'a> {
     pub(super) fn take(&mut self, word: StreamMessage, desk: &mut Desk) {
         match word {
             StreamMessage::Published(published) => desk.publish(published),
-            // An admitted peer gets all documents anyway.
             _ if !self.is_member() => {}
             StreamMessage::Document(kind, version, envelope) => {
                 desk.desire(kind, version, *envelope)
@@ -156,7 +152,6 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Writes pending reports; refreshes the status of a proxy periodically.
     pub(super) async fn tick(&mut self, desk: &mut Desk) {
         if self.lacks_papers {
             self.arrived(desk).await;

@@ -12,17 +12,14 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 #[derive(Clone, Debug)]
 pub enum StreamMessage {
     Document(Kind, Version, Box<Envelope>),
-    /// A new table, and the one before.
     Table(Arc<PublishedTable>, Option<Arc<PublishedTable>>),
     Watch,
     Drain(bool),
     /// Messages may have been missed: read the database.
     Look,
-    /// New trust or revocations, at once.
     Published(Arc<Published>),
 }
 
-/// The mailboxes, and state for future streams.
 #[derive(Debug, Default)]
 pub struct Mailboxes(Mutex<State>);
 
@@ -31,7 +28,6 @@ struct State {
     next: u64,
     boxes: HashMap<PublicKey, Vec<(u64, Sender<StreamMessage>)>>,
     tables: HashMap<PublicKey, Arc<PublishedTable>>,
-    /// The number of boxes with streams here, by tenant and proxy.
     on: BTreeMap<(String, PublicKey), u32>,
 }
 
@@ -109,7 +105,6 @@ impl Mailbox {
         self.words.recv().await
     }
 
-    /// Whether the mailbox was lost to later streams of the same key.
     pub fn is_superseded(&self) -> bool {
         let state = self.mailboxes.state();
         let later = state.boxes.get(&self.key).map_or(0, Vec::len);

@@ -27,8 +27,7 @@ impl From<RevocationError> for PublishError {
     }
 }
 
-/// The state to publish. The chain is verified from its beginning: an altered chain, or one that
-/// lacks what was signed before, is not signed.
+/// Verifies the chain from its beginning: an altered or shortened one is not signed.
 pub(super) async fn published(
     store: &Store,
     authority: &Authority,

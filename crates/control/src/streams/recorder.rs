@@ -12,7 +12,6 @@ use crate::outbox::Outbox;
 use crate::store::{ANSWERS_MAX, Note, Store, within};
 
 impl Streams {
-    /// Queues a note; if the queue is full, the note is counted and dropped.
     pub(super) fn note(&self, note: Note) {
         if let Err(TrySendError::Full(_)) = self.notes.try_send(note) {
             self.metrics.notes_lost.inc();

@@ -71,7 +71,6 @@ impl Port {
         self
     }
 
-    /// Ends this controller and starts another on its database.
     pub(crate) async fn again(self) -> Result<Self, PublishError> {
         self.stop.send_replace(true);
         self.planner.abort();
@@ -266,7 +265,6 @@ fn a_box_joins_by_a_token_and_is_known_from_then_on() {
         assert_eq!(admitted.statement.key, identity(1).public_key());
         let found = port.app.store.get::<Device>("tram", "bus-17").await.unwrap();
         assert_eq!(found.record.addresses.len(), 1);
-        // A repetition costs no use; the next box finds none left.
         let mut again = port.joined(1, &token).await;
         let mut other = port.client(2).await.unwrap();
         other.join(&token).await;
@@ -304,7 +302,6 @@ fn a_revocation_reaches_proxies_and_ends_streams_and_says_so() {
         };
         proxy.send(&Up::Have(have)).await;
         proxy.send(&Up::Alive).await;
-        // Its documents come first.
         while proxy.receive().await.expect("a stream") != Down::Alive {}
         let confirming = tokio::spawn(async move {
             loop {
@@ -324,7 +321,6 @@ fn a_revocation_reaches_proxies_and_ends_streams_and_says_so() {
         assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
         let (entries, _proxy) = confirming.await.unwrap();
         assert_eq!(entries[0].key, identity(1).public_key());
-        // Its stream ends, and later handshakes fail with the reason.
         let end = device.receive().await;
         assert!(matches!(end, Some(Down::Refused { retry: false, .. })), "{end:?}");
         assert_eq!(device.receive().await, None);
@@ -419,7 +415,6 @@ async fn browsers_use_the_same_port_and_a_stop_lets_them_end() {
     let answer = web(&port, "GET /healthz", "", "").await;
     assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("alive\n"), "{answer}");
     port.stop.send_replace(true);
-    // The listener ends; connections in the backlog get no answer.
     loop {
         let Ok(mut stream) = TcpStream::connect(port.address).await else { break };
         let mut rest = Vec::new();

@@ -20,7 +20,6 @@ fn port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// Expects exit code 2 and this part of the error, which it returns.
 fn refused(words: &[&str], folder: &Path, part: &str) -> String {
     let said = folder.refused(words);
     assert!(said.contains(part), "{words:?}: {said}");
@@ -105,13 +104,11 @@ fn a_backup_is_restored_beside_its_keys_and_an_older_copy_is_not_served() {
     fs::rename(place.join("roadweave.db"), &old).unwrap();
     let restored = place.prints(&["restore", file]);
     assert!(restored.contains("the epoch is 2"), "{restored}");
-    // The former database comes back, and is not served.
     fs::rename(&old, place.join("roadweave.db")).unwrap();
     for name in ["roadweave.db-wal", "roadweave.db-shm"] {
         let _ = fs::remove_file(place.join(name));
     }
     refused(&["run"], &place, "older copy");
-    // Neither are an older copy of this epoch, and one of an unknown epoch.
     place.prints(&["restore", "--aside", file]);
     assert_eq!(fs::read_to_string(place.join("epoch")).unwrap(), "3\n");
     let ahead = r#"{"epoch":3,"change":1000000,"revocations":{"serial":0,"hash":""}}"#;
@@ -195,7 +192,6 @@ fn a_controller_that_is_kept_takes_new_addresses_and_another_database() {
     let (said, now) = keep(&[&new[..], &database].concat());
     assert!(said.contains("its database is ") && !said.contains("s3cret"), "{said}");
     assert!(now.contains("database = \"postgres://fleet:s3cret@db.example/fleet\"\n"), "{now}");
-    // Without --database it stays.
     let (said, again) = keep(&new);
     assert!(said.trim_end().ends_with("it is kept") && again == now, "{said}{again}");
     let mut by_environment = place.command(&[&["init", "--keep"], &new[..]].concat());
@@ -225,7 +221,6 @@ fn a_backup_goes_and_comes_by_pipes_while_the_controller_runs_and_the_old_databa
     assert!(text(&locked.stderr).contains("another roadweave-controller works in"));
     assert!(stop(running));
     assert!(text(&restore(&made.stdout, &[]).stderr).contains("empty database"));
-    // After an invalid backup the former database is back.
     let database = place.join("roadweave.db");
     let before = fs::read(&database).unwrap();
     for bad in [&made.stdout[..made.stdout.len() / 2], b"", b"{}\n"] {

@@ -16,7 +16,6 @@ pub trait Runs {
         let mut command = self.command(words);
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        // A refusal may close the pipe before it is read.
         let _ = child.stdin.take().unwrap().write_all(input);
         child.wait_with_output().unwrap()
     }

@@ -125,7 +125,7 @@ impl Kept {
     pub fn configuration_in_force(&self) -> (Option<Version>, Option<String>) {
         let new = self.trial.as_ref().filter(|on_trial| !on_trial.trial.compares());
         let signed = new.map(|new| &new.document).or(self.configuration.as_ref());
-        // It was verified when it was taken or read, maybe by a controller that has retired since.
+        // It was verified when it was taken or read, maybe by a controller that has retired.
         match signed.and_then(Signed::peek) {
             Some(document) => (Some(document.version), Some(document.body.text)),
             None => (None, None),
@@ -167,7 +167,6 @@ impl Kept {
         table.doubt(trust);
     }
 
-    /// Forgets retired controllers that have signed nothing that is held.
     pub(super) fn forget_former(&mut self) {
         let Self { trust, head, configuration, trial, candidates, anchors, table, .. } = self;
         let trial = trial.as_ref().map(|on_trial| &on_trial.document);
@@ -179,7 +178,6 @@ impl Kept {
         trust.retain_former(|key| needed.contains(key));
     }
 
-    /// Whether one of `keys` has signed the head of the revocations.
     pub(super) fn has_revocations_of(&self, keys: impl Iterator<Item = PublicKey>) -> bool {
         let held = self.trust.revocations().head();
         let signed = self.head.as_ref().and_then(|head| head.verify_by(keys).ok());
@@ -250,7 +248,6 @@ impl Agent {
             // The start counts, even if the program ends soon.
             self.tell(AgentEvent::Keep);
         }
-        // A version that has ended the program repeatedly is not started again.
         self.handle_timeout(now);
         if !self.events.iter().any(|event| matches!(event, AgentEvent::Configure { .. })) {
             self.configure();

@@ -16,7 +16,6 @@ use crate::table::{TableChange, TableError};
 
 const ENTRIES_MAX: usize = 65_536;
 const ENTRIES_AT_ONCE: usize = 100;
-/// The longest lease of a watch.
 const WATCH_MAX: Duration = Duration::from_secs(60);
 
 impl Agent {
@@ -121,8 +120,7 @@ impl Agent {
                 self.kept.head = Some(head);
                 self.tell(AgentEvent::Keep);
                 let was_doubtful = std::mem::take(&mut self.is_doubtful);
-                // Also without new keys: the controller waits for the report that all sessions
-                // before have ended.
+                // Also without new keys: the controller waits for this report.
                 self.tell_revoked(revoked);
                 self.kept.doubt_documents();
                 self.tell_servers();
@@ -151,8 +149,7 @@ impl Agent {
         }
     }
 
-    /// The next part of the revocations that the controller lacks; there may be more than a queue
-    /// holds.
+    /// The next part of the revocations that the controller lacks.
     pub(super) fn next_surplus(&mut self) -> Option<Up> {
         let from = self.handing_back.take()?;
         let head = self.kept.head.as_ref()?;
@@ -180,7 +177,7 @@ impl Agent {
             Ok(false) => {}
             Err(error) => {
                 self.warn(error);
-                // The base of the change was another one: asks for the whole table, once a stream.
+                // The change has another base: asks for the whole table, once a stream.
                 if error == TableError::Changed && !self.asked_for_all {
                     self.asked_for_all = true;
                     self.send_have();
@@ -226,7 +223,6 @@ impl Agent {
         let approved = match self.approve(&document.body) {
             Ok(approved) => approved,
             Err(error) => {
-                // It is not to be sent again.
                 self.kept.taken.insert(Kind::Configuration, version);
                 let why = error.to_string();
                 self.report(Kind::Configuration, version, Outcome::Refused { why });
@@ -240,7 +236,6 @@ impl Agent {
         Ok(())
     }
 
-    /// The approvals of this box if it takes `configuration`.
     fn approve(&self, configuration: &Configuration) -> Result<Approvals, DocumentError> {
         let trust = self.kept.trust();
         let chain = self.kept.chain().and_then(|chain| chain.verify(trust).ok());

@@ -23,7 +23,6 @@ fn a_configuration_that_cannot_be_used_leaves_the_file_alone_in_force() {
     let mut agent = agent();
     let first = AgentEvent::Configure { version: None, text: None };
     assert_eq!(agent.poll_event(), Some(first));
-    // Not the one in force: nothing is undone.
     agent.refuse(at(0), Version { epoch: 0, number: 3 }, "line 1: what is this?");
     assert_eq!(agent.poll_event(), None);
 }

@@ -16,8 +16,8 @@
 //! ```
 //!
 //! A configuration is taken back only on that proof. Without coverage nothing comes up under either
-//! version, and nothing is undone; where coverage or the controller comes back under the former
-//! version, the new one shows that it works when it is tried again.
+//! version, and nothing is undone; if coverage returns under the former one, the new one is
+//! retried.
 //!
 //! A broken session or stream is detected much later. So it counts under a version only once it has
 //! answered there: the stream is asked.
@@ -29,17 +29,13 @@ use serde::{Deserialize, Serialize};
 
 /// How long session and stream must be up before a version is confirmed.
 const HOLD: Duration = Duration::from_secs(90);
-/// An answer this long after a change belongs to the new version: it is in force by then, and a
-/// broken session is known to be silent.
+/// An answer this long after a change is of the new version; a broken session is known by then.
 const SETTLE: Duration = Duration::from_secs(20);
-/// An answer this long after the return to the former version belongs to it: it is from something
-/// that did not answer before.
+/// An answer this long after the return to the former version belongs to it.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long the former version is in force for comparison.
 const COMPARE: Duration = Duration::from_secs(60);
 const HOLD_MAX: Duration = Duration::from_secs(3600);
-/// Starts of the program under a version after which the former one is compared at once: the
-/// version may end the program.
+/// Starts of the program under a version, which may end it, before the former one is compared.
 const STARTS_MAX: u32 = 3;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,11 +71,9 @@ impl Works {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     Confirmed,
-    /// Put the former version in force, to see whether it works.
     Compare,
-    /// Put the new version in force again: the former one works no better, or must show it twice.
+    /// The former version works no better, or must show it twice.
     Again,
-    /// The former version stays in force: it works, and the new one does not; with the reason.
     TakenBack(&'static str),
 }
 
@@ -119,20 +113,17 @@ enum Phase {
     Idle,
     New {
         since: Instant,
-        /// What has answered under it.
         seen: Works,
         all_since: Option<Instant>,
     },
     Former {
         since: Instant,
         seen_under_new: Works,
-        /// What has answered under it.
         shown: Works,
     },
 }
 
 impl Trial {
-    /// The new version is in force: just now, or since the program started.
     pub fn begin(&mut self, now: Instant, works: Works, is_mute: bool) {
         self.starts = self.starts.saturating_add(1);
         (self.works, self.is_mute) = (works, is_mute);
@@ -148,7 +139,6 @@ impl Trial {
         self.note(now);
         (self.works, self.is_mute) = (works, is_mute);
         self.note(now);
-        // Another stream has to be asked again.
         self.is_asked &= works.stream;
         if let Phase::New { all_since, .. } = &mut self.phase {
             *all_since = works.all().then(|| all_since.unwrap_or(now));
@@ -228,7 +218,7 @@ impl Trial {
         }
     }
 
-    /// Something fails under the new version; `seen`: all that worked under it at some time.
+    /// `seen`: all that worked under the new version at some time.
     fn doubt(&mut self, now: Instant, seen: Works) -> Option<Decision> {
         let is_cleared =
             self.suspected.is_some_and(|suspected| suspected.without(seen) == Works::NOTHING);
@@ -242,14 +232,13 @@ impl Trial {
         Some(Decision::Compare)
     }
 
-    /// `better` works under the former version: once may be chance, coverage that came back.
+    /// `better` works under the former version. Once may be chance: coverage that came back.
     fn suspect(&mut self, now: Instant, seen_under_new: Works, better: Works) -> Decision {
         if self.suspected.is_some_and(|suspected| suspected.and(better) != Works::NOTHING) {
             self.phase = Phase::Idle;
             return Decision::TakenBack(better.missing());
         }
         self.suspected = Some(better);
-        // If it ends the program once more, that is enough.
         self.starts = self.starts.min(STARTS_MAX - 1);
         self.enter_new(now, seen_under_new);
         Decision::Again

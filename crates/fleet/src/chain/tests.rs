@@ -68,7 +68,6 @@ fn a_box_signs_for_nobody() {
     let other = statement(5, Role::Box);
     let found = chain(&[(ROOT, &one), (4, &other)]).verify(&trust());
     assert_eq!(found, Err(ChainError::Exceeds { step: 2, key: key(4) }));
-    // Not even with a grant, given by mistake.
     let odd = Statement { grant: Some(grant(&[Role::Box], None)), ..one };
     let found = chain(&[(ROOT, &odd), (4, &other)]).verify(&trust());
     assert_eq!(found, Err(ChainError::Exceeds { step: 2, key: key(4) }));

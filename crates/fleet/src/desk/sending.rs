@@ -36,7 +36,6 @@ pub(super) struct TableSending {
     anew: bool,
     set: VecDeque<Arc<Entry>>,
     gone: Vec<roadweave_identity::PublicKey>,
-    /// `None` once it was sent.
     head: Option<Signed<TableHead>>,
 }
 

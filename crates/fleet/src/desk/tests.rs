@@ -50,7 +50,6 @@ fn trust_list(number: u64, root: u8, controller: u8) -> TrustList {
     TrustList { number, ..Trust::pinned(key(root), key(controller)).list().clone() }
 }
 
-/// A message as read after it crossed the stream.
 fn crossed<T: serde::Serialize + for<'a> serde::Deserialize<'a>>(message: &T) -> T {
     let mut decoder = crate::FrameDecoder::default();
     decoder.push(&crate::encode(message).expect("a message"));
@@ -95,7 +94,6 @@ impl Stream {
         self.desire(BOX, number, configuration(text));
     }
 
-    /// Everything that is to be sent crosses as bytes.
     fn turn(&mut self, seconds: u64) {
         loop {
             let (up, down) = (self.agent.poll_frame(), self.desk.poll_frame());
@@ -223,7 +221,6 @@ fn only_what_is_missing_is_sent() {
     let mut stream = Stream::new(again, BOX, true, &published);
     stream.configure(1, "a = 1");
     stream.turn(1);
-    // The list of trust, the revocations and the configuration came the first time.
     assert_eq!((down, stream.down), (1, 0), "{:?}", stream.events);
     assert!(stream.warnings().is_empty());
 }
@@ -268,7 +265,6 @@ fn a_configuration_that_cuts_a_box_off_is_taken_back_and_told() {
         stream.turn(since + 90);
     }
     assert_eq!(texts(&stream.events), [None, Some("good"), Some("bad"), Some("good")]);
-    // What it cut off works under the former one, again not under it, and again under the former.
     stream.agent.on_session(at(2_095), true);
     stream.agent.on_session(at(2_100), false);
     stream.agent.handle_timeout(at(2_190));
@@ -316,7 +312,6 @@ fn a_controller_that_retires_takes_nothing_with_it() {
     stream.agent.handle_frame(at(2), Down::Trust { list });
     stream.turn(2);
     assert_eq!(texts(&stream.events).last(), Some(&Some("a = 1")), "it stays in force");
-    // And is asked for again, so that it proves itself after a restart; the revocations too.
     let have = stream.told.iter().find_map(|event| match event {
         DeskEvent::Have(have) => Some(have.clone()),
         _ => None,
@@ -343,7 +338,6 @@ fn a_table_of_thousands_crosses_in_parts_and_then_by_what_differs() {
     stream.turn(2);
     assert_eq!(stream.agent.kept().taken()[&Kind::Table].number, 2);
     assert!(stream.down - before <= 2);
-    // A proxy that lost its disk is sent all of it.
     let mut stream = Stream::of(PROXY, &published);
     stream.desk.desire_table(second, Some(&first));
     stream.turn(3);
@@ -366,7 +360,6 @@ fn a_peer_that_was_away_hears_of_every_rotation_of_the_root() {
     let trust = stream.agent.kept().trust();
     assert_eq!(trust.roots().collect::<Vec<_>>(), [key(41)], "{:?}", stream.warnings());
     assert_eq!((trust.list().number, stream.warnings().len()), (3, 0));
-    // One that has part of them is sent the rest.
     let mut desk = Desk::new(at(0), key(BOX), true, Arc::new(rotated));
     desk.handle_frame(at(0), Up::Have(HeldVersions { trust: 2, ..HeldVersions::default() }));
     let is_trust = |frame: &&Down| matches!(frame, Down::Trust { .. });

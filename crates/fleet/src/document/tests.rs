@@ -78,7 +78,6 @@ fn what_people_have_approved_is_for_these_boxes_and_never_comes_back() {
     assert_eq!(check(tag("tram"), 2), Err(DocumentError::ApprovedBefore(2)));
     assert_eq!(check(tag("bus"), 9), Err(DocumentError::NotApproved));
     assert_eq!(check(Target::Device(key(6)), 9), Err(DocumentError::NotApproved));
-    // Each target counts for itself.
     assert_eq!(check(Target::Device(key(5)), 1), Ok(()));
     assert_eq!(check(Target::Tenant, 1), Ok(()));
 }

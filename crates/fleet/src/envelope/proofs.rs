@@ -1,7 +1,7 @@
 //! A cache of verified signatures.
 //!
 //! A verification costs some fifty times as much as a look-up. A thread that verifies the same
-//! statements repeatedly, such as a proxy's on each change of its table, turns the cache on.
+//! statements repeatedly turns the cache on.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -14,8 +14,7 @@ thread_local! {
     static PROOFS: RefCell<Proofs> = const { RefCell::new(Proofs::new()) };
 }
 
-/// Digests of verified signatures in two generations: a full young one becomes the old one, whose
-/// entries are dropped unless they were used.
+/// Two generations: a full young one replaces the old one, whose unused entries are dropped.
 #[derive(Debug)]
 struct Proofs {
     /// The size of a generation; 0: off.

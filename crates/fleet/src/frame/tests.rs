@@ -115,7 +115,6 @@ fn messages() -> Vec<serde_json::Value> {
     down.chain(up).map(|value| value.expect("JSON")).collect()
 }
 
-/// The `place`th value within `value`, depth first.
 fn within<'a>(
     value: &'a mut serde_json::Value,
     place: &mut usize,

@@ -7,9 +7,8 @@
 //!     └──heard────────────────────────────────────────────┘
 //! ```
 //!
-//! A controller that does not hear a proxy may be cut off itself. So boxes count too: a proxy that
-//! boxes use is never dead. And time in which the controller heard no peer at all, or stood still,
-//! does not count.
+//! A controller that does not hear a proxy may be cut off itself. So a proxy that boxes use is
+//! never dead, and time in which the controller heard no peer, or stood still, does not count.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -36,9 +35,7 @@ pub enum HealthState {
 #[derive(Clone, Copy, Debug)]
 pub struct Health {
     since: Instant,
-    /// Its own last message.
     heard: Option<Instant>,
-    /// The last box that reported to be on it.
     witnessed: Option<Instant>,
     vital: HealthState,
 }
@@ -75,7 +72,6 @@ impl Health {
 #[derive(Clone, Debug)]
 pub struct Watch {
     proxies: BTreeMap<PublicKey, Health>,
-    /// The last message of any peer.
     heard: Instant,
     polled: Instant,
     /// Silence before this may have been the controller's own.
@@ -122,7 +118,7 @@ impl Watch {
         let mut changed = Vec::new();
         for (key, health) in &mut self.proxies {
             let vital = health.judge(now, self.fair_since);
-            // A dead proxy comes back by its own or a box's report, not by a gap.
+            // A dead proxy comes back by a report, not by a gap.
             let is_back = vital == HealthState::Alive
                 || Health::is_recent(health.witnessed, now, Health::WITNESS);
             if vital != health.vital && (health.vital != HealthState::Dead || is_back) {

@@ -77,7 +77,6 @@ fn full_and_unheard_proxies_are_a_last_resort_and_others_none() {
     let list = candidates(&on_0, &proxies).expect("some");
     assert_eq!(list[0], offered(0, false));
     assert_eq!(BTreeSet::from_iter(list[1..].to_vec()), [1, 2].map(|it| offered(it, true)).into());
-    // The one that it is on dies, while all others are full: there is somewhere to go.
     proxies[0].vital = HealthState::Dead;
     let list = candidates(&on_0, &proxies).expect("some");
     assert!(list.iter().all(|it| it.last_resort) && list.len() == 2, "{list:?}");

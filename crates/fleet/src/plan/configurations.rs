@@ -12,7 +12,7 @@ use crate::document::{Approval, Configuration, Kind};
 use crate::envelope::Signed;
 use crate::records::{Config, Rollout, Scope};
 
-/// A tenant's roll-outs in force, by scope; within a scope the latest first.
+/// By scope; within a scope the latest first.
 struct Layers<'a>(BTreeMap<&'a Scope, Vec<(&'a RecordId, &'a Rollout, &'a Config)>>);
 
 impl<'a> Layers<'a> {
@@ -36,7 +36,6 @@ impl Planning<'_> {
     /// The configurations of all boxes. A box that has lost its own gets an empty one.
     pub fn configurations(&self, rollouts: &Rollouts) -> Vec<Draft> {
         let mut tenants: BTreeMap<&str, Layers<'_>> = BTreeMap::new();
-        // Many boxes have the same layers.
         let mut made: BTreeMap<Vec<&RecordId>, Option<Made>> = BTreeMap::new();
         let mut drafts = Vec::new();
         for (id, device, key) in self.fleet.active() {
@@ -88,7 +87,7 @@ impl Made {
         let names: Vec<String> = layers.iter().map(|(id, _)| name(id)).collect();
         let (about, body) = (names.join(","), Configuration { text: toml_text(fields), approval });
         let said = serde_json::to_string(&body).ok()?;
-        // Bringing a configuration again makes a box that failed with it retry.
+        // Another version makes a box that failed with it retry.
         let digest = Digest::of([said.as_bytes(), about.as_bytes()]);
         Some(Self { body, about, digest })
     }

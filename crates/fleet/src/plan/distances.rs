@@ -55,7 +55,6 @@ impl Distance {
 
 const WAVERS_US: u32 = 2_000;
 const REST: Duration = Duration::from_secs(60);
-/// The largest value that a configuration file accepts.
 const MICROS_MAX: u32 = 10_000_000;
 
 #[cfg(test)]

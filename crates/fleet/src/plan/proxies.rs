@@ -35,8 +35,7 @@ impl Proxies {
         }
     }
 
-    /// Takes all reports, and returns the proxies whose health has changed. Call it every few
-    /// seconds.
+    /// Takes all reports; returns proxies whose health has changed. Call it every few seconds.
     pub fn look(
         &mut self,
         fleet: &Fleet,
@@ -56,8 +55,8 @@ impl Proxies {
             let Some((key, proxy)) = gates.get(&id) else { continue };
             let ProxyStatus { seen_ms, witnessed_ms, .. } = *status;
             let before = self.reported.insert(*key, (seen_ms, witnessed_ms));
-            // A changed time is a new report. At first, its distance from now decides, though it
-            // may be by another replica's clock.
+            // A changed time is a new report. The first one is judged by its distance from now,
+            // even if that is of another replica's clock.
             let is_news = |at: i64, last: Option<i64>, span: Duration| match last {
                 Some(last) => at != last,
                 None => (now_ms - at).unsigned_abs() < span.as_millis() as u64,
@@ -119,7 +118,6 @@ impl Proxies {
     }
 }
 
-/// The proxy in a list, and its distances from anchors by tenant, microseconds.
 type Offer = (Candidate, BTreeMap<String, u32>);
 
 /// The proxies as boxes may be offered them.
@@ -146,7 +144,7 @@ impl Offers {
         Digest::of(texts.iter().map(String::as_bytes))
     }
 
-    /// The list of a box, and a digest of its set, whatever its order. `None` if it would be empty.
+    /// The list of a box, and a digest of its set. `None` if it would be empty.
     pub(super) fn list(
         &self,
         fleet: &Fleet,
@@ -179,7 +177,6 @@ impl Offers {
     }
 }
 
-/// A proxy's load in thousandths of its capacity: as reported, or by its number of boxes.
 fn load(status: &ProxyStatus, proxy: &Proxy) -> u16 {
     let most = proxy.settings.devices_max.filter(|most| *most > 0);
     let by_boxes = most.map_or(0, |most| status.sessions.max(0) * 1_000 / i64::from(most));

@@ -15,7 +15,6 @@ use crate::rollout::{Plan, Rollout as Machine, RolloutState as Motion, Wave};
 #[derive(Clone, Debug, Default)]
 pub struct Rollouts {
     machines: BTreeMap<RecordId, Machine>,
-    /// The state last written by people.
     said: BTreeMap<RecordId, RolloutState>,
     changed: BTreeSet<RecordId>,
 }
@@ -64,7 +63,6 @@ impl Rollouts {
                 // State and progress are written together, so a difference is a person's change.
                 follow(&mut machine, state, now);
                 self.said.insert(id.clone(), state);
-                // Outcomes that arrived while no replica was planning.
                 for key in &keys {
                     if let Some(written) = documents.get(&(*key, Kind::Configuration)) {
                         hear(&mut machine, key, written, &name(id));

@@ -138,12 +138,10 @@ fn an_anchor_that_is_drained_gives_way_to_the_tenants_other_one() {
     };
     world.gate(31, ProxyRole::Anchor);
     assert_eq!(anchors(&mut world), [key(31)]);
-    // A later one does not replace it, though its name sorts first.
     world.gate(30, ProxyRole::Anchor);
     assert_eq!(anchors(&mut world), [key(31), key(30)]);
     world.fleet.proxies.get_mut(&id(31)).unwrap().state = ProxyState::Draining;
     assert_eq!(anchors(&mut world), [key(30), key(31)]);
-    // Nor does the former first one, once active again. A third anchor shows a new plan.
     world.fleet.proxies.get_mut(&id(31)).unwrap().state = ProxyState::Active;
     world.gate(29, ProxyRole::Anchor);
     assert_eq!(anchors(&mut world), [key(30), key(29), key(31)]);

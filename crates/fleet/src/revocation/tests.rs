@@ -48,7 +48,6 @@ fn a_gap_is_refused() {
 #[test]
 fn a_hidden_entry_shows() {
     let mut proxy = chain(0, &[1, 2]);
-    // The second was removed from the database, and the controller signed the rest.
     let hiding = chain(0, &[1]);
     let older = RevocationError::Older { serial: 1, held: 2 };
     assert_eq!(take(&mut proxy, hiding.entries(0), hiding.head()), Err(older));
@@ -63,7 +62,6 @@ fn a_hidden_entry_shows() {
 
 #[test]
 fn a_fork_of_the_same_epoch_counts_once_nothing_is_missing() {
-    // The last one was lost, another took its number, then the lost one was handed back.
     for fork in [&[1, 2, 9][..], &[1, 2]] {
         let mut proxy = chain(4, &[1, 2, 3]);
         let forked = chain(4, fork);
@@ -101,7 +99,6 @@ fn a_restored_controller_counts_once_nothing_is_missing() {
     let missing = RevocationError::Missing(1);
     assert_eq!(take(&mut proxy, restored.entries(0), restored.head()), Err(missing));
     assert!(proxy.is_revoked(&key(2)) && !proxy.is_revoked(&key(5)));
-    // The proxy has handed back what it holds.
     let whole = chain(1, &[1, 5, 2]);
     assert_eq!(take(&mut proxy, whole.entries(2), whole.head()), Ok(vec![key(5)]));
     assert_eq!(proxy, whole);

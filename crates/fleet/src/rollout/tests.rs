@@ -227,7 +227,6 @@ proptest! {
             rollout.poll(at(now));
             let after: BTreeSet<PublicKey> = offered(&rollout).collect();
             if was_halted && !is_resume {
-                // A report may prove that a box has it.
                 let new = after.difference(&before).copied();
                 for key in new {
                     prop_assert_ne!(rollout.progress(&key), Some(Progress::Offered));

@@ -69,7 +69,6 @@ fn a_table_that_was_tampered_with_is_refused_as_a_whole() {
     let version = Version { epoch: 0, number: 1 };
     let older = DocumentError::Older { version, held: version };
     assert_eq!(refused(change(CONTROLLER, 1)), Err(TableError::Document(older)));
-    // One kept out on the way, another smuggled in.
     let without = TableChange { set: vec![], ..change(CONTROLLER, 2) };
     assert_eq!(refused(without), Err(TableError::Changed));
     let with =

@@ -51,7 +51,6 @@ fn a_lease_takes_its_address_its_broadcast_and_the_edges_of_its_network() {
         ("10.77.0.0/30", None, None),
         ("10.77.0.5/29", Some("10.77.0.1"), Some(Owner::Granted)),
         ("10.77.0.2/24", None, Some(Owner::Granted)),
-        // The server is a neighbour.
         ("198.51.100.7/24", Some("198.51.100.255"), None),
         ("10.200.0.9/8", Some("10.255.255.255"), None),
         ("2001:db8:5::7/64", None, Some(Owner::Server)),
@@ -130,7 +129,6 @@ fn an_address_in_conflict_is_taken_once_and_given_back_when_that_is_over() {
     assert_eq!((told, restored), (vec![true], 0));
     let why = why.unwrap();
     assert_eq!(why, "its address 198.51.100.2/32 takes 198.51.100.2, the server's");
-    // The DHCP client adds the address again.
     let (told, _, again) = look(std::slice::from_ref(&bad), &protected());
     assert_eq!((told, again), (vec![false], Some(why)));
     let (told, restored, why) = look(&[], &protected());
@@ -142,7 +140,6 @@ fn an_address_in_conflict_is_taken_once_and_given_back_when_that_is_over() {
     let both = [bad.clone(), lease("10.9.0.7/24", None)];
     let (told, _, why) = look(&both, &protected());
     assert_eq!((told, why), (vec![false], None), "another address is left");
-    // The server has moved.
     look(std::slice::from_ref(&bad), &protected());
     assert_eq!(look(&[], &Protected::default()), (vec![], 1, None));
     let mut conflicts = Conflicts::default();

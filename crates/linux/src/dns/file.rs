@@ -55,7 +55,6 @@ impl ResolvConf {
         if let Some(directory) = self.kept.parent() {
             files::make_private(directory).map_err(|error| self.failed(error))?;
         }
-        // Change nothing that could not be restored.
         self.kept
             .parent()
             .map_or(Ok(()), check_owner)
@@ -68,8 +67,6 @@ impl ResolvConf {
         write(&self.path, &ours, 0o644).map_err(|error| self.failed(error))
     }
 
-    /// Restores the saved contents, unless another program has written since; returns whether it
-    /// did.
     pub(super) fn restore(&self) -> Result<bool, DeviceError> {
         let Some(kept) = self.read_kept() else { return Ok(false) };
         let is_ours = self.holds(&kept.ours);
@@ -125,8 +122,7 @@ impl ResolvConf {
     }
 }
 
-/// The contents of a file before a client wrote `text`; `None` if it is not a client's text. `root`
-/// is `/` except in tests.
+/// The contents of a file before a client wrote `text`; `None` if it is not a client's text.
 pub(crate) fn before(root: &Path, text: &str) -> Option<String> {
     let (_, rest) = text.lines().next()?.strip_prefix(OF_OURS)?.split_once(WHILE)?;
     let under_root = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
@@ -157,8 +153,7 @@ pub fn nameservers(path: &Path) -> Vec<IpAddr> {
     text.lines().filter_map(address).collect()
 }
 
-/// Replaces a file atomically. In a container it may be a mount point, which can only be
-/// overwritten.
+/// Replaces a file atomically. A container's mount point can only be overwritten.
 fn write(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     match files::replace(path, text.as_bytes(), mode) {
         Err(error) if error.kind() == io::ErrorKind::ResourceBusy => fs::write(path, text),
@@ -219,7 +214,6 @@ mod tests {
         fs::write(machine.path(), old).unwrap();
         machine.file.set(&[OURS.into()]).unwrap();
         assert_eq!(nameservers(&machine.path()), [IpAddr::from(OURS)]);
-        // Killed, and started again without a restore.
         machine.again().set(&[OURS.into()]).unwrap();
         assert!(machine.again().restore().unwrap());
         assert_eq!(fs::read_to_string(machine.path()).unwrap(), old);
@@ -250,7 +244,6 @@ mod tests {
         assert!(!machine.file.is_ours());
         assert!(!machine.file.restore().unwrap());
         assert_eq!(fs::read_to_string(machine.path()).unwrap(), theirs);
-        // Set again, ours replaces theirs, and theirs is restored.
         machine.file.set(&[OURS.into()]).unwrap();
         machine.file.set(&[OURS.into()]).unwrap();
         assert!(machine.file.restore().unwrap());
@@ -272,7 +265,6 @@ mod tests {
                 assert!(second.restore().unwrap());
             } else {
                 assert!(second.restore().unwrap());
-                // The first is still in a session.
                 assert!(!machine.file.is_ours());
                 machine.file.set(&[OURS.into()]).unwrap();
                 assert!(machine.file.restore().unwrap());

@@ -30,8 +30,8 @@ pub(super) fn forward(tun: &str) -> [String; 2] {
     ]
 }
 
-/// Drops packets for `address`, one of our own, that did not come by our TUN. A neighbour's clients
-/// may mean their own equal address: their packets have a mark by then.
+/// Drops packets for our own `address` that did not come by our TUN. A neighbour's clients may mean
+/// their own equal address: their packets have a mark by then.
 pub(super) fn own_address(tun: &str, apart: Apart, address: &IpAddr) -> [String; 2] {
     let (_, mask) = apart.mark();
     let drop = count_and_drop(DropReason::InnerFromOutside);
@@ -84,7 +84,6 @@ fn zones(options: &FilterOptions, apart: Apart) -> Vec<String> {
 fn ownership(FilterOptions { tun, .. }: &FilterOptions, apart: Apart) -> Vec<String> {
     let (zone, (own, mask)) = (apart.zone(), apart.mark());
     let drop = count_and_drop(DropReason::ForwardRefused);
-    // Drops answers in the name of a server that another tenant talks to.
     vec![format!(
         "iifname \"{tun}\" ct direction reply ct original zone != {zone} \
          ct mark & {mask:#x} != {own:#x} {drop}"
@@ -94,7 +93,6 @@ fn ownership(FilterOptions { tun, .. }: &FilterOptions, apart: Apart) -> Vec<Str
 fn marking(FilterOptions { tun, .. }: &FilterOptions, apart: Apart) -> Vec<String> {
     let (zone, mark) = (apart.zone(), set_mark("meta mark", apart.mark()));
     vec![
-        // This machine's rejections get the mark too.
         format!("iifname \"{tun}\" {mark}"),
         format!("iifname != \"{tun}\" ct direction reply ct original zone {zone} {mark}"),
     ]
@@ -124,7 +122,7 @@ fn entering(options: &FilterOptions, apart: Apart) -> Vec<String> {
         format!("ct direction reply {drop}"),
         // Meant for another TUN, whose anchor and rules are gone.
         format!("meta mark & {mask:#x} != 0 meta mark & {mask:#x} != {own:#x} {drop}"),
-        // The connection began outside: answers count of the TUN that it enters first.
+        // The connection began outside: answers belong to the TUN that it enters first.
         format!(
             "ct direction original ct mark & {mask:#x} == 0 {}",
             set_mark("ct mark", (own, mask))

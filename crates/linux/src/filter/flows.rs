@@ -14,7 +14,6 @@ use crate::{Apart, DeviceError};
 #[derive(Debug)]
 pub struct FlowRemover(Sender<Departed>);
 
-/// Whether an address belongs to a client that left.
 type Departed = Box<dyn Fn(IpAddr) -> bool + Send>;
 
 impl FlowRemover {

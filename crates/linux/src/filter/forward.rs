@@ -42,7 +42,7 @@ impl Forward {
         if ports.len() == 1 {
             return SocketAddr::new(to, *to_ports.start()).to_string();
         }
-        // A range would mean that nft chooses a port.
+        // nft chooses a port of a range.
         let pairs = ports.zip(to_ports).map(|(from, to)| format!("{from} : {to}"));
         format!("{to} : {protocol} dport map {{ {} }}", pairs.collect::<Vec<_>>().join(", "))
     }

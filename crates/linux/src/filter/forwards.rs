@@ -1,8 +1,8 @@
 //! Ports of a server's machine that are forwarded to devices behind its clients.
 //!
-//! They apply to all addresses of the machine except the inner ones, which are for clients only.
-//! Their connections have a mark that outlives the program: even after a crash, connections of a
-//! removed forward are distinguished from those that other rules let in.
+//! They apply to all addresses of the machine except the inner ones. Their connections have a mark
+//! that outlives the program: even after a crash, connections of a removed forward are
+//! distinguished from those that other rules let in.
 
 use roadweave_proto::{DropReason, Kind, Marks};
 
@@ -11,8 +11,7 @@ use super::forward::{Forward, range};
 use super::options::FilterOptions;
 use super::sets::of_family;
 
-/// Before the machine's own DNAT, which may use the same port for a container that clients must not
-/// reach.
+/// Before the machine's own DNAT, which may use the port for a container that is denied to clients.
 pub(super) const HOOK: &str = "nat hook prerouting priority dstnat - 1";
 
 pub(super) fn translating(options: &FilterOptions) -> Vec<String> {
@@ -23,7 +22,6 @@ pub(super) fn translating(options: &FilterOptions) -> Vec<String> {
     let mut rules = vec!["fib daddr type != local return".to_owned()];
     let own = own_addresses.iter();
     rules.extend(own.map(|it| format!("{} daddr {it} return", family(it.is_ipv4()))));
-    // Hosts outside cannot use a client's address to talk to devices.
     for (family, set) in sets_of(inner, "inner") {
         rules.push(format!("iifname != \"{tun}\" {family} saddr @{set} return"));
     }
@@ -38,8 +36,7 @@ pub(super) fn translating(options: &FilterOptions) -> Vec<String> {
     rules
 }
 
-/// Exceptions from denied destinations: new connections are left to `translating`, existing ones to
-/// `forwarded`.
+/// Exceptions from denied destinations: `translating` handles new connections, `forwarded` others.
 pub(super) fn excepted(options: &FilterOptions) -> Vec<String> {
     if options.forwards.is_empty() {
         return Vec::new();

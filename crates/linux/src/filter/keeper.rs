@@ -1,5 +1,5 @@
-//! A thread that keeps packet filters in place, so that `nft`, which takes some 20 ms, does not
-//! block the data plane. It checks them after notices of the kernel, and every 2 s.
+//! A thread that keeps packet filters in place, so that `nft` (some 20 ms) does not block the data
+//! plane. It checks them after notices of the kernel, and every 2 s.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,8 +18,7 @@ use super::{FilterOptions, Filters, ruleset, shares};
 use crate::threads::{lock, spawn};
 use crate::{DeviceError, Instance, Interest, Poller, Token, Waker};
 
-/// Restores the filters of one instance when another program changes them. Dropping it removes
-/// them, as [`Filters`] does.
+/// Restores filters when another program changes them. Dropping it removes them.
 #[derive(Debug)]
 pub struct FilterKeeper {
     counted: Vec<(String, BTreeMap<String, u64>)>,
@@ -111,9 +110,8 @@ impl FilterKeeper {
         self.number
     }
 
-    /// Requests other filters and waits until they are in place, for the start only: an event loop
-    /// must not wait for `nft`. Fails as [`Filters::install`] does; the request is retried
-    /// nevertheless.
+    /// Requests other filters and waits until they are in place; for the start only, since an event
+    /// loop must not wait for `nft`. Fails as [`Filters::install`] does; the request is retried.
     pub fn set_and_wait(&mut self, options: FilterOptions) -> Result<(), DeviceError> {
         if self.wanted.as_ref() == Some(&options) {
             return Ok(());
@@ -135,7 +133,6 @@ impl FilterKeeper {
 
     /// The packets that the filters dropped, by reason.
     pub fn drops(&mut self) -> DropCounters {
-        // On a failure to read, the last known counts remain.
         let mut drops = DropCounters::default();
         for (table, counted) in &mut self.counted {
             counted.extend(self.nftables.counters(table).unwrap_or_default());
@@ -252,7 +249,6 @@ impl Worker {
             Some(filters) => filters.replace(options),
             none => Filters::install(&self.instance, options).map(|filters| *none = Some(filters)),
         };
-        // Our own change causes notices too.
         self.notices.as_ref().map(drain_notices);
         let again = std::mem::replace(&mut self.failed, result.is_err());
         self.report(result.as_ref().err());
@@ -349,7 +345,6 @@ fn is_due(last: &mut Option<Instant>, interval: Duration) -> bool {
 const WAKER: Token = Token(0);
 const NOTICES: Token = Token(1);
 const LOOK: Duration = Duration::from_secs(2);
-/// How long a change of several transactions may take.
 const SETTLE: Duration = Duration::from_millis(5);
 const REPAIR_INTERVAL: Duration = Duration::from_secs(1);
 const REPAIR_REMINDER: Duration = Duration::from_secs(10);

@@ -9,7 +9,6 @@ use crate::DeviceError;
 use crate::program::{self, Failure};
 
 pub(crate) fn remove_tables(tables: &[String]) -> Result<(), DeviceError> {
-    // Without netlink `nft` reports the reason.
     let mut netlink = Nftables::open().ok();
     let is_there = |table: &&String| {
         let contents = netlink.as_mut().and_then(|netlink| netlink.contents(table).ok());
@@ -48,9 +47,8 @@ pub(super) fn call_nft(
     }
 }
 
-/// The timeout of `nft`. 4,000 prefixes take a second on a slow machine; without processor time a
-/// few need more than 10 s. No event loop waits for it.
+/// 4,000 prefixes take a second on a slow machine; without processor time a few take above 10 s.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
-/// The timeout of removing tables, twice at an end: a service manager kills a program after 90 s.
-/// `nft` waits for RCU grace periods of the kernel, which take seconds on a busy machine.
+/// Two removals take at most a minute: a service manager kills a program after 90 s. `nft` waits
+/// for RCU grace periods of the kernel, which take seconds on a busy machine.
 pub(super) const REMOVAL_LIMIT: Duration = Duration::from_secs(30);

@@ -20,8 +20,7 @@ pub(super) struct Nftables(Netfilter);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Contents {
     pub(super) rules: usize,
-    /// A digest of table, chains, sets, elements and rules, without counters and elements that
-    /// packets add to sets.
+    /// Of table, chains, sets, elements and rules, without counters and elements added by packets.
     digest: u64,
 }
 
@@ -115,7 +114,6 @@ pub(super) fn open_notices() -> Result<OwnedFd, DeviceError> {
 
 pub(super) fn drain_notices(notices: &OwnedFd) -> bool {
     let mut any = false;
-    // Lost notices count too.
     drain(notices, |_| any = true);
     any
 }

@@ -65,8 +65,8 @@ impl FilterOptions {
     }
 }
 
-/// What this machine forwards. Its own packets, answers, and what its own rules redirect (DNAT)
-/// always pass.
+/// What this machine forwards. Its own packets, answers, and what its own rules redirect always
+/// pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Forwarding {
     /// Anything that the machine's routes and firewall let pass.

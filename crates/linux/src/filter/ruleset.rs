@@ -10,8 +10,8 @@
 //! The chains of [`super::apart`] are added where neighbours may have the same inner addresses.
 //!
 //! "Answers" are packets in the reply direction of a connection, and errors about one. The
-//! direction, unlike the state "established", keeps a stranger's connection closed that slipped
-//! through while the table was missing.
+//! direction, unlike the state "established", keeps a stranger's connection closed that passed
+//! while the table was missing.
 
 use std::net::IpAddr;
 
@@ -81,9 +81,9 @@ fn sets(options: &FilterOptions) -> String {
     text
 }
 
-/// Drops packets to the machine's inner addresses that come from outside the tunnel
-/// (CVE-2019-14899). The source proves nothing: an IPv6 packet from outside may have the machine's
-/// own. Before conntrack, so that no guess is answered by its state.
+/// Drops packets to the machine's inner addresses from outside the tunnel (CVE-2019-14899). An IPv6
+/// packet from outside may have the machine's own source, so sources prove nothing. The chain is
+/// before conntrack, so that no guess is answered by its state.
 fn own_addresses(options: &FilterOptions) -> Vec<String> {
     let FilterOptions { tun, own_addresses, forwarding, .. } = options;
     if let Some(own) = options.apart {
@@ -97,7 +97,6 @@ fn own_addresses(options: &FilterOptions) -> Vec<String> {
     };
     let mut rules: Vec<String> = own_addresses.iter().map(rule).collect();
     if let Forwarding::Box { inside, addresses, .. } = forwarding {
-        // An uplink's network does not reach services bound to an address behind this box.
         let beside: Vec<String> = matches_inside(inside, "iif", "!= ").collect();
         rules.extend(
             addresses.iter().map(|address| format!("{} {}", beside.join(" "), rule(address))),
@@ -112,7 +111,7 @@ fn destinations(options: &FilterOptions) -> Vec<String> {
     let drop = count_and_drop(DropReason::DeniedDestination);
     let mut rules =
         vec![format!("iifname != \"{tun}\" return"), "ct direction reply return".to_owned()];
-    // The machine's services are for its own networks; echoes show that the tunnel works.
+    // Echoes show that the tunnel works; other services are for the machine's own networks.
     for address in own_addresses {
         let (family, icmp) = match address.is_ipv4() {
             true => ("ip", "icmp"),
@@ -143,7 +142,7 @@ fn forward(options: &FilterOptions) -> Vec<String> {
     let FilterOptions { tun, mtu, forwarding, .. } = options;
     let mut rules = Vec::new();
     if *forwarding != Forwarding::Open {
-        // The machine's own packets are not forwarded. For IPv4 Linux drops them itself.
+        // Linux drops the machine's own source by itself for IPv4.
         let drop = count_and_drop(DropReason::ForwardRefused);
         rules.push(format!("meta nfproto ipv6 fib saddr type local {drop}"));
     }
@@ -195,8 +194,8 @@ fn postrouting(options: &FilterOptions) -> Vec<String> {
     let FilterOptions { tun, inner, masquerade, masquerade_into_tun, apart, .. } = options;
     let mut rules = forwards::masquerade(options);
     if *masquerade {
-        // Packets out of the tunnel have been checked. The zone or prefixes match on kernels before
-        // 5.7, which know no input interface here.
+        // Packets out of the tunnel were checked. The zone or prefixes match on kernels before 5.7,
+        // which know no input interface here.
         rules.push(format!("iifname \"{tun}\" oifname != \"{tun}\" masquerade"));
         if let Some(own) = *apart {
             rules.push(apart::masquerade(tun, own));
@@ -219,21 +218,20 @@ fn postrouting(options: &FilterOptions) -> Vec<String> {
 }
 
 /// Packets that leave a box outside the tunnel get an address of the outgoing interface, even if
-/// they were marked after routing chose the tunnel's.
+/// they were marked after routing.
 fn masquerade_outside(options: &FilterOptions) -> Vec<String> {
     let excluded = excluded(options);
     if options.masquerade_into_tun.is_none() || excluded.is_empty() {
         return Vec::new();
     }
-    // Before Linux 5.7 the input interface is unknown here; packets out of the tunnel do not get
-    // here.
+    // Before Linux 5.7 the input interface is unknown here; packets out of the tunnel do not come.
     let mut rules = vec![format!("iifname \"{}\" return", options.tun)];
     rules.extend(excluded.into_iter().map(|which| which + " masquerade"));
     rules
 }
 
-/// Hosts behind a box leave by no uplink with their own address: a connection that began in the
-/// tunnel keeps its address, and is dropped.
+/// Drops packets that would leave by an uplink with the address of a host behind the box, as of a
+/// connection that began in the tunnel.
 fn outside(options: &FilterOptions) -> Vec<String> {
     let excluded = excluded(options);
     if options.masquerade_into_tun.is_none() || excluded.is_empty() {
@@ -247,8 +245,8 @@ fn outside(options: &FilterOptions) -> Vec<String> {
     rules
 }
 
-/// A box is no exit for its server: exclusions let nothing out of the tunnel leave by an uplink.
-/// Answers to connections from an uplink have that uplink's mark.
+/// A box is no exit for its server: nothing out of the tunnel leaves by an uplink. Answers to
+/// connections from an uplink have that uplink's mark.
 fn no_exit(options: &FilterOptions) -> impl Iterator<Item = String> {
     let (tun, drop) = (&options.tun, count_and_drop(DropReason::ForwardRefused));
     let unmarked = format!("meta mark & {:#x} == 0", options.marks.above_mask());
@@ -264,8 +262,8 @@ fn excluded(options: &FilterOptions) -> Vec<String> {
     matches_excluded(excluded).map(|which| format!("{leaves} {which}")).collect()
 }
 
-/// Closes what a server opened by turning forwarding on: between other interfaces only answers
-/// pass, and what the machine's own rules translate, such as containers and port forwards.
+/// Closes what a server opened by turning forwarding on: other interfaces exchange only answers,
+/// and what the machine's own rules translate, such as containers and port forwards.
 fn opened(
     FilterOptions { tun, inner, forwarding, apart, .. }: &FilterOptions,
     opened: Opened,
@@ -280,8 +278,7 @@ fn opened(
             rules.push(format!("meta nfproto {protocol} return"));
         }
     }
-    // Locally generated packets have no input interface. Before Linux 5.7 none is known here, and
-    // rules that match one never apply.
+    // Locally generated packets have no input interface. Before Linux 5.7 no packet has one here.
     rules.push("iif 0 return".to_owned());
     rules.push(format!("iifname \"{tun}\" return"));
     rules.push(format!("oifname \"{tun}\" return"));
@@ -294,8 +291,7 @@ fn opened(
         rules.push(format!("iifname != \"lo\" ct original {family} saddr @{set} {drop}"));
     }
     rules.push("ct status snat return".to_owned());
-    // Neighbour discovery and multicast listener reports appear to come in where they go out while
-    // there is no source address yet.
+    // Neighbour discovery and multicast reports without a source seem to come in where they go out.
     rules.push("fib saddr type local return".to_owned());
     rules.push("ip6 saddr :: return".to_owned());
     rules.push(format!("iifname != \"lo\" {drop}"));

@@ -159,9 +159,9 @@ impl Limits {
     }
 }
 
-/// The settings that give fragments more room, and a shorter timeout, than Linux does, so that a
-/// share is enough for video in large datagrams. Settings that already have the value are included:
-/// another instance may restore them.
+/// The settings that give fragments more room than Linux does, and a shorter timeout: enough for
+/// video in large datagrams. Settings that already have the value are included, since another
+/// instance may restore them.
 pub(super) fn room(options: &FilterOptions) -> impl Iterator<Item = (&'static str, String)> {
     let room = match &options.forwarding {
         Forwarding::Server { .. } => ROOM_OF_SERVER,
@@ -198,8 +198,7 @@ const ROOMS: [(&str, &str); 2] = [
 ];
 const ROOM_OF_SERVER: u64 = 128 * 1024 * 1024;
 const ROOM_OF_BOX: u64 = 32 * 1024 * 1024;
-/// The maximum timeout, seconds. Fragments of a packet follow each other; repair by a tunnel takes
-/// less.
+/// Seconds. Fragments of a packet follow each other; repair by a tunnel takes less.
 const WAIT: u64 = 2;
 const OVERHEAD: u64 = 1024;
 const SETTLED: Duration = Duration::from_secs(1);

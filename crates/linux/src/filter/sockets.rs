@@ -1,9 +1,8 @@
 //! The chain that marks packets for sockets of this machine which have clients' addresses. Rule 522
 //! delivers marked packets here; without a socket, an answer goes into the TUN.
 //!
-//! SYNs are not looked up: no such socket listens, while another program's may, at any address.
-//! ICMP errors are, by the packet that they quote, so that the socket learns the path's MTU and
-//! unreachable hosts.
+//! SYNs are not looked up: no such socket listens, while another program's may. ICMP errors are, by
+//! the packet that they quote, so that the socket learns the path's MTU and unreachable hosts.
 //!
 //! Where neighbours may have the same inner addresses, a TUN's packets are never for such a socket,
 //! and its packets never enter a TUN: their connections end beyond all tunnels.
@@ -28,8 +27,7 @@ pub(super) fn rules(options: &FilterOptions) -> Vec<String> {
     }
 }
 
-/// Drops packets of such sockets that would enter a TUN, where neighbours exist. The machine's own
-/// connections have its own address.
+/// Drops packets of such sockets that would enter a TUN, where neighbours exist.
 pub(super) fn leaving(options: &FilterOptions) -> Vec<String> {
     if !options.client_sockets || options.apart.is_none() {
         return Vec::new();
@@ -44,8 +42,7 @@ pub(super) fn leaving(options: &FilterOptions) -> Vec<String> {
     rules
 }
 
-/// The rules that masquerade packets of such sockets, where the prefix alone does not prove that
-/// they are local.
+/// Masquerades packets of such sockets, where the prefix alone does not prove that they are local.
 pub(super) fn masquerade(options: &FilterOptions) -> Vec<String> {
     if !options.client_sockets {
         return Vec::new();

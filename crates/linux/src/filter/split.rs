@@ -9,20 +9,16 @@
 //! FIN of such a socket ─► answered        marked RST of such a socket ─► failed
 //! ```
 //!
-//! A socket accepts a connection before it is known whether the destination does. So the kernel
-//! records destinations that answer. A connection that the far end cannot make is reset with a mark
-//! ([`Kind::Failed`]), which sends its destination by the TUN for a while, before the caller sees
-//! the reset.
+//! A socket accepts a connection before it is known whether the destination does, so the kernel
+//! records destinations that answer. If the far end cannot connect, a marked reset
+//! ([`Kind::Failed`]) first sends the destination by the TUN for a while.
 //!
-//! A connection that was taken stays taken, by the mark of its connection: without a socket it is
-//! answered by RST. A SYN that was forwarded as a packet is not taken when it is sent again, since
-//! conntrack has given it another source.
+//! The mark of a connection keeps it here: without a socket it is answered by RST. A SYN that was
+//! forwarded as a packet stays forwarded, since conntrack has given it another source.
 //!
-//! Excluded destinations are not taken: streams go through the tunnel, and the mark would hide the
-//! one that excludes.
+//! Excluded destinations are not taken: the mark would hide the one that excludes.
 //!
-//! A counter shows whether connections that are handed over arrive: a firewall of the box may drop
-//! them at `INPUT`, and other rules may redirect them.
+//! Counters show whether connections arrive: the box's own rules may drop or redirect them.
 //!
 //! The rules are in their own table, `inet roadweave_NAME_split`, because replacing the filters
 //! would clear its sets. It outlives the program: without a listener connections are forwarded.
@@ -83,8 +79,8 @@ pub fn remove_left(instance: &Instance) -> Result<(), DeviceError> {
     remove_tables(&[instance.split_table()])
 }
 
-/// The text of the table, which the kernel keeps until `cleanup` removes it, and its number of
-/// rules. Replacing the table loses the recorded destinations.
+/// The text of the table and its number of rules. The kernel keeps it until `cleanup` removes it.
+/// Replacing it loses the recorded destinations.
 pub fn text(table: &str, options: &Options) -> (String, usize) {
     let mut text = chain::begin(table);
     for (set, minutes) in [("answered", ANSWERED_MINUTES), ("failed", FAILED_MINUTES)] {
@@ -102,7 +98,6 @@ pub fn text(table: &str, options: &Options) -> (String, usize) {
     end(text, &chains(options))
 }
 
-/// Chains precede the chains that go to them, as nft requires.
 fn chains(options: &Options) -> Vec<Chain> {
     let (plain, base) = (Chain::plain, Chain::base);
     let mut chains = vec![
@@ -139,8 +134,8 @@ fn note(set: &str) -> Vec<String> {
     [("ip", 4), ("ip6", 6)].map(rule).to_vec()
 }
 
-/// Records hosts that answer, if connections to them may be split. Choosing before recording leaves
-/// one lookup for a SYN.
+/// Records hosts that answer, if connections to them may be split. The choice comes first, which
+/// leaves one lookup for a SYN.
 fn choose(rules: &[SplitRule], split_others: bool) -> Vec<String> {
     let verdict = |split| if split { "goto note" } else { "return" };
     let mut lines = Vec::new();
@@ -217,8 +212,7 @@ fn begin(listener: (IpAddr, u16), marks: Marks) -> Vec<String> {
 fn taken(Options { listeners, marks, .. }: &Options) -> Vec<String> {
     let set_mark = set_mark("meta mark", marks.kind(Kind::Taken));
     let listeners = of_families(listeners).into_iter().flatten();
-    // The listener gets packets of no socket yet, such as the last one of a handshake that the
-    // kernel keeps no state of.
+    // The listener gets packets without a socket, such as the last one of a handshake.
     let mut rules: Vec<String> =
         listeners.map(|listener| format!("{} {set_mark} return", to(listener))).collect();
     rules.push(set_mark);
@@ -261,7 +255,6 @@ fn output(marks: Marks) -> Vec<String> {
     ]
 }
 
-/// Counters: the SYNs that were handed over, and the SYNs that arrived.
 const BEGUN: &str = "begun";
 const COME_IN: &str = "come_in";
 const ANSWERED_MINUTES: u32 = 10;

@@ -1,5 +1,4 @@
-//! A table of our own: replaced as a whole by `nft` in a thread, and compared every 4 s with what
-//! was installed.
+//! A table of our own: replaced as a whole by `nft` in a thread, and compared every 4 s.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,7 +24,6 @@ pub(crate) struct Table {
 #[derive(Clone, Copy, Debug)]
 enum Installed {
     Unknown,
-    /// The table is ours: its contents, and the generation when it was read.
     Ours(Contents, u32),
     Changed,
 }
@@ -37,7 +35,7 @@ impl Table {
 
     /// On an error the old one stays.
     pub(crate) fn replace(&mut self, text: &str, rules: usize) -> Result<(), DeviceError> {
-        // A change by another program between writing and reading would be taken for ours.
+        // Without it, another program's change between writing and reading would be taken for ours.
         for _ in 0..TRIES {
             let before = self.nftables.generation();
             run_nft(text)?;
@@ -82,7 +80,7 @@ impl Table {
     }
 }
 
-/// A table that a thread installs, so that no event loop waits for `nft`. Dropping it waits for the
+/// A table that a thread installs, as no event loop may wait for `nft`. Dropping it joins the
 /// thread.
 #[derive(Debug)]
 pub struct KeptTable {
@@ -136,13 +134,11 @@ impl KeptTable {
 
     /// When the next turn is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        // The end of the thread wakes the loop.
         self.work.is_none().then_some(self.next_look)
     }
 
     /// Collects the thread's result, or checks the table from time to time and begins to replace
-    /// it. `text` returns the table's text, given the packets of its counters, and its number of
-    /// rules.
+    /// it. `text` returns the table's text, given its counters' packets, and its number of rules.
     pub fn turn(
         &mut self,
         now: Instant,

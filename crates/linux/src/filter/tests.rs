@@ -76,7 +76,6 @@ fn the_rulesets_are_in_their_golden_files() {
     check("server-opened", &options(server(true, false, &[])), opened);
     let forwards = FilterOptions { forwards: forwards(), ..options(server(false, false, &[])) };
     check("forwards", &forwards, none);
-    // Tenants side by side on one machine.
     let apart = Some(Apart::of(&Instance::new("rw0").unwrap()));
     let mut neighbour =
         FilterOptions { apart, client_sockets: true, ..options(server(false, false, &[])) };

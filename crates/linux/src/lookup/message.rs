@@ -10,7 +10,7 @@ use domain::rdata::{A, Aaaa};
 
 use super::ADDRESSES_MAX;
 
-/// Random bytes of a query: two for the ID, the others for the case of 255 letters.
+/// Two for the ID, the others for the case of 255 letters.
 pub(super) const ENTROPY: usize = 2 + 32;
 
 #[derive(Clone, Debug)]

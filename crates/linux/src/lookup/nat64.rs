@@ -1,6 +1,5 @@
-//! NAT64: how a network without IPv4 reaches servers that have only IPv4. Router advertisements
-//! (RFC 8781) and the AAAA records of `ipv4only.arpa` (RFC 7050) show the prefix; RFC 6052 defines
-//! the addresses.
+//! NAT64: how a network without IPv4 reaches servers that have only IPv4 (RFC 6052). Router
+//! advertisements (RFC 8781) and AAAA records of `ipv4only.arpa` (RFC 7050) show the prefix.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -44,7 +43,7 @@ impl fmt::Display for Nat64Prefix {
 }
 
 /// The prefixes in the addresses of `ipv4only.arpa` (RFC 7050 section 3). If a well-known address
-/// occurs at several places in one address, the place of the other one in another address decides.
+/// occurs twice in one address, the place of the other one in another address decides.
 pub(crate) fn discover(found: &[IpAddr]) -> Vec<Nat64Prefix> {
     let found: Vec<Ipv6Addr> = found
         .iter()
@@ -92,7 +91,6 @@ pub(crate) const DISCOVERY_NAME: &str = "ipv4only.arpa";
 pub(crate) const OPTION: u8 = 38;
 const WELL_KNOWN: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 0, 170), Ipv4Addr::new(192, 0, 0, 171)];
 const LENGTHS: [u8; 6] = [32, 40, 48, 56, 64, 96];
-/// The lengths by their code in the PREF64 option.
 const OPTION_LENGTHS: [u8; 6] = [96, 64, 56, 48, 40, 32];
 const RESERVED_OCTET: usize = 8;
 
@@ -128,7 +126,6 @@ mod tests {
 
     #[test]
     fn what_could_be_several_prefixes_is_settled_by_the_other_address() {
-        // The prefix itself contains 192.0.0.170.
         let prefix = prefix("2001:db8:c000:aa::/96");
         let [first, second] = WELL_KNOWN.map(|known| IpAddr::from(prefix.embed(known)));
         assert_eq!(candidates(prefix.embed(WELL_KNOWN[0])).len(), 1);

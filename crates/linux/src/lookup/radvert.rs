@@ -1,5 +1,4 @@
-//! Router advertisements that the kernel leaves to programs: name servers (RFC 8106) and the NAT64
-//! prefix (RFC 8781).
+//! Router advertisements for programs: name servers (RFC 8106) and the NAT64 prefix (RFC 8781).
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -67,8 +66,7 @@ impl AsFd for RouterNotices {
     }
 }
 
-/// A header (`nlmsghdr`), `nduseroptmsg`, then the options of one advertisement
-/// (`linux/rtnetlink.h`).
+/// `nlmsghdr`, `nduseroptmsg`, then the options of one advertisement (`linux/rtnetlink.h`).
 fn parse(mut bytes: &[u8]) -> Vec<RouterNews> {
     let mut news = Vec::new();
     while let Some(message) = take_message(&mut bytes) {

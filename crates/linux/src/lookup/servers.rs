@@ -36,7 +36,6 @@ impl Network {
 pub(crate) fn name_servers(root: &Path, network: &Network) -> Vec<SocketAddr> {
     let (mut found, index) = (Vec::new(), network.index);
     if network.is_system() {
-        // Outside of uplinks a local stub may be asked.
         for path in SYSTEM {
             let text = read(&root.join(path)).unwrap_or_default();
             found.extend(parse::resolv_conf(&text).into_iter().map(SocketAddr::from));
@@ -50,7 +49,6 @@ pub(crate) fn name_servers(root: &Path, network: &Network) -> Vec<SocketAddr> {
     add_all(&mut found, index, of_uplink(root, network));
     if found.is_empty() {
         add_all(&mut found, index, of_system(root));
-        // Most routers answer or forward questions.
         found.truncate(SERVERS_MAX - network.gateways.len().min(2));
         add_all(&mut found, index, network.gateways.iter().map(|gateway| (*gateway, PORT)));
     }

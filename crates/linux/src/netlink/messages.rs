@@ -108,7 +108,7 @@ fn over(route: &Route, hop: &RouteNextHop) -> Route {
     Route { gateway, interface: Some(hop.interface_index), ..route.clone() }
 }
 
-/// The next hop's address; of an IPv4 route it may be IPv6 (RFC 5549, now RFC 8950).
+/// The address may be of IPv6 in a route of IPv4 (RFC 5549, now RFC 8950).
 fn gateway_of(attribute: &RouteAttribute) -> Option<IpAddr> {
     match attribute {
         RouteAttribute::Gateway(address) => ip_address(address),
@@ -198,8 +198,7 @@ pub(super) fn build_route(route: &Route) -> RouteMessage {
         // Tables beyond 255 fit the attribute only.
         table: u8::try_from(route.table).unwrap_or(0),
         protocol: RouteProtocol::from(route.protocol),
-        // Not the scope of a link: with it, the kernel would resolve any gateway over our route
-        // into the TUN.
+        // With the scope of a link the kernel would resolve any gateway over our route.
         scope: if route.local { RouteScope::Host } else { RouteScope::Universe },
         kind: match route.interface {
             Some(_) if route.local => RouteType::Local,

@@ -23,7 +23,6 @@ pub(crate) struct Requests {
 impl Requests {
     pub(crate) fn open(protocol: Option<Protocol>) -> io::Result<Self> {
         let socket = open_socket_of(protocol, 0)?;
-        // A lost answer does not block for ever.
         set_socket_timeout(&socket, Timeout::Recv, Some(TIMEOUT))?;
         Ok(Self { socket, sequence: 0, buffer: vec![0; RECEIVE_BUFFER] })
     }

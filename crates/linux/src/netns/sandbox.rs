@@ -30,8 +30,7 @@ use crate::{DeviceError, wait_readable};
 pub enum Sandbox {
     /// Inside: continue.
     Inside,
-    /// Outside, after the inner program ended with this exit code (128 + signal if killed): exit
-    /// with it.
+    /// Outside, after the inner program: exit with this code (128 + signal if killed).
     Ended(i32),
 }
 
@@ -39,14 +38,13 @@ impl Sandbox {
     /// Runs this program again, with its own arguments, inside a sandbox.
     ///
     /// Call it first, before threads and sockets. Inside, it returns [`Sandbox::Inside`] at once.
-    /// Interrupt, terminate and hang-up are forwarded; a program that does not end within three
-    /// seconds of the first, or gets a second, is killed. Fails with [`DeviceError::Unavailable`]
-    /// where the kernel or the tools do not allow it.
+    /// Interrupt, terminate and hang-up are forwarded; the program is killed three seconds after
+    /// the first, or at a second one. Fails with [`DeviceError::Unavailable`] where the kernel or
+    /// the tools do not allow it.
     pub fn enter() -> Result<Self, DeviceError> {
         Self::enter_with(std::env::args_os().skip(1).collect(), Stdio::inherit())
     }
 
-    /// Runs this program again with other arguments and its output redirected.
     pub(super) fn enter_with(arguments: Vec<OsString>, output: Stdio) -> Result<Self, DeviceError> {
         if std::env::var_os(MARK).is_some() {
             return set_up_inside().map(|()| Self::Inside);
@@ -101,7 +99,7 @@ fn set_up_inside() -> Result<(), DeviceError> {
     if is_inside() {
         return Ok(());
     }
-    // The variable alone proves nothing; mounting over the real /run would do harm.
+    // The variable proves nothing, and mounting over the real /run would do harm.
     let outer = std::env::var(MARK).unwrap_or_default();
     if outer == namespace_of_mounts()? {
         let why = format!("{MARK} is set, but this is no sandbox: unset it");

@@ -23,8 +23,7 @@ pub const WAIT_MAX: Duration = Duration::from_secs(20);
 /// ```
 ///
 /// Without a sandbox it prints `skipped: NAME: WHY`, uncaptured, and returns; with
-/// `ROADWEAVE_REQUIRE_SANDBOX` in the environment it panics instead. Panics if the test fails
-/// inside.
+/// `ROADWEAVE_REQUIRE_SANDBOX` in the environment it panics. Panics if the test fails.
 pub fn run_sandboxed(test: impl FnOnce()) {
     let name = test_name();
     let arguments = ["--exact", &name, "--nocapture", "--include-ignored", "--test-threads=1"];
@@ -38,8 +37,7 @@ pub fn run_sandboxed(test: impl FnOnce()) {
     }
 }
 
-/// Whether a sandbox is available, for a test that starts a program which enters one; skips or
-/// panics as [`run_sandboxed`] does.
+/// Whether a sandbox is available; otherwise skips or panics as [`run_sandboxed`] does.
 pub fn sandbox_is_there() -> bool {
     Sandbox::probe().inspect_err(skip).is_ok()
 }
@@ -67,8 +65,7 @@ pub fn wait_or_show<S: Display>(
     }
 }
 
-/// Connects two namespaces by a cable between interfaces of these names, with these addresses.
-/// Panics on a failure.
+/// Connects two namespaces by a cable between these interfaces. Panics on a failure.
 pub fn cable(left: (&NetNs, &str, &[&str]), right: (&NetNs, &str, &[&str])) {
     let parse = |text: &&str| text.parse().expect("an address with its prefix");
     let addresses = [left.2, right.2].map(|texts| texts.iter().map(parse).collect::<Vec<_>>());
@@ -87,6 +84,5 @@ fn test_name() -> String {
 fn skip(why: &DeviceError) {
     let (name, required) = (test_name(), std::env::var_os("ROADWEAVE_REQUIRE_SANDBOX").is_some());
     assert!(!required, "{name} cannot run: {why}");
-    // A write to the stream itself is not captured.
     let _ = writeln!(std::io::stderr(), "skipped: {name}: {why}");
 }

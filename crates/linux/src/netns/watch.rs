@@ -12,8 +12,8 @@ use rustix::thread::{MembarrierCommand, membarrier};
 
 /// A stopwatch that excludes scheduling delays: the time that threads were ready to run without a
 /// processor. It covers all visible processes, inside a [`Sandbox`](super::Sandbox) those of the
-/// test, and RCU grace periods of the kernel, which `nft` and removed interfaces wait for. It shows
-/// at least a quarter of the real time, so that timeouts end.
+/// test, and RCU grace periods of the kernel, which `nft` waits for. It shows at least a quarter of
+/// the real time, so that timeouts end.
 ///
 /// Source: Linux Documentation/scheduler/sched-stats.rst, `/proc/PID/schedstat`.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +35,7 @@ impl Watch {
     }
 }
 
-/// The scheduling delay since the first call: the longest of any thread, for each sample.
+/// The scheduling delay since the first call: of each sample the longest of any thread.
 fn withheld() -> Duration {
     static NANOSECONDS: AtomicU64 = AtomicU64::new(0);
     static SAMPLER: OnceLock<()> = OnceLock::new();
@@ -45,7 +45,6 @@ fn withheld() -> Duration {
             loop {
                 let begun = Instant::now();
                 sleep(SAMPLE);
-                // It returns after an RCU grace period, as `nft` does.
                 let asked = Instant::now();
                 let _ = membarrier(MembarrierCommand::Global);
                 let kernel = asked.elapsed().saturating_sub(GRACE_PERIOD).as_nanos();

@@ -2,8 +2,7 @@
 //!
 //! A packet joins only if the kernel's segmentation restores it exactly: equal headers but for
 //! lengths, IDs, sequence numbers and checksums, the next sequence number, and a valid checksum
-//! (otherwise the kernel would compute a good one for damaged bytes). The order within a flow is
-//! kept.
+//! (else damaged bytes would get a good one). The order within a flow is kept.
 
 use super::checksum::{add, finish, pseudo_header};
 use super::{
@@ -42,8 +41,7 @@ impl Coalescer {
         Self { open: Vec::new(), spare: Vec::new(), udp }
     }
 
-    /// Takes one packet. `write` gets complete ones: header and packet, and the number of inner
-    /// packets.
+    /// Takes one packet. `write` gets header and packet, and the number of inner packets.
     pub fn push(&mut self, packet: &[u8], write: &mut impl FnMut(&[u8], usize)) {
         let candidate = Candidate::parse(packet).filter(|found| !found.udp || self.udp);
         let Some(candidate) = candidate else {
@@ -66,7 +64,6 @@ impl Coalescer {
         self.open.push(Super { buffer, shape: candidate, packets: 1, closed });
     }
 
-    /// Writes all open super packets, oldest first.
     pub fn flush(&mut self, write: &mut impl FnMut(&[u8], usize)) {
         while !self.open.is_empty() {
             self.write_open(0, write);
@@ -151,10 +148,9 @@ impl Super {
             return false;
         }
         let ip_equal = if shape.ipv6 {
-            // All but the length.
             mine[..4] == other[..4] && mine[6..shape.transport] == other[6..shape.transport]
         } else {
-            // All but length, ID and checksum; the kernel increments the IDs.
+            // The kernel increments the IDs.
             let id = get_u16(mine, 4).wrapping_add(self.packets as u16);
             mine[..2] == other[..2]
                 && mine[6..10] == other[6..10]
@@ -167,7 +163,6 @@ impl Super {
         let (tcp, end) = (shape.transport, shape.headers);
         let sent = mine.len() - shape.headers;
         get_u32(other, tcp + 4) == get_u32(mine, tcp + 4).wrapping_add(sent as u32)
-            // Acknowledgement and data offset; window; urgent pointer and options.
             && mine[tcp + 8..tcp + 13] == other[tcp + 8..tcp + 13]
             && mine[tcp + 14..tcp + 16] == other[tcp + 14..tcp + 16]
             && mine[tcp + 18..end] == other[tcp + 18..end]
@@ -200,8 +195,8 @@ impl Super {
 }
 
 impl Candidate {
-    /// The layout; `None` for packets that cannot be joined: other protocols, fragments, extension
-    /// headers, TCP flags other than ACK and PSH, no payload, wrong lengths.
+    /// `None` for packets that cannot be joined: other protocols, fragments, extension headers, TCP
+    /// flags other than ACK and PSH, no payload, wrong lengths.
     fn parse(packet: &[u8]) -> Option<Self> {
         let (ipv6, protocol, transport, length) = match packet.first()? >> 4 {
             4 if packet.len() >= IPV4_HEADER => {

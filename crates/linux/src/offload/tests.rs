@@ -35,7 +35,6 @@ impl Spec {
             let mut header = [self.port.to_be_bytes(), 9u16.to_be_bytes()].concat();
             header.extend(self.sequence.to_be_bytes());
             header.extend(77u32.to_be_bytes());
-            // Eight words: 12 bytes of options.
             header.extend([8 << 4, self.flags, 0x10, 0x20, 0, 0, 0, 0]);
             header.extend([1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]);
             header
@@ -88,8 +87,7 @@ fn cut(written: &[(Vec<u8>, usize)]) -> Vec<Vec<u8>> {
     packets
 }
 
-/// Checks the number of writes, and that they split into the same packets but for IPv4's ID, which
-/// increments within a super packet.
+/// Checks the number of writes, and that they split into the same packets but for IPv4's ID.
 fn check(packets: &[Vec<u8>], writes: usize) {
     let written = coalesce(packets);
     assert_eq!(written.len(), writes);
@@ -123,10 +121,8 @@ fn a_run_crosses_as_one_until_a_packet_does_not_continue_it() {
     let mut udp: Vec<_> = (0..5).map(|i| Spec::udp(&[i; 900]).build()).collect();
     udp.push(Spec::udp(&[9; 100]).build());
     check(&udp, 1);
-    // The short datagram was the last.
     udp.push(Spec::udp(&[9; 100]).build());
     check(&udp, 2);
-    // A gap in the sequence.
     check(&[Spec::tcp(0, &[1; 500]).build(), Spec::tcp(501, &[2; 500]).build()], 2);
     // A damaged packet stays damaged.
     let mut damaged: Vec<_> = (0..3).map(|i| Spec::tcp(i * 500, &[i as u8; 500]).build()).collect();
@@ -138,7 +134,6 @@ fn a_run_crosses_as_one_until_a_packet_does_not_continue_it() {
 fn a_udp_checksum_that_sums_to_zero_is_sent_as_all_ones() {
     // RFC 8200 section 8.1: a receiver discards UDP over IPv6 with a zero checksum.
     let mut packet = Spec { ipv6: true, ..Spec::udp(&[0; 4]) }.build();
-    // Choose the payload so that the complement of the sum is zero.
     let field = [packet[46], packet[47]];
     packet[48..50].copy_from_slice(&field);
     let pseudo = finish(pseudo_header(&packet, true, UDP, 12));
@@ -195,7 +190,6 @@ proptest! {
         mut specs in prop::collection::vec(arbitrary_packet(), 1..80),
         gaps in prop::collection::vec(0u32..20, 80),
     ) {
-        // Each flow continues its sequence, with a few gaps.
         let mut next = std::collections::BTreeMap::new();
         for (spec, gap) in specs.iter_mut().zip(&gaps) {
             let at = next.entry((spec.ipv6, spec.udp, spec.port)).or_insert(u32::MAX - 20_000);

@@ -1,8 +1,7 @@
 //! The filter of system calls.
 //!
 //! It lists dangerous calls instead of allowed ones: the calls of a C library change with its
-//! version, and a daemon killed in the field for a harmless new one would be worse than what the
-//! filter prevents. Listed calls fail with EPERM.
+//! version, and a daemon killed for a harmless one would be worse. Listed calls fail with EPERM.
 
 use std::collections::BTreeMap;
 
@@ -34,8 +33,7 @@ fn filters(target: TargetArch) -> Result<[BpfProgram; 2], seccompiler::BackendEr
     };
     let flags = NAMESPACES.iter().map(|flag| new_namespace(*flag));
     barred.insert(libc::SYS_clone, flags.collect::<Result<_, _>>()?);
-    // Its flags are in memory, where filters cannot look; without it the C library uses the older
-    // call.
+    // Filters cannot read its flags; without it the C library uses the older call.
     let unknown = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
     Ok([compile(unknown, Errno::NOSYS)?, compile(barred, Errno::PERM)?])
 }
@@ -50,15 +48,12 @@ const NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWUTS,
 ];
 
-/// System calls that neither a tunnel nor `nft` needs.
 pub(super) const BARRED: &[libc::c_long] = &[
-    // Other processes and their memory.
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
     libc::SYS_pidfd_getfd,
     libc::SYS_kcmp,
-    // The kernel itself.
     libc::SYS_kexec_load,
     libc::SYS_kexec_file_load,
     libc::SYS_init_module,
@@ -75,7 +70,6 @@ pub(super) const BARRED: &[libc::c_long] = &[
     libc::SYS_ioperm,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_modify_ldt,
-    // File systems and namespaces.
     libc::SYS_mount,
     libc::SYS_umount2,
     libc::SYS_pivot_root,
@@ -93,7 +87,6 @@ pub(super) const BARRED: &[libc::c_long] = &[
     libc::SYS_swapon,
     libc::SYS_swapoff,
     libc::SYS_quotactl,
-    // Keys, accounting, time and names.
     libc::SYS_keyctl,
     libc::SYS_add_key,
     libc::SYS_request_key,
@@ -108,7 +101,6 @@ pub(super) const BARRED: &[libc::c_long] = &[
     libc::SYS_io_uring_register,
 ];
 
-/// The kernel's error for a call with invalid arguments.
 #[cfg(test)]
 #[allow(unsafe_code, reason = "whatever the call is, it gets no pointer that leads anywhere")]
 pub(super) fn call(number: libc::c_long) -> Errno {

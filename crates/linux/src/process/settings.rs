@@ -2,8 +2,8 @@
 //! before the sysctl. If the disk is full, notes are kept in memory, and are lost only by a crash.
 //!
 //! Several instances may change the same sysctl: a later one copies the earlier one's note, and the
-//! last to end restores the original value. Notes name the network namespace, since namespaces may
-//! share `/run`.
+//! last to end restores the value. Notes name the network namespace, as namespaces may share
+//! `/run`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -37,8 +37,7 @@ fn take_turn() -> MutexGuard<'static, Unwritten> {
 }
 
 impl Instance {
-    /// Sets a sysctl until `restore`. Does nothing if it already has the value
-    /// and no instance set it.
+    /// Sets a sysctl until `restore`, unless it has the value and no instance set it.
     pub(crate) fn change_setting(&self, key: &str, value: &str) -> Result<(), DeviceError> {
         let mut turn = take_turn();
         let current = sysctl::read(key)?;
@@ -53,7 +52,7 @@ impl Instance {
         let namespace = namespace();
         let undo = Undo { sysctl: key.to_owned(), old, new: value.to_owned(), namespace };
         // Written first: after a crash in between, the undo finds the old value and does nothing. A
-        // note is written only once, however often another program changes the value.
+        // note is written once, however often another program changes the value.
         if !self.undos(&turn).contains(&undo) {
             self.note(&mut turn, undo)?;
         }
@@ -90,8 +89,8 @@ impl Instance {
         Ok(original.unwrap_or(current))
     }
 
-    /// Restores the last first, except those that another program changed since, whose interface is
-    /// gone, or that another instance needs. Returns keys that the kernel refused; they stay noted.
+    /// Restores the last first, except those that another program changed, whose interface is gone,
+    /// or that another instance needs. Returns keys that the kernel refused; they stay noted.
     pub(crate) fn restore(&self, mine: impl Fn(&str) -> bool) -> Vec<String> {
         let mut turn = take_turn();
         let here = namespace();

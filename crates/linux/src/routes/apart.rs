@@ -1,5 +1,4 @@
-//! The table and rules that separate one anchor's routes from its neighbours' (see
-//! [`crate::apart`]).
+//! The table and rules that separate an anchor's routes from its neighbours' ([`crate::apart`]).
 //!
 //! ```text
 //! priority  rule                               table
@@ -10,8 +9,8 @@
 //!
 //! The main table has the prefixes that connections may begin to: the own inner networks, by which
 //! the machine itself reaches clients (of two equal ones the older), and without masquerade all
-//! prefixes. With masquerade a client's prefix is in the anchor's table only, so that no tenant's
-//! prefix draws packets of another tenant or of the machine.
+//! prefixes. With masquerade a client's prefix is in the anchor's table only, so that it draws no
+//! packets of another tenant or of the machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,8 +44,8 @@ pub(super) struct OwnTable {
 
 impl Routes {
     /// Separates routes into the TUN from neighbours with the same prefixes. Call it once, before
-    /// [`Routes::route_into_tun`]. Fails with [`DeviceError::Unavailable`] if another program uses
-    /// the mark, or a network is known outside and a neighbour has it too; nothing is changed then.
+    /// [`Routes::route_into_tun`]. Fails with [`DeviceError::Unavailable`], without a change, if
+    /// another program uses the mark, or a network is known outside and a neighbour has it too.
     pub fn keep_apart(&mut self, apart: Apart, surroundings: AnchorTun) -> Result<(), DeviceError> {
         let number = self.tunnel_table() + 1;
         self.check_mark(apart, &surroundings.tun)?;
@@ -118,8 +117,8 @@ impl Routes {
         Ok(neighbours.map(|link| (link.index, link.name)).collect())
     }
 
-    /// Why the own addresses are impossible: in a network that a neighbour has too, both must be
-    /// equal, since the machine answers from the one that its main table finds first.
+    /// In a network that a neighbour has too, both own addresses must be equal: the machine answers
+    /// from the one that its main table finds first.
     fn other_own_address(&mut self, own: &OwnTable) -> Result<Option<String>, DeviceError> {
         let AnchorTun { tun, networks, .. } = &own.surroundings;
         for (name, theirs) in self.addresses_of_neighbours(own)? {
@@ -238,7 +237,7 @@ impl Routes {
         for key in [valid].into_iter().chain(REFLECTING.map(str::to_owned)) {
             // A kernel without IPv6 has no such key.
             let Ok(value) = sysctl::read(&key) else { continue };
-            // Recorded once even if a neighbour has set it: it stays until the last of them ends.
+            // Recorded even if a neighbour has set it: it stays until the last of them ends.
             if value != "1" || !self.settings.contains(&key) {
                 self.instance.change_setting(&key, "1")?;
                 self.settings.insert(key);

@@ -1,7 +1,7 @@
 //! Keeps the rules and routes of a client as planned.
 //!
-//! Rules and routes of an earlier run are adopted, not removed and added again: nothing opens
-//! between a crash and the first plan of the next start.
+//! Rules and routes of an earlier run are adopted, so that nothing opens between a crash and the
+//! first plan of the next start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -25,8 +25,8 @@ use crate::netlink::{parse_address, parse_lease};
 use crate::process::ROUTE_PROTOCOL;
 use crate::{DeviceError, Instance, Netlink, Route, Rule, Uplink};
 
-/// The rules and routes of one client. Call it from the network namespace in which it was opened.
-/// The rules outlive it: `cleanup` removes them.
+/// The rules and routes of one client, for the network namespace in which it was opened and must be
+/// called. The rules outlive it: `cleanup` removes them.
 #[derive(Debug)]
 pub struct ClientRoutes {
     instance: Instance,
@@ -94,8 +94,8 @@ impl ClientRoutes {
         self.passing.as_mut().map_or(Ok(()), PassingKeeper::wait)
     }
 
-    /// Adds an uplink, so that it reaches everything by its own gateway; call it again when the
-    /// uplink changes. Fails if the kernel refuses this uplink's rules or routes.
+    /// Routes everything bound to an uplink by its own gateway; call it again when the uplink
+    /// changes. Fails if the kernel refuses the rules or routes.
     pub fn set_uplink(&mut self, uplink: &Uplink) -> Result<(), DeviceError> {
         self.outside.insert(uplink.name.clone());
         self.uplinks.insert(uplink.id, uplink.clone());
@@ -117,9 +117,8 @@ impl ClientRoutes {
         }
     }
 
-    /// Receives packets that come in by these interfaces and are marked as parts of connections
-    /// that end at this box. Fails with [`DeviceError::Unavailable`] when another program uses the
-    /// mark; then none are received.
+    /// Receives packets of connections that end here, marked as such, from these interfaces. Fails
+    /// with [`DeviceError::Unavailable`] if another program uses the mark.
     pub fn take_split(&mut self, interfaces: BTreeSet<String>) -> Result<(), DeviceError> {
         check_mark(&self.netlink.rules()?, self.instance.marks().kind(Kind::Taken))?;
         if self.split == interfaces {
@@ -145,7 +144,7 @@ impl ClientRoutes {
     }
 
     /// Refuses traffic for the tunnel, if the settings demand it. On an error only an earlier run's
-    /// refusals remain. Other failures are kept for [`ClientRoutes::take_failures`].
+    /// refusals remain; other failures are kept for [`ClientRoutes::take_failures`].
     pub fn close(&mut self) -> Result<(), DeviceError> {
         let seen = Seen { routes: self.netlink.routes()?, ..Seen::default() };
         let is_closed = self.find(&seen, &[]).routes.iter().any(is_refusal);
@@ -156,7 +155,7 @@ impl ClientRoutes {
             return Ok(());
         };
         if !is_closed {
-            // Half closed would be open.
+            // A half closed state would be open.
             self.passing = None;
             Routes::open(&self.instance).map(drop)?;
         }
@@ -179,7 +178,7 @@ impl ClientRoutes {
     pub fn sync(&mut self) -> Result<Vec<Change>, DeviceError> {
         self.failures.clear();
         let links = self.netlink.links()?;
-        // First: with the link the kernel removed routes and addresses.
+        // The kernel removed routes and addresses with the link, so it comes first.
         let mtu = self.grant.as_ref().map(|grant| grant.mtu);
         let (up, mut changes) = mend_link(&mut self.netlink, &links, self.tun, mtu);
         let rules = self.netlink.rules()?;
@@ -212,7 +211,6 @@ impl ClientRoutes {
         note_removed(&mut changes, lost);
         self.change(&found, &plan);
         self.installed = plan;
-        // After the refusing routes.
         passing.map_or(Ok(()), |passing| self.set_passing(passing))?;
         Ok(changes)
     }
@@ -294,8 +292,8 @@ impl ClientRoutes {
         }
     }
 
-    /// The number of missing entries that another program must have removed; the kernel removes
-    /// routes of an interface with its carrier or address.
+    /// Counts missing entries that another program must have removed: the kernel removes routes of
+    /// an interface with its carrier or address.
     fn count_lost(&self, plan: &Plan, found: &Plan) -> usize {
         let lasting = |route: &&Route| route.interface.is_none_or(|index| index == self.tun);
         let lost = |route: &&Route| plan.routes.contains(route) && !found.routes.contains(route);
@@ -340,7 +338,6 @@ impl ClientRoutes {
 
     fn note(&mut self, table: u32, is_open: bool, result: Result<(), DeviceError>) {
         match result {
-            // Without IPv6 there is nothing to lead.
             Ok(()) | Err(DeviceError::NoIpv6 { .. }) => {}
             Err(error) => self.failures.push(Failure { table, is_open, error }),
         }

@@ -71,7 +71,6 @@ pub(super) const PRIORITY_TUNNEL: u32 = 531;
 pub(super) const PRIORITY_REST: u32 = 532;
 pub(super) const PRIORITY_MAIN_TABLE: u32 = 32766;
 pub(super) const PRIORITY_SOCKETS: u32 = 522;
-/// The index of the loopback interface, in every network namespace.
 pub(super) const LOOPBACK: u32 = 1;
 /// Not zero: for that the kernel would choose.
 pub(super) const METRIC_SOCKETS: u32 = 1024;

@@ -1,10 +1,9 @@
 //! Traffic that would belong into the tunnel and is to leave outside it, by destination
 //! or by mark (rules 523 and 524 of [`super`]).
 //!
-//! A thread of its own keeps the throw routes ([`super::passing`]): they may be thousands. A throw
-//! route has the prefix of the excluded destination, so the longest prefix decides between it and
-//! what is led into the tunnel. All routes are in the instance's own tables; without a route in the
-//! main table the kernel refuses the traffic.
+//! A thread keeps the throw routes ([`super::passing`]): they may be thousands. A throw route has
+//! the prefix of the excluded destination, so the longest prefix decides between it and what is led
+//! into the tunnel. All routes are in the instance's own tables.
 //!
 //! The server's inner addresses always stay in the tunnel: a program may mark packets by addresses
 //! that a stranger supplied, for example in a DNS answer.
@@ -51,7 +50,6 @@ impl Excluded {
         both
     }
 
-    /// The throw routes; the server's `inner` addresses are never excluded.
     pub(super) fn passing(
         &self,
         ipv4: bool,

@@ -1,5 +1,4 @@
-//! A thread that keeps the routes and rules of a server or router, and its TUN's addresses, in
-//! place.
+//! A thread that keeps a server's or router's routes, rules and addresses in place.
 //!
 //! A machine may have a million other routes that change all day, so only notices that may concern
 //! ours cause a look, and never on the thread that carries packets.
@@ -20,8 +19,7 @@ use crate::process::ROUTE_PROTOCOL;
 use crate::threads::lock;
 use crate::{DeviceError, Waker};
 
-/// Restores [`Routes`] that another program removes. Dropping it removes them, unless they are
-/// still shared.
+/// Restores [`Routes`] that another program removes. Dropping it removes those not shared.
 #[derive(Debug)]
 pub struct RouteKeeper {
     routes: Arc<Mutex<Routes>>,
@@ -86,7 +84,6 @@ fn may_concern(message: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
     let is_ours = |protocol: RouteProtocol| u8::from(protocol) == ROUTE_PROTOCOL;
     match inner {
         RouteNetlinkMessage::DelRoute(route) => is_ours(route.header.protocol),
-        // Another program's route may have replaced one.
         RouteNetlinkMessage::NewRoute(route) => {
             message.header.flags & NLM_F_REPLACE != 0 && !is_ours(route.header.protocol)
         }

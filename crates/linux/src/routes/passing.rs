@@ -1,6 +1,5 @@
-//! A thread that keeps the throw routes, by which excluded traffic bypasses the tunnel. Exclusions
-//! may be thousands of prefixes: the thread that carries packets neither reads nor sets their
-//! routes.
+//! A thread that keeps the throw routes, by which excluded traffic bypasses the tunnel: they may be
+//! thousands, too many for the thread that carries packets.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -49,7 +48,6 @@ impl PassingKeeper {
         self.wanted.clone_from(&wanted);
         self.outcome = Some(outcome);
         if let Some(requests) = &self.requests {
-            // A thread that has ended leaves no outcome.
             let _ = requests.send((wanted, sender));
         }
         self.waker.wake();
@@ -101,7 +99,6 @@ impl Worker {
                         if !self.is_complete {
                             self.watch.try_again();
                         }
-                        // The keeper need not wait for the answer.
                         let _ = answer.send(outcome);
                     }
                     Err(mpsc::TryRecvError::Empty) => break,
@@ -139,7 +136,6 @@ impl Worker {
         for route in self.wanted.difference(&found) {
             lost += 1;
             match self.netlink.add_route(route) {
-                // Without IPv6 nothing is led into the tunnel either.
                 Ok(()) | Err(DeviceError::NoIpv6 { .. }) => {}
                 Err(error) => first = first.and(Err(error)),
             }

@@ -1,5 +1,5 @@
-//! Which rules and routes a client needs in the present state of the system. A pure function: the
-//! same view gives the same plan, so planning again mends any change (see [`super::client`]).
+//! The rules and routes that a client needs in the present state of the system. A pure function:
+//! planning again mends any change (see [`super::client`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -33,12 +33,11 @@ pub(super) struct Planner<'a> {
     pub marks: Marks,
     pub settings: &'a RouteSettings,
     pub uplinks: &'a BTreeMap<UplinkId, Uplink>,
-    /// Interfaces that ever were uplinks, led out, were wireless or had a lease.
+    /// Interfaces that ever were uplinks, had a default route, were wireless or had a lease.
     pub outside: &'a BTreeSet<String>,
     pub tun: u32,
-    /// The interfaces by which connections come that may end at this box.
+    /// Interfaces from which connections may end at this box.
     pub split: &'a BTreeSet<String>,
-    /// `None` before the first session.
     pub grant: Option<&'a Grant>,
     pub seen: &'a Seen,
 }
@@ -79,7 +78,6 @@ impl Planner<'_> {
         plan
     }
 
-    /// The throw routes, which depend on the settings and the grant alone.
     pub(super) fn passing(&self) -> BTreeSet<Route> {
         let mut passing = BTreeSet::new();
         if self.grant.is_none() && !self.settings.closed_before_join {
@@ -104,8 +102,7 @@ impl Planner<'_> {
         is_any.then_some(Belongings { whole, named, inner })
     }
 
-    /// The networks behind this box, connected or routed, without holes that `into_tunnel` or
-    /// `accept` name.
+    /// The networks behind this box, without holes that `into_tunnel` or `accept` name.
     pub(super) fn local_networks(&self) -> Vec<IpNet> {
         let connected = self.seen.addresses.iter().map(|(index, own)| (*index, own.trunc()));
         let routed = [true, false].into_iter().flat_map(|ipv4| self.main_routes(ipv4));
@@ -169,8 +166,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Receives packets marked as parts of connections that end here. The rules match by interface,
-    /// because this machine's answers may have the mark too.
+    /// Receives packets of connections that end here. The rules match by interface, because this
+    /// machine's answers may have the mark too.
     fn plan_split(&self, plan: &mut Plan) {
         let table = split_table(&self.tables);
         for ipv4 in [true, false] {
@@ -246,8 +243,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Routes to the private networks of the uplinks' own addresses. Their extent is the network's
-    /// own claim: nothing that belongs into the tunnel may be in them.
+    /// Routes to the private networks of the uplinks' own addresses. An uplink's network claims its
+    /// own extent: nothing that belongs into the tunnel may be in it.
     fn plan_neighbours(&self, plan: &mut Plan, ipv4: bool, table: u32) {
         let named = self.settings.into_tunnel.iter().filter(|it| it.prefix_len() > 0);
         let granted = self.grant.iter();
@@ -289,8 +286,8 @@ impl Planner<'_> {
         is_private(near).then_some(near)
     }
 
-    /// Lets sockets bound to an interface with its own default route use that route, unless the
-    /// interface is an uplink in service.
+    /// Lets sockets bound to an interface, unless it is an uplink in service, use its default
+    /// route.
     fn plan_bound(&self, plan: &mut Plan, ipv4: bool) {
         let table = self.tables.end() - 2;
         for link in self.seen.links.iter().filter(|link| link.index != self.tun) {
@@ -389,7 +386,6 @@ fn without(network: IpNet, holes: &[IpNet]) -> Vec<IpNet> {
     match network.subnets(network.prefix_len() + 1) {
         _ if inner.is_empty() => vec![network],
         _ if inner.contains(&network) => Vec::new(),
-        // A host has no halves.
         Err(_) => vec![network],
         Ok(halves) => halves.flat_map(|half| without(half, &inner)).collect(),
     }

@@ -148,7 +148,6 @@ mod tests {
         assert!(lines[1].contains("ManageForeignRoutingPolicyRules=no"), "{}", lines[1]);
         assert!((140..200).contains(&looks), "{looks}");
         assert!(repairs.lines(now, &[]).is_empty(), "nothing was gone");
-        // Other kinds were not logged yet.
         let others = [Change::LinkDown, Change::Removed(1), Change::Mtu(900)];
         let lines = repairs.lines(now, &others);
         assert_eq!(lines.len(), 2, "{lines:#?}");

@@ -1,14 +1,12 @@
-//! The table and rules by which this machine receives packets for its own sockets that have
-//! clients' addresses.
+//! The table and rules by which this machine's sockets with clients' addresses receive packets.
 //!
 //! ```text
 //! priority  rule                               table
 //! 522       has the mark                    -> of the sockets: clients' prefixes, local
 //! ```
 //!
-//! The filters mark packets for such a socket only; anything else for a client meets the rules as
-//! ever. Default routes get no local route: the reverse path filter, where `src_valid_mark` is set,
-//! looks up the sender by the mark, which is no client.
+//! The filters mark packets for such a socket only. Default routes get no local route: the reverse
+//! path filter, where `src_valid_mark` is set, looks up the sender by the mark, which is no client.
 
 use ipnet::IpNet;
 use roadweave_proto::Kind;
@@ -27,8 +25,8 @@ pub(super) struct SocketTable {
 
 impl Routes {
     /// Receives marked packets to `networks`, and to prefixes that are led into the TUN later. Call
-    /// it once, before [`Routes::route_into_tun`]. Fails with [`DeviceError::Unavailable`] if
-    /// another program uses the mark; nothing is changed then.
+    /// it once, before [`Routes::route_into_tun`]. Fails with [`DeviceError::Unavailable`], without
+    /// a change, if another program uses the mark.
     pub fn take_for_sockets(&mut self, networks: &[IpNet]) -> Result<(), DeviceError> {
         let mark = self.instance.marks().kind(Kind::ClientSocket);
         check_mark(&self.netlink.rules()?, mark)?;

@@ -13,9 +13,9 @@ use crate::DeviceError;
 use crate::socket::set_option;
 
 impl UplinkSocket {
-    /// Opens `count` sockets at one address, among which `program` chooses for each packet by their
-    /// order. The address must be free; later, only programs of the same user could join the group.
-    /// If the kernel refuses the program, packets reach any of the sockets.
+    /// Opens `count` sockets at one address; `program` chooses one for each packet by their order.
+    /// The address must be free; later, only programs of the same user could join. If the kernel
+    /// refuses the program, packets reach any of the sockets.
     pub fn open_group(
         options: &UdpOptions,
         count: u16,
@@ -50,6 +50,5 @@ fn attach(socket: &Socket, program: &[sock_filter]) -> io::Result<()> {
         len: u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
         filter: program.as_ptr().cast_mut(),
     };
-    // The program is read before the call returns, so the slice lives long enough.
     set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
 }

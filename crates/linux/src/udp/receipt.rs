@@ -1,6 +1,5 @@
-//! The time of a packet's receipt, by the tunnel's clock. The kernel stamps packets with the time
-//! of day, which may be set while they wait. So a stamp is limited to the time since the socket was
-//! last empty.
+//! The time of a packet's receipt, by the tunnel's clock. The kernel stamps with the time of day,
+//! which may be set meanwhile. So a stamp is limited to the time since the socket was last empty.
 
 use std::time::Duration;
 
@@ -33,8 +32,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A stamp that lies so many milliseconds before the time of day, of a socket that was empty 10
-    /// ms ago, against the age of the packet.
+    /// A stamp this many milliseconds before the time of day, against the packet's expected age;
+    /// the socket was empty 10 ms ago.
     fn check(stamped_ago_ms: i32, expected_ago_ms: u32) {
         let (now, time_of_day) = (MS * 90_000, MS * 9_000_000);
         let times = Answered { emptied: now - MS * 10, now, time_of_day };

@@ -1,6 +1,5 @@
 //! Receives many datagrams with one call, including all control messages: time, GRO run, addresses,
-//! ECN. `noq-udp` has 96 bytes for control messages, too few for time stamps and ECN of a joined
-//! run.
+//! ECN. `noq-udp` has 96 bytes for control messages, which is too few.
 
 #![allow(unsafe_code, reason = "no crate at hand receives batches with control messages")]
 
@@ -32,8 +31,8 @@ pub(super) struct Message {
 
 type Control = [MaybeUninit<u64>; CONTROL / size_of::<u64>()];
 
-/// Fills slots of `slot_bytes` bytes of `buffers`; returns a message for each slot. The errors are
-/// those of `recvmmsg`, with [`io::ErrorKind::WouldBlock`] if no datagram waits.
+/// Fills slots of `slot_bytes` bytes of `buffers`; returns a message for each slot. Fails as
+/// `recvmmsg` does, with [`io::ErrorKind::WouldBlock`] if no datagram waits.
 pub(super) fn receive<const SLOTS: usize>(
     socket: &Socket,
     buffers: &mut [u8],
@@ -59,8 +58,8 @@ pub(super) fn receive<const SLOTS: usize>(
         header.msg_controllen = CONTROL as _;
         slots = index + 1;
     }
-    // SAFETY: the first `slots` headers point to buffers, names, vectors and control messages that
-    // live until after the call, with their lengths. The socket does not block.
+    // SAFETY: the first `slots` headers point, with the right lengths, to buffers, names, vectors
+    // and control messages that outlive the call. The socket does not block.
     let filled = unsafe {
         let none = ptr::null_mut();
         libc::recvmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), slots as _, 0, none)
@@ -101,8 +100,7 @@ unsafe fn read_control(header: &libc::msghdr, message: &mut Message) {
 /// # Safety
 /// As [`read_control`]; `control` must be one of its control messages.
 unsafe fn read_one(control: &cmsghdr, message: &mut Message) {
-    // SAFETY: the caller promises that the bytes live that `control` describes; `payload` looks at
-    // no more of them.
+    // SAFETY: the bytes of `control` live, as the caller promises; `payload` looks at no others.
     unsafe {
         match (control.cmsg_level, control.cmsg_type) {
             (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => {

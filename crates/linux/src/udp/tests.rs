@@ -14,7 +14,6 @@ fn outgoing(destination: SocketAddr, contents: &[u8], segment_size: usize) -> Ou
     Outgoing { destination, source: None, ecn: None, contents, segment_size }
 }
 
-/// Remote and local address, ECN, payload.
 type Received = (SocketAddr, Option<IpAddr>, Option<Ecn>, Vec<u8>);
 
 fn receive(socket: &mut UplinkSocket, count: usize) -> Vec<Received> {
@@ -88,7 +87,6 @@ fn runs_of_datagrams_arrive_one_by_one_and_are_answered_from_where_they_went() {
         ("127.0.0.1:0", "127.0.0.1"),
         ("0.0.0.0:0", "127.0.0.9"),
         ("[::1]:0", "::1"),
-        // A dual socket takes both families and shows plain IPv4.
         ("[::]:0", "127.0.0.1"),
         ("[::]:0", "::1"),
     ] {

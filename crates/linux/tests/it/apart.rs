@@ -1,5 +1,4 @@
-//! Two anchors' TUNs on one machine, rwa and rwb, with the same inner addresses: nothing of one
-//! reaches the other.
+//! Two anchors' TUNs on one machine with the same inner addresses exchange nothing.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
@@ -31,7 +30,6 @@ struct World {
 impl World {
     fn new() -> Self {
         let (machine, site) = (NetNs::create("machine").unwrap(), NetNs::create("site").unwrap());
-        // Strict, as some distributions have it.
         machine.set_sysctl("net.ipv4.conf.all.rp_filter", "1").unwrap();
         cable(
             (&machine, "eth0", &["203.0.113.1/24", "2001:db8::1/64"]),
@@ -69,7 +67,6 @@ impl World {
     }
 }
 
-/// An anchor's end on the machine; the test is the tunnel.
 struct Anchor<'a> {
     world: &'a World,
     instance: Instance,
@@ -159,8 +156,7 @@ impl<'a> Anchor<'a> {
         }
     }
 
-    /// Asks the site and awaits its answer; earlier packets have arrived by then. Lost datagrams
-    /// are sent again, as by any client.
+    /// Asks the site and awaits its answer; earlier packets have arrived by then. Retransmits.
     fn ask_site(&mut self, text: &str) {
         for (client, site) in CLIENT.iter().zip(SITE) {
             let text = format!("{text} from {site}");
@@ -239,7 +235,6 @@ fn checksum(bytes: &[u8]) -> u16 {
     !u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap()
 }
 
-/// An ICMP error of this machine for an expired packet.
 const EXCEEDED: &str = "time exceeded";
 
 fn dying(port: u16) -> Vec<u8> {
@@ -288,7 +283,6 @@ fn equal_addresses_of_two_tenants_have_their_own_connections() {
             assert_eq!(count, 2, "one of each family:\n{connections}");
         }
 
-        // This machine's own services, and connections between clients.
         for own in OWN {
             world.echo(&world.machine, own, 9);
         }
@@ -346,13 +340,12 @@ fn no_client_reaches_another_tenants_by_any_address() {
             world.echo(&world.machine, own, 9);
         }
 
-        // To another tenant's clients, and its own addresses.
         for (from, to) in CLIENT.iter().zip([["10.88.0.2", "10.88.0.1"], ["fd88::2", "fd88::1"]]) {
             for to in to {
                 a.say((from, 4000), (to, 9), "stolen");
             }
         }
-        // In the site's name, with the ports of the other tenant's connections.
+        // In the site's name, with the other tenant's ports.
         let connections = world.connections();
         for (site, machine) in SITE.iter().zip(MACHINE) {
             let long = if machine.contains(':') { "2001:0db8:0000" } else { machine };
@@ -412,7 +405,6 @@ fn answers_of_an_anchor_that_is_gone_reach_nobody() {
             assert!(b.heard.iter().all(|text| text.starts_with('b')), "{:?}", b.heard);
             b.stop();
         }
-        // Cleans up, as the next start would.
         let instance = Instance::new("rwa").unwrap();
         let lock = instance.lock().unwrap();
         world.machine.enter(|| cleanup(&instance, &lock).unwrap()).unwrap();
@@ -494,7 +486,6 @@ fn what_others_translate_for_one_tenant_reaches_no_other_while_its_anchor_is_sto
 fn marks_that_others_restore_do_not_lead_answers_astray() {
     run_sandboxed(|| {
         let world = World::new();
-        // As a VPN with a default route does.
         world.nft(
             "add table inet vpn; \
              add chain inet vpn in { type filter hook prerouting priority mangle; }; \

@@ -18,8 +18,8 @@ mod shares;
 
 const WAIT: Duration = Duration::from_millis(300);
 
-/// A machine in the middle with four networks, each with one host, which has the machine as its
-/// gateway. Number N has 10.N.0.0/24 and fd0N::/64; the machine is .1, the host .2.
+/// A machine in the middle of four networks with one host each, whose gateway it is. Number N has
+/// 10.N.0.0/24 and fd0N::/64; the machine is .1, the host .2.
 ///
 /// ```text
 /// tunnel (1) ── rw0 ┐         ┌ lan0 ── lan (2)
@@ -45,7 +45,6 @@ impl Crossing {
             modem: create("modem"),
         };
         for namespace in [&this.machine, &this.tunnel, &this.lan, &this.wifi, &this.modem] {
-            // Addresses are usable at once, link-local ones too.
             namespace.set_sysctl("net.ipv6.conf.all.accept_dad", "0").unwrap();
             namespace.set_sysctl("net.ipv6.conf.default.accept_dad", "0").unwrap();
         }
@@ -60,7 +59,6 @@ impl Crossing {
             host.ip(&format!("route add default via 10.{number}.0.1")).unwrap();
             host.ip(&format!("-6 route add default via fd0{number}::1")).unwrap();
         }
-        // TUNs have no neighbour discovery.
         introduce((&this.machine, "rw0"), (&this.tunnel, "eth0", "fd01::2"));
         introduce((&this.tunnel, "eth0"), (&this.machine, "rw0", "fd01::1"));
         nft(
@@ -153,7 +151,7 @@ fn a_box_is_no_router_for_its_uplinks() {
         let road = Crossing::new();
         let Crossing { machine, tunnel, lan, wifi, modem } = &road;
         machine.set_forwarding().unwrap();
-        // Begun before the filters, and known to conntrack, which works only if a rule uses it.
+        // Known to conntrack, which works only if a rule uses it, before the filters exist.
         nft(
             machine,
             "add table inet x; add chain inet x y { type filter hook forward priority 0; }; \
@@ -180,15 +178,13 @@ fn a_box_is_no_router_for_its_uplinks() {
             assert!(road.reaches_both(from, to, number), "{} {}", from.name(), to.name());
         }
 
-        // An uplink's network reaches only the machine's addresses there, and inner addresses
-        // answer in the tunnel alone.
+        // An uplink's network reaches only the machine's addresses there.
         assert_eq!(reaches_own(wifi), [false, false, true, true, false, false]);
         assert_eq!(reaches_own(lan), [true, true, true, true, false, false]);
         for address in inner {
             assert!(road.reaches(tunnel, machine, address), "{address} by the tunnel");
             assert!(road.reaches(machine, machine, address), "{address} from the machine itself");
         }
-        // The machine's own source proves nothing.
         assert!(!passes_in_the_name_of(wifi, "fd02::1", machine, "fd01::1"));
 
         // An interface that is added later is an uplink, too.
@@ -197,7 +193,6 @@ fn a_box_is_no_router_for_its_uplinks() {
         late.ip("route add default via 10.9.0.1").unwrap();
         assert!(!road.reaches(&late, lan, "10.2.0.2"));
 
-        // The owner's port forwards stay.
         forward_a_port(machine);
         assert!(passes_the_forwarded_port(wifi, lan));
 
@@ -322,7 +317,6 @@ fn a_server_opens_nothing_between_others_and_protects_as_long_as_it_forwards() {
         let liar = wifi.enter(|| UdpSocket::bind("10.1.0.77:0").unwrap()).unwrap();
         liar.send_to(b"there", camera.local_addr().unwrap()).unwrap();
         assert!(camera.recv(&mut [0; 9]).is_err());
-        // Nor packets with the machine's own source.
         assert!(!passes_in_the_name_of(wifi, "fd04::1", lan, "fd02::2"));
         // Containers start later, and are translated both ways.
         let own = "ip saddr 10.2.0.0/24 oifname wwan0 masquerade";
@@ -332,7 +326,7 @@ fn a_server_opens_nothing_between_others_and_protects_as_long_as_it_forwards() {
         assert!(road.reaches(lan, modem, "10.4.0.2"));
         assert!(passes_the_forwarded_port(wifi, lan));
 
-        // As after kill -9; and the next start cannot turn forwarding off.
+        // As after kill -9: the next start cannot turn forwarding off.
         std::mem::forget(filters);
         check_closed();
         let clean = || {
@@ -393,7 +387,6 @@ fn passes_in_the_name_of(liar: &NetNs, source: &str, to: &NetNs, address: &str) 
     passes
 }
 
-/// Sets the hardware address of one end of a cable at the other.
 fn introduce(to: (&NetNs, &str), of: (&NetNs, &str, &str)) {
     let text = of.0.run(&format!("ip -br link show {}", of.1)).unwrap();
     let hardware = text.split_whitespace().nth(2).unwrap();
@@ -491,8 +484,7 @@ fn what_others_remove_or_change_is_put_back() {
             "add element inet roadweave_client inside { wlan0 }",
             "add table inet roadweave_client { flags dormant; }",
         ] {
-            // The last repair is over a second ago, and the next look by the clock two seconds
-            // ahead.
+            // The last repair is over a second ago, and the next periodic look two seconds ahead.
             std::thread::sleep(Duration::from_millis(1100));
             keeper.refresh();
             std::thread::sleep(WAIT);
@@ -502,7 +494,6 @@ fn what_others_remove_or_change_is_put_back() {
         }
         assert!(!road.reaches(wifi, lan, "10.2.0.2"));
 
-        // The caller does not wait for large tables.
         let prefixes = (0..4000_u32)
             .map(|at| IpNet::new_assert(IpAddr::V4((0x0a00_0000 + at * 512).into()), 24));
         let many = FilterOptions { inner: prefixes.collect(), ..a_server(false, false) };

@@ -159,7 +159,6 @@ fn two_uplinks_with_the_same_address_both_work() {
             world.check_round_trip(socket, &server, number);
         }
 
-        // With everything led into the tunnel, its own packets still take their uplinks.
         routes.set_grant(grant("10.8.0.2/24")).unwrap();
         assert_eq!(routes.take_failures().count(), 0);
         for (socket, number) in sockets.iter_mut().zip([1, 2]) {
@@ -204,7 +203,6 @@ fn a_default_route_by_several_next_hops_gives_each_uplink_its_own() {
         vehicle.ip("route del default").unwrap();
         vehicle.ip("-6 route del default").unwrap();
 
-        // A group of next hops, whose members change.
         vehicle.ip("nexthop add id 1 via 10.1.0.9 dev eth1").unwrap();
         vehicle.ip("nexthop add id 2 via 10.2.0.9 dev eth2").unwrap();
         vehicle.ip("nexthop add id 3 group 1/2").unwrap();
@@ -247,7 +245,6 @@ fn inner_addresses_are_masqueraded_and_segments_clamped() {
         let client = NetNs::create("client").unwrap();
         let server = NetNs::create("server").unwrap();
         let outside = NetNs::create("outside").unwrap();
-        // A cable stands for the tunnel; the outside has no route to the inner network.
         cable(
             (&client, "rw0", &["10.8.0.2/24", "fd08::2/64"]),
             (&server, "rw0", &["10.8.0.1/24", "fd08::1/64"]),
@@ -265,7 +262,6 @@ fn inner_addresses_are_masqueraded_and_segments_clamped() {
             ..filters("rw0", "10.8.0.0/24")
         };
         let filters = server.enter(|| Filters::install(&instance, &options).unwrap()).unwrap();
-        // A second start replaces the rules of the first.
         std::mem::forget(filters);
         let filters = server.enter(|| Filters::install(&instance, &options).unwrap()).unwrap();
 
@@ -343,7 +339,6 @@ fn what_another_program_changes_of_the_tun_and_the_rules_is_set_right() {
         assert_eq!(after, before);
         assert_eq!(changes, [Change::LinkDown, Change::Mtu(1300), Change::LocalRule]);
 
-        // The same for a server, and its forwarding.
         machine
             .enter(|| {
                 let tun = tun("rw0", "10.8.0.2/24");
@@ -407,7 +402,6 @@ fn thousands_of_excluded_prefixes_are_read_and_mended_by_another_thread() {
             let all = cpu_time() - begin;
             eprintln!("a change takes {looks:?}, to read all routes {all:?}");
             assert!(looks < all / 2, "{looks:?} of {all:?}");
-            // Removed routes come back without a look of the event loop.
             vehicle.ip("route flush type throw table all").unwrap();
             wait_until("all are there again", || passing() == 18_000);
             routes.set_excluded(Excluded::default());
@@ -430,7 +424,6 @@ fn two_instances_leave_each_other_alone() {
                 ["first", "second", "third"].map(|name| Instance::new(name).unwrap());
             let tuns = [("rw0", "10.8.0.2/24"), ("rw1", "10.9.0.2/24"), ("rw2", "10.10.0.2/24")];
             let [one, two, three] = tuns.map(|(name, address)| tun(name, address));
-            // A router and a client.
             let mut router = Routes::open(&third).unwrap();
             router.route_into_tun(three.index(), &[prefix("0.0.0.0/0")]).unwrap();
             let mut routes = client_routes(&first, &one, &["0.0.0.0/0"]);
@@ -490,7 +483,6 @@ fn without_ipv6_the_rest_works() {
             assert_eq!(client.take_failures().count(), 0, "what cannot be, need not be closed");
             assert_eq!(client.sync().unwrap(), []);
 
-            // Removing an address twice is no error.
             netlink.remove_address(tun.index(), prefix("10.8.0.2/24")).unwrap();
             netlink.remove_address(tun.index(), prefix("10.8.0.2/24")).unwrap();
             let own = netlink.addresses().unwrap();
@@ -521,7 +513,6 @@ fn a_name_that_is_no_text_hides_one_interface_and_holds_nobody_up() {
     });
 }
 
-/// All of our rules, routes and filters in the namespace of the calling thread.
 fn leftovers() -> Vec<String> {
     let mut netlink = Netlink::open().unwrap();
     let mut found = Vec::new();

@@ -83,7 +83,6 @@ fn check_every_size(offload: bool) {
         let server = pair.right.enter(|| UdpSocket::bind((address, 7000)).unwrap()).unwrap();
         let client = pair.left.enter(|| UdpSocket::bind(bind).unwrap()).unwrap();
         server.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-        // Every size up to the MTU, then some that are fragmented.
         let limit = usize::from(MTU) - headers;
         let mut buffer = [0; 4096];
         for size in (1..=limit).chain([limit + 1, 2000, 3999]) {
@@ -123,7 +122,6 @@ fn router_advertisement() -> Vec<u8> {
 fn a_router_advertisement_out_of_the_tunnel_changes_nothing() {
     run_sandboxed(|| {
         let vehicle = NetNs::create("box").unwrap();
-        // As on a box that forwards and still accepts its uplinks' routers.
         vehicle.set_sysctl("net.ipv6.conf.all.forwarding", "1").unwrap();
         vehicle.set_sysctl("net.ipv6.conf.default.accept_ra", "2").unwrap();
         let options = options(&["fd77::2/128"], false);
@@ -134,7 +132,6 @@ fn a_router_advertisement_out_of_the_tunnel_changes_nothing() {
         assert_eq!(tun.write_batch([router_advertisement()]).written, 1);
         std::thread::sleep(Duration::from_millis(300));
         assert_eq!(seen(), before);
-        // The test can fail.
         vehicle.set_sysctl("net.ipv6.conf.rw0.accept_ra", "2").unwrap();
         assert_eq!(tun.write_batch([router_advertisement()]).written, 1);
         std::thread::sleep(Duration::from_millis(300));
@@ -243,7 +240,6 @@ fn udp_packet(port: u16) -> Vec<u8> {
     let sum: u32 = words.sum();
     let checksum = !((sum & 0xffff) + (sum >> 16)) as u16;
     packet[10..12].copy_from_slice(&checksum.to_be_bytes());
-    // Without a checksum, which IPv4 allows.
     packet.extend([port.to_be_bytes(), 7000_u16.to_be_bytes(), [0, 12], [0, 0]].concat());
     packet.extend(*b"ping");
     packet

@@ -21,7 +21,7 @@ use crate::state::KeptBindings;
 use crate::status::{AnchorRoleStatus, RoleStatus, Status};
 
 const BINDINGS_INTERVAL: Duration = Duration::from_secs(10);
-/// Delay of the write after a change. A crash before the write restores older bindings.
+/// A crash before the write restores older bindings.
 const BINDINGS_SOON: Duration = Duration::from_millis(500);
 
 /// Runs an anchor until SIGINT or SIGTERM. If it cannot start, everything it had set up is removed.
@@ -56,7 +56,6 @@ fn start(options: MemberOptions<AnchorFile>) -> Result<Served<Bindings>, DriverE
     let egress = Bindings { file, next: NextWrite(Instant::ZERO + BINDINGS_INTERVAL) };
     let tables = Tables { clients, proxies: Some(proxies) };
     let mut served = ground.start("anchor", anchor, egress, tables, serving)?;
-    // Bindings of fleet devices can be restored only now that these devices are known.
     served.driver.node.restore(served.role.egress.file.read().0);
     Ok(served)
 }
@@ -74,7 +73,7 @@ impl NextWrite {
         self.0 = self.0.min(now + BINDINGS_SOON);
     }
 
-    /// Reschedules. `is_written` is false if the write failed or an earlier one is still running.
+    /// `is_written` is false if the write failed or an earlier one is still running.
     fn on_written(&mut self, now: Instant, is_written: bool) {
         self.0 = now + if is_written { BINDINGS_INTERVAL } else { BINDINGS_SOON };
     }

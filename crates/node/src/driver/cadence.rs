@@ -1,16 +1,15 @@
 //! ACK coalescing: delays reading of feedback until the turn for the stream's next packet.
 //!
 //! A stream that flows only upwards receives nothing but feedback, and each feedback packet would
-//! wake the loop for a turn of its own. If the next packet of the stream is due within a
-//! millisecond or two, network packets are read in that turn. Timers are not delayed, and all
-//! received packets are read before a timer counts. The delay ends when packets for hosts behind
-//! the device arrive, or when sending waits for acknowledgements.
+//! wake the loop. If the next packet of the stream is due within a millisecond or two, network
+//! packets are read in that turn. Timers are not delayed, and all received packets are read before
+//! a timer counts. The delay ends when packets for hosts behind the device arrive, or when sending
+//! waits for acknowledgements.
 
 use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-/// At smaller gaps, turns share feedback anyway.
 const GAP_MIN: Duration = Duration::from_micros(200);
 /// At larger gaps, feedback does not wait for the next packet.
 const GAP_MAX: Duration = Duration::from_millis(2);
@@ -39,8 +38,7 @@ impl Cadence {
         self.last = now;
     }
 
-    /// How long reading the sockets may wait at `now` for a packet of the device, if only feedback
-    /// has arrived since `alone`; zero for not at all.
+    /// How long sockets may wait for a packet of the device, if only feedback came since `alone`.
     pub(super) fn patience(&self, now: Instant, alone: Instant) -> Duration {
         if !(GAP_MIN..=GAP_MAX).contains(&self.gap) || now.since(alone) < ALONE_AFTER {
             return Duration::ZERO;

@@ -107,8 +107,7 @@ struct ClientRole {
     steering: Steering,
 }
 
-/// Traffic for the tunnel is blocked before any step that another user of the machine could make
-/// fail.
+/// Blocks traffic for the tunnel before any step that another user of the machine could make fail.
 fn start(
     mut options: MemberOptions<ClientFile>,
     merge: Merge<ClientFile>,
@@ -123,7 +122,6 @@ fn start(
     }
     let clock = options.membership.as_ref().map_or_else(Clock::start, |its| its.clock);
     let metrics = file.metrics.as_ref().map(|metrics| MetricsListener::bind(metrics.listen));
-    // Addresses and routes are set once the server has granted them.
     let tun = Tun::open(&tun_options(&file.tun, &[]))?;
     // Before the first thread starts: threads inherit the restrictions.
     privileges::restrict(&Needs {
@@ -317,7 +315,6 @@ impl Role<Client> for ClientRole {
     }
 
     fn on_hangup(&mut self, driver: &mut Driver<Client>, now: Instant) {
-        // `reload` logs the result.
         let _ = self.reload(driver, now);
     }
 
@@ -380,11 +377,10 @@ impl Role<Client> for ClientRole {
         self.forget_modems(&mut driver.node, now);
         self.steering.handle_timeout(now);
         self.take_filters(driver, now);
-        // Packets from the tunnel must not use source addresses of networks behind this box.
         let networks = self.steering.routes.local_networks();
         driver.node.set_local_networks(networks.iter().copied());
         self.resolver.set_content(self.joined && !driver.node.is_silent());
-        // Setting servers makes the node work; deliver complete packets first.
+        // Setting servers turns the node; complete packets are delivered first.
         driver.deliver();
         let changed = self.resolver.handle_timeout(now);
         self.use_servers(&mut driver.node, now, &changed);
@@ -508,7 +504,7 @@ impl ClientRole {
     }
 
     /// Applies a reloaded configuration. The session continues, or another with the same server
-    /// replaces it. Returns why the lanes were not taken, if they were not.
+    /// replaces it. Returns why the lanes were refused, if they were.
     fn take_up(
         &mut self,
         driver: &mut Driver<Client>,
@@ -520,7 +516,6 @@ impl ClientRole {
             error.to_string()
         });
         let file = &mut self.options.file;
-        // These two are read at the start alone.
         let (local, forward) = (file.uplinks.local, file.uplinks.forward);
         file.uplinks = UplinkFields { local, forward, ..read.uplinks };
         file.uplinks.exclude.push(driver.edge.tun_name().to_owned());
@@ -541,7 +536,6 @@ impl ClientRole {
 
     fn use_servers(&mut self, client: &mut Client, now: Instant, changed: &Changed) {
         if !changed.is_empty() {
-            // An uplink whose own address is that of a server is in conflict.
             self.looks.ask(now);
         }
         for (server, uplink) in changed {

@@ -1,12 +1,10 @@
 //! Packet filters of a client.
 //!
-//! From the start they block all interfaces except those known not to be uplinks, including
-//! interfaces that are plugged in later or after a crash. A welcome adds forwarding and source NAT
-//! into the TUN.
+//! From the start they block all interfaces except those known not to be uplinks, including later
+//! ones and after a crash. A welcome adds forwarding and source NAT into the TUN.
 //!
-//! `nft` runs in the keeper's thread, which retries forever. Uplinks and inner addresses are used
-//! only once the filters are in place: see [`ClientFilters::hold`] and
-//! [`ClientFilters::are_in_place`].
+//! The keeper's thread runs `nft` and retries forever. Uplinks and inner addresses are used only
+//! once the filters are in place: see [`ClientFilters::hold`] and [`ClientFilters::are_in_place`].
 
 use std::net::IpAddr;
 
@@ -45,7 +43,6 @@ impl ClientFilters {
             masquerade_into_tun: file.routes.masquerade.then(Vec::new),
             excluded: excluded(&file.routes),
             share: Some(Share::default()),
-            // Nothing is routed into the tunnel yet.
             forward: false,
             ..filters_of(tun, instance.marks(), forwarding)
         };
@@ -72,8 +69,8 @@ impl ClientFilters {
         Some(format!("{what} until the packet filters are in place{failure}"))
     }
 
-    /// Blocks packets from all interfaces but these and the TUN, including packets to the machine's
-    /// addresses on these (`own`).
+    /// Blocks packets from all interfaces but these and the TUN, including packets to `own`, the
+    /// machine's addresses on these.
     pub(super) fn set_inside(&mut self, interfaces: Vec<Interface>, own: Vec<IpAddr>) {
         if let Forwarding::Box { inside, addresses, .. } = &mut self.options.forwarding {
             (*inside, *addresses) = (interfaces, own);
@@ -113,7 +110,6 @@ impl ClientFilters {
         self.awaited = self.keeper.set(self.options.clone());
     }
 
-    /// The TUN now has exactly these addresses.
     pub(super) fn on_addresses_set(&mut self, own: &[IpNet]) {
         self.options.own_addresses = own.iter().map(IpNet::addr).collect();
         self.keeper.set(self.options.clone());

@@ -64,7 +64,6 @@ impl Edge {
         taken.map_err(|source| DriverError::TunGone { name: tun.name().to_owned(), source })
     }
 
-    /// Discards all packets that queued in the TUN during a pause; returns their number.
     pub(super) fn discard_inner(&mut self) -> Result<u64, DriverError> {
         let mut packets = 0;
         for _ in 0..DISCARDS_MAX {
@@ -85,7 +84,7 @@ impl Edge {
         node: &mut impl Node,
     ) -> std::io::Result<()> {
         let Self { clock, sockets, former_sockets, .. } = self;
-        // An error of the former socket affects the current one as well, which reports it.
+        // An error of the former socket also affects the current one, which reports it.
         if let Some(former) = uplink.and_then(|id| former_sockets.get_mut(&id)) {
             let _ = read(former, now, uplink, clock, node);
         }
@@ -127,8 +126,8 @@ impl Io for Edge {
         self.drops.add(DropReason::DeviceFull, (counts.full + counts.refused) as u64);
     }
 
-    /// A packet that the kernel refuses is counted by its socket and treated as lost: recovery
-    /// handles it, and a router's other links carry a copy.
+    /// The socket counts a packet that the kernel refuses. It counts as lost: recovery handles it,
+    /// and a router's other links carry a copy.
     fn transmit(&mut self, packets: &Outbox) {
         for run in packets.runs() {
             let outgoing = Outgoing {

@@ -7,8 +7,7 @@
 //!        ─► monitor, signals, requests ─► role: uplinks, routes, settings, status
 //! ```
 //!
-//! Work is batched: a turn reads everything that is readable, then turns the node once, so that
-//! packets leave in runs (GSO).
+//! A turn reads everything readable, then turns the node once, so that packets leave in runs (GSO).
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -74,8 +73,8 @@ pub(super) trait Role<N: Node> {
 
     fn handle_events(&mut self, driver: &mut Driver<N>, now: Instant);
 
-    /// Whether all other required threads have turned since this last returned `true`. The service
-    /// manager's watchdog is notified only then.
+    /// Whether all other required threads have turned since this last returned `true`, as the
+    /// service manager's watchdog requires.
     fn take_turns(&self, _node: &N) -> bool {
         true
     }
@@ -90,7 +89,6 @@ pub(super) trait Role<N: Node> {
         self.status(driver)
     }
 
-    /// Reads the configuration again for a request of the local socket, and answers it when done.
     fn on_reload(&mut self, _driver: &mut Driver<N>, _now: Instant, request: LocalRequest) {
         let none = RpcError::method_not_found(&request.method);
         request.answer(Err(none));
@@ -154,7 +152,6 @@ pub(super) fn take_instance(
 }
 
 impl<N: Node> Driver<N> {
-    /// Without `outside`, another loop of the program controls this one.
     pub(super) fn new(
         outside: Option<(&Instance, Signals, Option<MetricsListener>)>,
         waker: Waker,
@@ -225,7 +222,6 @@ impl<N: Node> Driver<N> {
         deliver(&mut self.node, &mut self.edge);
     }
 
-    /// Runs until SIGINT, SIGTERM or SIGUSR1, until the role is over, or until a system failure.
     pub(super) fn run(&mut self, role: &mut impl Role<N>) -> Result<(), DriverError> {
         role.on_start(self);
         self.outside.iter_mut().for_each(|outside| outside.manager.on_ready());
@@ -280,8 +276,7 @@ impl<N: Node> Driver<N> {
         }
     }
 
-    /// Waits for events until `timeout`, at most [`TURN_MAX`]. `alone` is
-    /// [`Role::feedback_alone_since`].
+    /// Waits at most [`TURN_MAX`]. `alone` is [`Role::feedback_alone_since`].
     fn wait(
         &mut self,
         timeout: Option<Instant>,
@@ -321,7 +316,7 @@ impl<N: Node> Driver<N> {
     }
 
     /// Reads the sockets again if this turn was interrupted since `began`: the node would take the
-    /// time that a packet waits here for silence of the network.
+    /// wait of packets for silence of the network.
     fn catch_up<R: Role<N>>(&mut self, began: Instant, role: &mut R) {
         let now = self.edge.clock.now();
         if now.since(began) < TURN_LATE {
@@ -347,7 +342,6 @@ impl<N: Node> Driver<N> {
     }
 
     fn answer(&mut self, now: Instant, role: &mut impl Role<N>) {
-        // One request a turn, so that frequent requests do not delay packets.
         let request = self.outside.as_mut().and_then(|it| it.local.poll_request());
         if let Some(request) = request {
             match request.method.as_str() {
@@ -379,7 +373,7 @@ impl<N: Node> Driver<N> {
     }
 }
 
-/// Reading for longer means that the turn was interrupted, or has read much.
+/// A longer read means that the turn was interrupted, or has read much.
 const TURN_LATE: Duration = Duration::from_millis(1);
 
 const TUN: Token = Token(0);

@@ -28,7 +28,7 @@ pub(super) struct Due {
 
 impl Granted {
     /// Sets the filters for the grant of `welcome`. Parts out of bounds are logged and left out;
-    /// the rest becomes due once the filters are in place.
+    /// the rest is due once the filters are in place.
     pub(super) fn begin(
         &mut self,
         steering: &Steering,
@@ -110,8 +110,8 @@ struct Bounds<'a> {
 }
 
 impl Bounds<'_> {
-    /// Whether the box may have this address. An uplink's leases are no limit: a hostile lease
-    /// could stop the tunnel otherwise.
+    /// Whether the box may have this address, whatever leases say: a hostile one could stop the
+    /// tunnel.
     fn check(&self, address: IpAddr) -> Result<(), String> {
         if !self.accept.iter().any(|space| space.contains(&address)) {
             return Err("it lies in none of the networks that routes.accept lists".to_owned());
@@ -124,8 +124,8 @@ impl Bounds<'_> {
         }
     }
 
-    /// Whether the server may have this inner address. It must not be an address that an uplink
-    /// needs, unless the configuration names its network more narrowly than the default does.
+    /// Whether the server may have this inner address. It must not be one that an uplink needs,
+    /// unless the configuration names its network more narrowly than the default does.
     fn check_gateway(&self, address: IpAddr) -> Result<(), String> {
         self.check(address)?;
         let space = space_length(address);
@@ -133,7 +133,6 @@ impl Bounds<'_> {
             return Ok(());
         }
         for uplink in self.uplinks {
-            // A guessed gateway is not worth a refusal.
             if uplink.gateway(address.is_ipv4()) == Some(Gateway::Known(address)) {
                 return Err(format!("it is the gateway of the uplink {}", uplink.name));
             }
@@ -163,7 +162,6 @@ mod tests {
             index: 3,
             carrier: true,
             mtu: 1500,
-            // A hostile lease.
             addresses: prefixes(&["10.3.4.5/8", "fd00::5/64"]),
             gateway_v4: Some(Gateway::Known("10.0.0.1".parse().unwrap())),
             gateway_v6: None,

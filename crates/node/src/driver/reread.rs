@@ -54,7 +54,7 @@ impl Askers {
     }
 }
 
-/// The limit of concurrent callers. A caller that disconnected counts until its reading is over.
+/// A caller that disconnected counts until its reading is over.
 const ASKERS_MAX: usize = 16;
 
 #[cfg(test)]

@@ -1,10 +1,9 @@
 //! Looks up the servers' names, separately over each uplink.
 //!
-//! A failed lookup is repeated after 2 s, doubling to 30 s, since modems may not have started yet.
-//! An answer is renewed when its time to live is over: within 10 to 60 s while no server answers
-//! (it may have moved), within 60 s to 1 h while a session is up. Another address of an uplink
-//! means another network, with its own name servers. Each uplink has one thread at most, so that a
-//! network that keeps changing its announcements delays its own lookups only.
+//! A failed lookup is repeated after 2 s, doubling to 30 s. An answer is renewed when its time to
+//! live is over: within 10 to 60 s while no server answers, within 60 s to 1 h while a session is
+//! up. Another address of an uplink means another network, with its own name servers. Each uplink
+//! has one thread at most, so that it delays its own lookups only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -21,9 +20,7 @@ use roadweave_proto::{Instant, ServerHost, ServerName, UplinkId};
 pub(super) const SYSTEM: UplinkId = UplinkId(0);
 const RETRY: Duration = Duration::from_secs(2);
 const RETRY_MAX: Duration = Duration::from_secs(30);
-/// Bounds of the time to live while no server answers.
 const AGAIN: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(60)];
-/// Bounds of the time to live while a session is up.
 const SELDOM: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(3600)];
 const REMINDER: Duration = Duration::from_secs(60);
 const THREADS_MAX: usize = 32;
@@ -61,9 +58,9 @@ struct OfUplink {
 enum State {
     /// Due at this time, after so many failures.
     Due(Instant, u32),
-    /// A thread is running. `has_news`: a router advertised something since that may help.
+    /// `has_news`: a router advertised something since that may help.
     Searching { failures: u32, has_news: bool },
-    /// Found at this time, valid for so long; `None`: forever.
+    /// `None`: valid forever.
     Found(Instant, Option<Duration>),
 }
 
@@ -108,8 +105,7 @@ impl Resolver {
         self.uplinks.values().any(|of| !of.found.is_empty())
     }
 
-    /// Whether an uplink with these families may reach a server. IPv4 servers may be reached over
-    /// IPv6, through NAT64.
+    /// Whether a server may be reached over these families; NAT64 leads from IPv6 to IPv4.
     pub(super) fn may_reach(&self, ipv4: bool, ipv6: bool) -> bool {
         self.names.iter().any(|name| match name.is_ipv4() {
             None | Some(true) => ipv4 || ipv6,
@@ -176,12 +172,11 @@ impl Resolver {
                 let is_new = match &advertised {
                     Advertised::Nat64(prefix) => keep(&mut of.prefixes, *prefix, now, until),
                     Advertised::NameServers(servers) => {
-                        // All are kept: do not stop at the first new one.
+                        // All are kept, so no short circuit at the first new one.
                         let is_new = |one: &IpAddr| keep(&mut of.servers, *one, now, until);
                         servers.iter().map(is_new).filter(|new| *new).count() > 0
                     }
                 };
-                // It may help a lookup that failed or is running.
                 let is_searching = matches!(of.state, State::Searching { .. });
                 if is_new && (of.found.is_empty() || is_searching) {
                     new.insert(*id);
@@ -211,7 +206,6 @@ impl Resolver {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        // A thread that ends wakes the loop.
         if self.threads.len() >= THREADS_MAX {
             return None;
         }
@@ -251,7 +245,6 @@ impl Resolver {
         if let Some(found) = request.known() {
             return self.on_answer(now, id, failures, found);
         }
-        // Literal addresses do not wait for the lookup of the names beside them.
         let mut has_some = false;
         if of.found.is_empty() {
             of.found = request.at_once().servers;
@@ -284,7 +277,6 @@ impl Resolver {
         while let Ok((id, found)) = self.answers.try_recv() {
             self.threads.remove(&id);
             let state = self.uplinks.get(&id).map(|of| of.state);
-            // Otherwise the answer is late, or about another network.
             if let Some(State::Searching { failures, .. }) = state
                 && self.on_answer(now, id, failures, found)
             {

@@ -10,7 +10,6 @@ use roadweave_proto::{Instant, ServerName, UplinkId};
 use super::client::options::CandidateOptions;
 use super::resolver::Resolver;
 
-/// Servers whose addresses changed, with the uplink over which they were found.
 pub(super) type Changed = Vec<(PublicKey, UplinkId)>;
 
 #[derive(Debug, Default)]

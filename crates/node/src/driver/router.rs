@@ -31,7 +31,6 @@ pub fn run_router(file: RouterFile) -> Result<(), DriverError> {
 }
 
 struct RouterRole {
-    /// Links refer to them by their index.
     options: Vec<LinkSocket>,
     next_retry: Option<Instant>,
     repeat_limiter: RepeatLimiter,
@@ -115,7 +114,6 @@ impl Role<Router> for RouterRole {
         self.close(driver, now, uplink);
     }
 
-    /// An interface that returns under its old name is a new one, so the socket is dead.
     fn on_interface_gone(&mut self, driver: &mut Driver<Router>, now: Instant, uplink: UplinkId) {
         let interface = &self.options[uplink.0 as usize].interface;
         if interface.is_some() {
@@ -152,8 +150,7 @@ impl Role<Router> for RouterRole {
 }
 
 impl RouterRole {
-    /// Opens all sockets. Missing interfaces and addresses are waited for; other failures are
-    /// errors.
+    /// Waits for missing interfaces and addresses; other failures are errors.
     fn open_first(&mut self, driver: &mut Driver<Router>) -> Result<(), DeviceError> {
         for at in 0..self.options.len() {
             match self.open(driver, at) {
@@ -195,7 +192,6 @@ impl RouterRole {
             match self.open(driver, at) {
                 Ok(()) => self.repeat_limiter.settle(at as u32),
                 Err(error) => {
-                    // An absent interface was logged when it disappeared.
                     let text = error.to_string();
                     if !is_away(&error) && self.repeat_limiter.admit(now, at as u32, &text) {
                         tracing::warn!("{error}; trying again");

@@ -1,5 +1,4 @@
-//! The server's role in the event loop: clients' sessions end here, behind one TUN device, or
-//! behind a proxy's legs.
+//! The server's role in the event loop: clients' sessions end here, behind a TUN or a proxy's legs.
 
 pub(super) mod options;
 

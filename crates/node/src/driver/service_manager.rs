@@ -1,7 +1,6 @@
 //! Notifies the service manager (sd_notify(3)): readiness, watchdog and a status line.
 //!
-//! The socket is nonblocking, unlike that of common libraries, so that a stuck service manager
-//! cannot stop packets.
+//! The socket is nonblocking, so that a stuck service manager cannot stop packets.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt as _;
@@ -39,8 +38,7 @@ impl ServiceManager {
         }
     }
 
-    /// `watchdog` is the limit after which the manager assumes a hang; three notifications fit in
-    /// it.
+    /// `watchdog`: the manager's limit for a hang, in which three notifications fit.
     fn new(socket: UnixDatagram, watchdog: Option<Duration>) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let watchdog = watchdog.map(|limit| limit / 3);
@@ -55,7 +53,6 @@ impl ServiceManager {
         self.tell("STOPPING=1");
     }
 
-    /// Notifies the watchdog only if `others_turned` returns `true`.
     pub(super) fn handle_timeout(
         &mut self,
         now: Instant,

@@ -53,7 +53,6 @@ pub(super) struct ServingOptions {
     pub(super) fleet: Option<FleetOptions<()>>,
 }
 
-// These files have fields of the same names.
 macro_rules! serving_options_of {
     ($($file:ty),+) => {
         $(impl MemberOptions<$file> {
@@ -160,8 +159,7 @@ impl Serving {
         others.fold(self.next_time_of_day, Instant::min)
     }
 
-    /// Keys may have expired during the pause, so the time of day is due at once. Sessions expire
-    /// by themselves.
+    /// Keys may have expired during the pause, so the time of day is due at once.
     pub(super) fn on_pause(&mut self, pause: &Pause, discarded: u64) {
         tracing::warn!(discarded, "{pause}; what waited is discarded");
         self.next_time_of_day = Instant::ZERO;
@@ -261,7 +259,6 @@ impl Serving {
         if let Some(fleet) = &mut self.fleet {
             fleet.set_of_file(of_file, &self.tables);
         }
-        // Freeing thousands of clients takes time.
         std::thread::spawn(move || drop(former));
         ReloadAnswer { ignored, refused: Vec::new() }
     }

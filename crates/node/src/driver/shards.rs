@@ -9,13 +9,12 @@
 //! ```
 //!
 //! A client has its session with one shard. Its packets reach that shard by their connection IDs
-//! ([`ShardMap`]) on any path. The TUN has one queue for each shard, so addresses, routes and
-//! filters are those of one server, and a joining client changes nothing in the kernel. The kernel
-//! returns a flow's answers to the queue that its packets came from; misrouted packets are handed
-//! over ([`exchange`]).
+//! ([`ShardMap`]) on any path. The TUN has one queue for each shard, so a joining client changes
+//! nothing in the kernel. The kernel returns a flow's answers to the queue that its packets came
+//! from; misrouted packets are handed over ([`exchange`]).
 //!
-//! Shards are threads: a panic is caught at the start of its thread ([`life`]), and the tables of
-//! clients are shared. A failure of the process ends all shards.
+//! A panic is caught at the start of its thread ([`life`]). The tables of clients are shared, and a
+//! failure of the process ends all shards.
 
 mod exchange;
 mod faults;

@@ -21,7 +21,6 @@ const LOOK: Duration = Duration::from_secs(4);
 #[derive(Debug)]
 pub(super) struct Steering {
     pub(super) routes: ClientRoutes,
-    /// No uplink is used before they are ready.
     pub(super) answers: Answers,
     pub(super) dns: Dns,
     outside: BTreeSet<IpAddr>,
@@ -148,8 +147,8 @@ impl Steering {
         self.tell_resolvers();
     }
 
-    /// Resolvers in uplinks' networks may be asked outside the tunnel, or not be reachable through
-    /// it.
+    /// Resolvers in uplinks' networks may be asked in the clear, or be unreachable through the
+    /// tunnel.
     fn tell_resolvers(&mut self) {
         let resolvers = match self.dns.servers() {
             [] => nameservers(Path::new("/etc/resolv.conf")),

@@ -6,7 +6,6 @@ use roadweave_proto::Technology;
 
 use crate::modem::ModemFacts;
 
-/// The technology of an uplink, by configuration, then the kernel.
 pub(super) fn technology_of(uplinks: &UplinkFields, uplink: &UplinkTraits) -> Option<Technology> {
     technology_with(uplinks, uplink, detected_technology)
 }
@@ -19,8 +18,7 @@ fn technology_with(
     configured(uplinks, uplink).or_else(|| detected(uplink.name))
 }
 
-/// The place of an uplink in the order, by configuration, then its modem's report, then the kernel.
-/// One with a weak signal comes after all others.
+/// By configuration, then its modem's report, then the kernel. A weak signal comes last.
 pub(super) fn rank(
     uplinks: &UplinkFields,
     uplink: &UplinkTraits,
@@ -43,7 +41,6 @@ fn rank_of(
         (None, Some("5g-sa")) => rank(Technology::FiveGSa),
         (None, Some("5g-nsa")) => rank(Technology::FiveGNsa),
         (None, Some("lte")) => rank(Technology::Lte),
-        // Slower than all in the order.
         (None, Some("3g" | "2g")) => last,
         (None, _) => Technology::rank(detected(), &uplinks.order),
     };

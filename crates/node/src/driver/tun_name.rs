@@ -1,7 +1,6 @@
 //! Keeps the TUN under its configured name.
 //!
-//! Packet filters match the TUN by name. If udev, a network manager or a person renames it, they
-//! would treat tunnel packets as foreign.
+//! Packet filters match the TUN by name: after a rename they would treat its packets as foreign.
 
 use std::time::Duration;
 

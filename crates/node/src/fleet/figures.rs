@@ -20,8 +20,7 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// Returns portions for one message each; `processor`: the time so far. The first call only
-    /// sets the base.
+    /// Returns portions for one message each. The first call only sets the base.
     pub(super) fn samples(
         &mut self,
         now: Instant,
@@ -125,7 +124,6 @@ mod tests {
         assert_eq!((path.rtt_us, path.loss_ppm), (Some(40_000), Some(10_000)));
         assert_eq!((all.device, all.up_bytes, all.load), (None, 700, Some(200)));
         assert_eq!((all.sessions, path.sessions), (Some(7), None));
-        // Another session of the same box starts at zero.
         let samples = figures.samples(at(20), (7, &[session(1, 30, 20)]), processor).concat();
         assert_eq!((samples[0].up_bytes, samples[0].down_bytes), (30, 20));
     }

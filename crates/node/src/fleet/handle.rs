@@ -51,11 +51,10 @@ pub(crate) struct Fleet<C> {
 }
 
 impl<C: Send + 'static> Fleet<C> {
-    /// `loop_waker` announces news. The kept state is among the news at once.
+    /// `loop_waker` announces news. The kept state is news at once.
     pub(crate) fn start(options: FleetOptions<C>, loop_waker: Waker) -> Result<Self, DeviceError> {
         let FleetOptions { membership, merge, offline_max } = options;
         let Membership { clock, agent, store, identity, events, role, name } = membership;
-        // A box's uplinks are set when they are up.
         let ways = match role {
             Role::Box => Vec::new(),
             _ => vec![ControllerRoute::System],
@@ -88,7 +87,6 @@ impl<C: Send + 'static> Fleet<C> {
             figures: Figures::default(),
         };
         events.into_iter().for_each(|event| thread.on_event(Instant::ZERO, event));
-        // It comes from the disk, so it need not be written first.
         thread.hand_over();
         thread.tell_status();
         let (alive, over) = channel();
@@ -107,7 +105,6 @@ impl<C> Fleet<C> {
         std::mem::replace(&mut *news, News { batch, ..News::default() })
     }
 
-    /// Waits, up to `most`, until the controller has sent all that it had; returns whether it has.
     pub(crate) fn wait_in_step(&self, most: Duration) -> bool {
         let (in_step, is_not) = (lock(&self.latest.in_step), |in_step: &mut bool| !*in_step);
         let waited = self.latest.in_step_now.wait_timeout_while(in_step, most, is_not);

@@ -197,7 +197,7 @@ fn already(kept: &Kept, options: &JoinOptions, store: &Store) -> Result<Option<J
 }
 
 /// Connects to the controller that the token names. A token is no proof: the kept state changes
-/// only once that controller has shown a list in which a root in force names its key.
+/// only once the controller shows a list in which a root in force names its key.
 fn find_again(
     kept: Kept,
     joined: Joined,
@@ -261,7 +261,6 @@ fn delegated(options: &JoinOptions, key: PublicKey) -> Result<Option<Chain>, Joi
         (Role::Proxy | Role::Anchor, Scope::All) => Scope::All,
         _ => Scope::Tenant(token.tenant.clone()),
     };
-    // Only boxes have tags.
     let grant = admitted.statement.grant.filter(|_| *role == Role::Box);
     let tags = grant.map(|grant| grant.tags).unwrap_or_default();
     let statement = Statement { key, name: name.clone(), role: *role, scope, tags, grant: None };

@@ -1,6 +1,5 @@
 //! The connection to the controllers: one stream at a time, with ever longer rests between rounds
-//! of attempts. Addresses, and ways (routes to the controller), are tried in parallel, so a bad one
-//! does not block the others.
+//! of attempts. Addresses and routes are tried in parallel, so a bad one does not block the others.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -222,7 +221,6 @@ impl Line {
             State::Up { stream, .. } => Some(stream.poll_timeout()),
             State::Dialling(dialling) => {
                 let attempts = dialling.attempts.iter().map(Stream::poll_timeout);
-                // While no attempt may start, the next change is the end of one.
                 let next = dialling.next_leg().map(|_| dialling.next_start);
                 attempts.chain(next).min()
             }

@@ -10,7 +10,6 @@ use roadweave_identity::PublicKey;
 use roadweave_proto::Rate;
 use roadweave_tunnel::Peer;
 
-/// Sorted by key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Members {
     pub(crate) boxes: Vec<(PublicKey, Peer)>,
@@ -58,8 +57,7 @@ impl Members {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Space<'a> {
     /// At a server or an anchor: the networks of its `own` addresses and `accepted`, except its
-    /// own. Members' addresses are routed into the tunnel, so others would divert the machine's own
-    /// traffic.
+    /// own. Others would divert the machine's own traffic into the tunnel.
     Networks {
         own: &'a [IpNet],
         /// Other networks behind boxes.
@@ -91,7 +89,7 @@ impl Space<'_> {
 pub(crate) struct LeftOut {
     pub(crate) prefixes: usize,
     pub(crate) first: Option<(String, IpNet)>,
-    /// Members whose key or addresses are taken, or without a valid address.
+    /// Those whose key or addresses are taken, or without a valid address.
     pub(crate) members: usize,
 }
 
@@ -99,9 +97,8 @@ fn is_host(network: &IpNet) -> bool {
     network.prefix_len() == network.max_prefix_len()
 }
 
-/// Merges the clients of a server's own `file` with the `members` that have addresses in `space`
-/// and share none with earlier peers or the server. The file takes precedence, and members without
-/// networks come before those with networks.
+/// Merges a server's own clients with the `members` that have addresses in `space` and share none
+/// with earlier peers or the server. The file takes precedence; members with networks come last.
 pub(crate) fn beside(
     file: Vec<(PublicKey, Peer)>,
     members: &[(PublicKey, Peer)],
@@ -182,7 +179,6 @@ mod tests {
         };
         check(&["10.77.0.3/32"], true);
         check(&["10.77.0.3/32", "192.168.8.0/24"], true);
-        // The file's client, a part of the network behind it, a network around it, and the server.
         check(&["10.77.0.2/32"], false);
         check(&["10.77.0.3/32", "192.168.7.9/32"], false);
         check(&["10.77.0.0/24"], false);
@@ -224,7 +220,6 @@ mod tests {
             let (peers, left_out) = joined(&[], &[peer(2, &["10.77.0.3/32", foreign])]);
             assert_eq!(left_out, LeftOut { prefixes: 1, first, members: 0 }, "{foreign}");
             assert_eq!(peers[0].1.addresses, nets(&["10.77.0.3/32"]), "{foreign}");
-            // Without another address the member is left out.
             let (peers, left_out) = joined(&[], &[peer(2, &[foreign])]);
             assert_eq!((peers.len(), left_out.members), (0, 1), "{foreign}");
         }

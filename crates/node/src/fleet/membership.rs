@@ -52,8 +52,8 @@ impl Membership {
         Store::is_there(directory)
     }
 
-    /// The membership stored in `directory`; `None` if there is no membership. Fails if the state
-    /// cannot be read, another program uses it, or it is not of the role `wanted`.
+    /// The membership in `directory`, if there is one. Fails if the state cannot be read, another
+    /// program uses it, or it is not of the role `wanted`.
     pub fn open(directory: &Path, wanted: Role) -> Result<Option<Self>, MembershipError> {
         if !Store::is_there(directory) {
             return Ok(None);

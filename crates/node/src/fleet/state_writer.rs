@@ -114,7 +114,7 @@ impl StateWriter {
         let rest = (self.write_took * WRITE_SHARE).max(WRITE_INTERVAL);
         match (is_written, self.is_urgent) {
             (true, false) => rest,
-            // After a restart a proxy must not let in keys whose sessions it has reported as ended.
+            // After a restart a proxy must not admit keys whose sessions it has reported as ended.
             (true, true) => WRITE_INTERVAL,
             (false, false) => WRITE_AGAIN,
             (false, true) => rest.clamp(WRITE_AGAIN_URGENT, WRITE_AGAIN),

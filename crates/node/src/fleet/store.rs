@@ -7,9 +7,9 @@
 //! DIRECTORY/fleet.1       one line: format, generation, length, digest; then JSON
 //! ```
 //!
-//! A write replaces the older generation as a whole, so a power cut at any moment leaves the newer
-//! one. A damaged generation has another digest and is ignored; signed contents are verified again
-//! beyond that ([`Agent::restore`]).
+//! A write replaces the older generation as a whole, so a power cut leaves the newer one. A damaged
+//! generation has another digest and is ignored; signed contents are also verified again
+//! ([`Agent::restore`]).
 //!
 //! [`Agent::restore`]: roadweave_fleet::Agent::restore
 
@@ -148,8 +148,7 @@ impl Store {
         self.finish().unwrap_or(false)
     }
 
-    /// Writes in a thread, since a disk may hang. `done` is called when [`Store::poll`] has a
-    /// result.
+    /// Writes in a thread, since a disk may hang. Calls `done` when [`Store::poll`] has a result.
     pub(super) fn begin(&mut self, kept: &impl Serialize, done: impl FnOnce() + Send + 'static) {
         let (path, directory) = (self.next_path(), self.directory.clone());
         let bytes = encode(self.generation + 1, kept);
@@ -218,7 +217,6 @@ impl Store {
     }
 }
 
-/// The lock where nothing can be written: the file if it exists, else the `directory`.
 fn read_only(directory: &Path, error: io::Error) -> io::Result<File> {
     let full = [Errno::ROFS, Errno::NOSPC, Errno::DQUOT, Errno::ACCESS];
     if !full.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error())) {
@@ -229,8 +227,7 @@ fn read_only(directory: &Path, error: io::Error) -> io::Result<File> {
         .or_else(|_| File::open(directory))
 }
 
-/// Retries for a moment: the lock may be held by a predecessor that is ending, or by a child
-/// process that has not begun its own program.
+/// Retries for a moment: an ending predecessor, or a child process before exec, may hold the lock.
 fn lock_soon(file: &File) -> bool {
     let lock = || rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok();
     let lock_later = |_| {

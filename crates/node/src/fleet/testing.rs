@@ -219,7 +219,6 @@ pub(super) fn published(revoked: &[u8]) -> Arc<Published> {
     published_by(CONTROLLER, &trust, revoked)
 }
 
-/// The root names the controller of `seed` in `trust`.
 pub(super) fn published_by(seed: u8, trust: &TrustList, revoked: &[u8]) -> Arc<Published> {
     let controller = identity(seed);
     let mut revocations = Revocations::default();

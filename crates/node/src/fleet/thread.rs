@@ -1,5 +1,5 @@
-//! The thread beside the event loop in which a member of a fleet talks to its controller. Slow work
-//! (signatures, large tables, files, the network) happens here only.
+//! The thread in which a member of a fleet talks to its controller. Slow work (signatures, large
+//! tables, files, the network) happens here only.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,4 @@
-//! The agent, its line and its disk, driven by a thread beside the event loop or by `roadweave
-//! join`.
+//! The agent, its controller connection and its disk, driven by a thread or by `roadweave join`.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;

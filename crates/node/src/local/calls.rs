@@ -14,8 +14,7 @@ use super::requests::{
 };
 use crate::status::Status;
 
-/// The status of a running instance. Fails with [`RequestError::Malformed`] if the instance's
-/// version is incompatible.
+/// The status of an instance. [`RequestError::Malformed`] if its version is incompatible.
 pub fn status(path: &Path) -> Result<Status, RequestError> {
     read(path, request(path, "status", &Value::Null)?)
 }
@@ -35,20 +34,18 @@ pub fn set_uplink(path: &Path, change: &SetUplink) -> Result<Option<String>, Req
     Ok(notice(read(path, request(path, "set_uplink", &json!(change))?)?))
 }
 
-/// Starts a speed test of a running client. Poll its report every few seconds: the test is
-/// abandoned otherwise.
+/// Starts a speed test. Poll its report every few seconds, or the test is abandoned.
 pub fn begin_speedtest(path: &Path, begin: &BeginSpeedtest) -> Result<(), RequestError> {
     request(path, "begin_speedtest", &json!(begin)).map(drop)
 }
 
-/// The report of a running client's current or last speed test. Fails with
-/// [`RequestError::Refused`] if there was no test.
+/// The report of the current or last speed test. [`RequestError::Refused`] without one.
 pub fn speedtest_report(path: &Path) -> Result<SpeedtestReport, RequestError> {
     read(path, request(path, "speedtest_report", &Value::Null)?)
 }
 
-/// Passes a modem's state to a running client. Returns whether the interface is an uplink. Fails
-/// with [`RequestError::Refused`] if a value is not plausible.
+/// Passes a modem's state to a client. Returns whether the interface is an uplink. Fails with
+/// [`RequestError::Refused`] if a value is not plausible.
 pub fn tell_modem(path: &Path, told: &TellModem) -> Result<bool, RequestError> {
     let answer: ModemAnswer = read(path, request(path, "tell_modem", &json!(told))?)?;
     Ok(answer.told)

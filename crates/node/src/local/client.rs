@@ -50,8 +50,7 @@ pub enum RequestError {
     },
 }
 
-/// Sends a request to a running instance and returns the result. Times out after 5 s, or 25 s for
-/// `reload`.
+/// Sends a request to a running instance and waits for the result: 5 s, or 25 s for `reload`.
 pub fn request(path: &Path, method: &str, params: &Value) -> Result<Value, RequestError> {
     let line = exchange(path, method, params).map_err(|error| failed(path, error))?;
     answer(path, &line)

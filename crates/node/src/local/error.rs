@@ -41,7 +41,6 @@ impl RpcError {
         Self { code: -32600, message }
     }
 
-    /// A refused request; a retry would be refused again.
     pub(crate) fn refused(message: String) -> Self {
         Self { code: Self::REFUSED, message }
     }

@@ -45,7 +45,7 @@ pub struct LocalRequest {
 #[derive(Debug)]
 pub(crate) enum Answer {
     Value(Value),
-    /// Serialized by the caller's thread, because that takes long with thousands of clients.
+    /// The caller's thread serializes it, which takes long with thousands of clients.
     Status(Box<Status>),
 }
 
@@ -78,7 +78,7 @@ impl RequestSender {
 }
 
 impl LocalServer {
-    /// Opens the local socket of an instance; `waker` is woken for each request. Fails with
+    /// Opens the local socket of an instance; each request wakes `waker`. Fails with
     /// [`DeviceError::AlreadyRunning`] if a process answers there; a stale socket is replaced.
     pub fn start(instance: &Instance, waker: Waker) -> Result<Self, DeviceError> {
         let path = instance.socket_path();
@@ -100,7 +100,6 @@ impl LocalServer {
             let (sender, callers) = (sender.clone(), Arc::clone(&callers));
             let (subscribers, stopped) = (subscribers.clone(), Arc::clone(&callers));
             let serve = move |stream| {
-                // A caller's I/O error concerns that caller only.
                 let _ = serve(&stream, &sender, &subscribers, &stopped);
             };
             spawn("local", move || callers.take(listener.incoming(), serve))?

@@ -1,5 +1,5 @@
-//! Subscribers of the local socket and of HTTP, and how updates reach them. Only the newest update
-//! is kept, so a slow subscriber skips updates, and never blocks the event loop.
+//! Subscribers of the local socket and of HTTP. Only the newest update is kept: a slow subscriber
+//! skips updates, and never blocks the event loop.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,6 @@ pub(crate) struct Subscribers {
 struct Shared {
     newest: Mutex<Word>,
     told: Condvar,
-    /// Each subscription has a share of it.
     places: Arc<()>,
     has_new: AtomicBool,
 }
@@ -118,10 +117,9 @@ impl Shared {
     }
 }
 
-/// Send buffer of a subscriber's socket, bytes. It is small because buffered updates get old; the
-/// kernel raises it to its minimum.
+/// Bytes. Small because buffered updates get old; the kernel raises it to its minimum.
 pub(crate) const SEND_BUFFER: usize = 2_048;
-/// Limit of subscribers. At least eight are left for the local socket, since HTTP has fewer.
+/// At least eight are left for the local socket, since HTTP has fewer.
 const SUBSCRIBERS_MAX: usize = 12;
 /// A running loop publishes something each second.
 const SILENCE_MAX: Duration = Duration::from_secs(10);

@@ -45,7 +45,6 @@ fn left_until(deadline: Instant) -> io::Result<Duration> {
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-/// Returns the path of a GET without its query, or the answer to anything else.
 pub(super) fn read_request(
     mut stream: &TcpStream,
     deadline: Instant,

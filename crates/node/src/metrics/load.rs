@@ -15,7 +15,7 @@ pub(super) struct Load {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Used {
     pub(super) processor: Duration,
-    /// The share of a core over the last seconds, 0..1, or more with several threads.
+    /// 0..1, or more with several threads.
     pub(super) share: f64,
 }
 

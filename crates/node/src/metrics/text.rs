@@ -1,8 +1,7 @@
 //! A status as OpenMetrics text: `roadweave_...`, in base units.
 //!
 //! A figure is a counter only if it never decreases. Sums over sessions are gauges, since sessions
-//! end. Paths count from the beginning of their session: a reader of counters sees a new session as
-//! a restart, as it sees that of a program.
+//! end. Paths count from the beginning of their session, which counters show as a restart.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,13 +31,11 @@ const INSTANCE: &[Metric<Figures>] = metrics![
         |it| count(it.status.log.lines_lost),
 ];
 
-/// Packets and bytes.
 const DEVICE: &[Metric<[u64; 2]>] = metrics![
     "device_packets" "" "Inner packets through the TUN device" |it| count(it[0]),
     "device" "bytes" "Bytes of the inner packets through the TUN device" |it| count(it[1]),
 ];
 
-/// Packets and bytes.
 const TENANT: &[Metric<[u64; 2]>] = metrics![
     "tenant_packets" "" "Inner packets that passed, by tenant" |it| count(it[0]),
     "tenant" "bytes" "Bytes of the inner packets that passed, by tenant" |it| count(it[1]),
@@ -92,7 +89,6 @@ pub(super) fn encode(status: Status, used: Used) -> String {
     let mut registry = Registry::with_prefix("roadweave");
     registry.register_collector(Box::new(Figures { status, used }));
     let mut text = String::new();
-    // Writing to a String does not fail.
     let _ = encode_text(&mut text, &registry);
     text
 }
@@ -149,7 +145,6 @@ impl Collector for Figures {
                 out.uplinks(role)?;
                 out.lanes(role.sessions.first().map(|session| &session.stats))
             }
-            // Its session is up while a link answers.
             RoleStatus::Router(RouterRoleStatus { sessions, .. }) => {
                 let links = sessions.iter().flat_map(|session| &session.status.paths);
                 let links: Vec<_> = links.map(PathStatusReport::from).collect();
@@ -338,7 +333,6 @@ mod tests {
         }
     }
 
-    /// A figure with a new name leaves empty plots and silent alerts.
     #[test]
     fn the_board_and_the_alerts_ask_for_figures_that_there_are() {
         let all: String = statuses().into_iter().map(|status| encode(status, USED)).collect();

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-/// The places where `documents` violate the schema, a line each. `None` without a validator; if
-/// `ROADWEAVE_REQUIRE_TOOLS` is set, that is a panic.
+/// The places where `documents` violate the schema, a line each. `None` without a validator, which
+/// panics if `ROADWEAVE_REQUIRE_TOOLS` is set.
 pub fn otherwise(documents: &[&Value]) -> Option<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     // Debian's Python, even if there are others: it has the package.
@@ -21,7 +21,6 @@ pub fn otherwise(documents: &[&Value]) -> Option<String> {
         .map_err(|error| skip(&format!("python3: {error}")))
         .ok()?;
     let mut input = python.stdin.take().expect("it is piped");
-    // A process that ends before it has read everything reports why.
     let _ = documents.iter().try_for_each(|document| writeln!(input, "{document}"));
     drop(input);
     let output = python.wait_with_output().expect("it runs");

@@ -10,8 +10,7 @@
 //! accept, transparent ─► is it ours? ───────────────┴ reset ─► RST
 //! ```
 //!
-//! Names are resolved at the far end, which knows its network. Bytes that the application sends
-//! before its answer go along with the stream.
+//! Names are resolved at the far end. What the application sends before its answer goes along.
 //!
 //! Only the LAN is served: a caller must come from one of its networks and by an interface that
 //! leads there, which the kernel does not check.
@@ -108,7 +107,6 @@ pub struct Entrance {
 #[derive(Debug)]
 struct Connection {
     caller: IpAddr,
-    /// `None` only during its turn.
     state: Option<State>,
 }
 
@@ -116,12 +114,12 @@ struct Connection {
 enum State {
     /// The request is incomplete.
     Asking { socket: TcpStream, handshake: Handshake, closing: bool },
-    /// The far end connects. `dialect`: how to answer the application, if it expects an answer.
+    /// `dialect`: how to answer the application, if it expects an answer.
     Opening { splice: Splice, dialect: Option<Dialect> },
     /// Connected.
     Joined(Splice),
-    /// The answer is sent, and the application may still be sending: closing the socket with unread
-    /// bytes would send an RST, which discards the answer.
+    /// The answer is sent, and the application may still be sending: closing a socket with unread
+    /// bytes sends an RST, which discards the answer.
     Parting { socket: TcpStream, end: EntranceEnd, left: usize },
 }
 
@@ -176,8 +174,7 @@ impl Entrance {
         proxy.map(|listener| listener.address)
     }
 
-    /// Sets the interfaces (by index) that lead to the LAN. Callers on others are refused;
-    /// initially all are.
+    /// Sets the LAN's interfaces (by index). Callers on others are refused; initially all.
     pub fn set_inside(&mut self, inside: Vec<u32>) {
         self.inside = inside;
     }
@@ -337,7 +334,6 @@ impl Entrance {
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => listener.is_called = false,
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
-                    // No descriptors or no memory, which other connections may release.
                     _ => {
                         tracing::debug!(%error, "no room for a connection of an application");
                         self.paused_until = Some(now + PAUSE);
@@ -413,7 +409,6 @@ impl Entrance {
     }
 }
 
-/// The index of the loopback interface, in every network namespace.
 pub(crate) const LOOPBACK: u32 = 1;
 const LISTENERS_MAX: u64 = 3;
 const RETRY: Duration = Duration::from_secs(2);

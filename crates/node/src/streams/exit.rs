@@ -117,7 +117,7 @@ pub struct Exit {
     scratch: Box<[u8]>,
 }
 
-/// A client across its sessions: its inner address, or the unspecified one.
+/// The inner address of a client across its sessions, or the unspecified one.
 type Account = IpAddr;
 
 #[derive(Debug, Default)]
@@ -137,7 +137,6 @@ struct Connection {
     closing: bool,
     finished: bool,
     is_http: bool,
-    /// `None` only during its turn.
     state: Option<State>,
 }
 

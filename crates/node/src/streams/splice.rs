@@ -46,8 +46,8 @@ enum Up {
     Open,
     Finished,
     Stopped,
-    /// No more of the socket is for the other end, but the stream is finished only after the
-    /// answer: some hosts take a FIN for the end of both directions.
+    /// Finishes the stream only after the answer: some hosts take a FIN for the end of both
+    /// directions.
     Held,
 }
 

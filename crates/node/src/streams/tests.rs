@@ -24,7 +24,6 @@ const DELAY: Duration = Duration::from_millis(2);
 const LIMIT: Duration = Duration::from_secs(60);
 const MIB: usize = 1 << 20;
 
-/// A box's entrance, and a far end that connects at once.
 struct World {
     start: Wall,
     poller: Poller,
@@ -148,7 +147,6 @@ impl World {
                     match result {
                         Ok(socket) => {
                             splice::prepare(&socket).expect("a socket");
-                            // Unread bytes wait in the stream.
                             let small = socket2::SockRef::from(&socket);
                             small.set_send_buffer_size(64 << 10).expect("a socket");
                             let token = Token(id.0);
@@ -237,7 +235,6 @@ fn bytes(seed: usize, length: usize) -> Vec<u8> {
     (0..length).map(|place| (((place + seed) * 2_654_435_761) >> 11) as u8).collect()
 }
 
-/// Writes `bytes` while it reads to the end, `pause` after each 64 KiB; returns what it read.
 fn exchange(socket: TcpStream, bytes: Vec<u8>, pause: Duration) -> Vec<u8> {
     let mut writer = socket.try_clone().expect("a descriptor");
     let writer = std::thread::spawn(move || {
@@ -420,7 +417,6 @@ fn strangers_and_those_who_are_too_many_are_closed_at_once() {
     assert_eq!(ask(&mut world, vec![5, 1, 0]), "");
     world.check_ends(&[(EntranceEnd::Stranger, 1)]);
 
-    // A caller on an uplink is refused, even with an address of the LAN.
     let mut world = World::new(|settings| settings.connections_of_one_max = 2);
     world.entrance.set_inside(vec![loopback_index() + 1]);
     assert_eq!(ask(&mut world, vec![5, 1, 0]), "");

@@ -56,7 +56,6 @@ impl World {
     fn send_raw(&self, bytes: &[u8]) -> String {
         let mut stream = UnixStream::connect(self.instance.socket_path()).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        // The server may close before reading everything.
         let _ = stream.write_all(bytes);
         let mut line = String::new();
         let _ = BufReader::new(stream).read_line(&mut line);

@@ -80,8 +80,8 @@ impl Endpoint {
         self.half_open.end(id);
         self.release(id);
         self.connections.remove(&id);
-        self.pending.unsent.remove(&id);
-        self.pending.drained.remove(&id);
+        self.work.unsent.remove(&id);
+        self.work.drained.remove(&id);
     }
 
     pub(super) fn settle_handshake(&mut self, id: ConnectionId) {

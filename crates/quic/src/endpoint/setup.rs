@@ -10,7 +10,7 @@ use super::dialer::Dialer;
 use super::door::Door;
 use super::half_open::HalfOpen;
 use super::response_limiter::ResponseLimiter;
-use super::{Endpoint, Pending};
+use super::{Endpoint, WorkList};
 use crate::config::{ConfigError, TransportConfig};
 use crate::epoch::Epoch;
 use crate::outbox::Outbox;
@@ -100,7 +100,7 @@ impl Endpoint {
             next_id: 0,
             half_open: HalfOpen::default(),
             response_limiter,
-            pending: Pending::default(),
+            work: WorkList::default(),
             events: VecDeque::new(),
             outbox: Outbox::default(),
             scratch: Vec::new(),

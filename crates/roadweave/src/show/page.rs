@@ -86,8 +86,7 @@ impl Selection {
     }
 }
 
-/// Folds wide lines, at a space if there is one, and escapes control characters, which a peer's
-/// name may hold.
+/// Folds wide lines, and escapes control characters, which a peer's name may hold.
 pub(super) fn fit(page: &str) -> String {
     let mut text = String::with_capacity(page.len());
     for line in page.lines() {

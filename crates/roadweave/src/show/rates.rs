@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use roadweave_node::status::{RoleStatus, Status};
 use roadweave_tunnel::PathStatusReport;
 
-/// Bits per second of each path and of the device, sent and received.
 #[derive(Debug, Default)]
 pub(super) struct Rates {
     paths: BTreeMap<(String, u32), [Option<f64>; 2]>,
@@ -13,7 +12,7 @@ pub(super) struct Rates {
 }
 
 impl Rates {
-    /// Rates from `before` to `after` of one instance; none if it restarted in between.
+    /// None if the instance restarted in between.
     pub(super) fn between(before: &Status, after: &Status) -> Self {
         let seconds = after.uptime_seconds - before.uptime_seconds;
         if seconds <= 0.0 {
@@ -39,7 +38,6 @@ impl Rates {
     }
 }
 
-/// Bytes that each path has sent and received, by the key of its session or the name of its router.
 fn bytes(status: &Status) -> BTreeMap<(String, u32), [u64; 2]> {
     let of =
         |key: &str, path: &PathStatusReport| ((key.to_owned(), path.id), path.counters.bytes());

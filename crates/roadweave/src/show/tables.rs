@@ -14,7 +14,6 @@ use serde::Serialize;
 
 use super::rates::Rates;
 
-/// Attempts to join: each uplink with each of the server's addresses.
 pub(super) fn ways(uplinks: &[UplinkReport]) -> String {
     if uplinks.is_empty() {
         return String::new();
@@ -212,7 +211,6 @@ fn even_delivery(lane: &str, order: &OrderStats) -> String {
     )
 }
 
-/// The legs of a proxy or an anchor, each with the name of its other end, and the tenants.
 pub(super) fn passing<'a>(
     legs: impl Iterator<Item = (&'a str, &'a LegStatus)>,
     tenants: &BTreeMap<String, TenantStats>,

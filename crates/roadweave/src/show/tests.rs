@@ -127,7 +127,6 @@ fn without_a_session_it_says_why() {
     };
     let page = page(&status(RoleStatus::Client(client)));
     assert!(page.contains("no session: no attempt has been welcomed yet"), "{page}");
-    // A portal is named, and the address of its page is not shown.
     assert!(page.contains("portal, somebody has to log in: hotel0\n"), "{page}");
     assert!(!page.contains("login.example"), "{page}");
     let row = |name: &str| {

@@ -1,5 +1,4 @@
-//! A proxy knows its anchor by name: it looks the name up again while the leg is down, and a name
-//! that leads to a stranger costs nothing.
+//! A proxy looks its anchor's name up again while the leg is down; a stranger there costs nothing.
 
 use std::time::Duration;
 
@@ -61,7 +60,6 @@ fn an_anchor_is_found_by_its_name_wherever_it_goes() {
         };
         now_at("203.0.113.8");
         wait_for_leg(&road, "203.0.113.8");
-        // The anchor moves to another address, unknown to the proxy.
         first.interrupt();
         now_at("203.0.113.9");
         let second = anchor(&road, ANCHOR, "203.0.113.9", "rwa");

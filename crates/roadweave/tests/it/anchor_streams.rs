@@ -15,7 +15,6 @@ use crate::common::*;
 const SITE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 const MACHINE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const PORT: u16 = 8080;
-/// The port whose plain HTTP is parsed.
 const HTTP: u16 = 8081;
 const LENGTH: usize = 60_000_000;
 
@@ -25,8 +24,7 @@ const REFUSED: u8 = 5;
 
 const PROXIES: [(&str, u8, u16); 2] = [("proxy_a", 2, 4433), ("proxy_b", 3, 4435)];
 
-/// A tenant: its name, the keys of its box and its anchor, the anchor's TUN and port, its
-/// addresses, and the box's.
+/// Its name, keys of box and anchor, the anchor's TUN and port, its addresses, the box's.
 struct Tenant {
     name: &'static str,
     device: u8,
@@ -57,7 +55,6 @@ const BRAVO: Tenant = Tenant {
     inner: "\"10.77.0.2/32\", \"10.88.0.2/32\"",
 };
 
-/// The files of both proxies, and of the anchors and boxes of both tenants.
 fn write_files(road: &Road) {
     let (mut tenants, mut peers) = (String::new(), String::new());
     for tenant in TENANTS {
@@ -89,7 +86,6 @@ fn write_files(road: &Road) {
     }
 }
 
-/// The road with its site, and all daemons but boxes: anchors and proxies.
 fn start(road: &Road) -> (NetNs, [Daemon; 2], [Daemon; 2]) {
     let site = NetNs::create("site").unwrap();
     cable((&road.cloud, "eth1", &["192.0.2.1/24"]), (&site, "eth0", &["192.0.2.2/24"]));
@@ -178,7 +174,6 @@ fn a_download_goes_on_while_its_proxy_dies_and_tenants_are_apart() {
         let from_machine = road.cloud.enter(|| TcpStream::connect(inside).is_ok()).unwrap();
         assert!(from_machine, "{}", anchors[1].log());
         assert_ne!(socks(&road.vehicle, (Ipv4Addr::new(10, 88, 0, 2), PORT)).0, SUCCEEDED);
-        // The anchor that looks first has counted it: both know the address.
         let drops = |of: Tenant| road.show(of.tun)["drops"]["forward-refused"].as_u64();
         let drops: u64 = TENANTS.map(drops).into_iter().flatten().sum();
         assert!(drops > 0, "it was stopped by something else");
@@ -189,7 +184,6 @@ fn a_download_goes_on_while_its_proxy_dies_and_tenants_are_apart() {
         let [mut socket, _] = sockets;
         read(&mut socket, LENGTH / 4, LENGTH);
         assert_eq!(socket.read(&mut [0]).unwrap(), 0, "and nothing more");
-        // On a slow machine all of it may have been on its way before.
         anchors[0].wait_for_count("attached", attached + 1);
 
         let reply = |to: [u8; 4], port| socks(&road.vehicle, (to.into(), port)).0;

@@ -1,5 +1,4 @@
-//! Bad days of client and server: starts that fail, uplinks that die and return, and what is left
-//! behind.
+//! Starts that fail, uplinks that die and return, and what is left behind.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -105,7 +104,6 @@ fn uplinks_die_return_and_are_replugged() {
             road.wait_for_paths(&["eth1", "eth2"]);
         }
 
-        // Replugged, it is another interface under the same name.
         road.vehicle.ip("link del eth1").unwrap();
         client.wait_for("uplink is gone");
         assert!(road.wait_for_traffic() < Duration::from_secs(3));
@@ -140,7 +138,6 @@ fn nothing_is_left_after_an_interrupt_or_after_a_kill_and_the_next_start() {
         for interface in ["eth1", "eth2"] {
             road.vehicle.set_sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), "1").unwrap();
         }
-        // Rules and routes of other programs stay.
         road.vehicle.ip("rule add priority 77 oif eth1 table 77").unwrap();
         road.vehicle.ip("route add 10.99.0.0/16 via 10.1.0.1 table 77").unwrap();
         let before = road.state();

@@ -1,5 +1,4 @@
-//! The command line without privileges: help, files, mistakes in both, and output that cannot be
-//! written.
+//! The command line without privileges: help, files, mistakes in both, and broken output.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -28,7 +27,6 @@ fn said(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Checks that the program refuses with this exit code, says all `parts`, and prints nothing else.
 fn check_refused(output: &Output, code: i32, parts: &[&str]) {
     let errors = said(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{errors}");
@@ -52,7 +50,6 @@ impl Files {
         self.0.path().join(name)
     }
 
-    /// What `--check` says of `ROLE.toml` with a line replaced, or one added behind the last.
     fn check_changed(&self, role: &str, line: &str, instead: &str) -> Output {
         let text = fs::read_to_string(self.path(&format!("{role}.toml"))).unwrap();
         let changed = match line {
@@ -87,7 +84,6 @@ fn alone() -> (TempDir, PathBuf) {
     (folder, program)
 }
 
-/// Writes a program that prints its name, its arguments and the log level.
 fn write_program(path: &Path) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, "#!/bin/sh\necho \"${0##*/} $* $ROADWEAVE_LOG\"; exit 7\n").unwrap();
@@ -168,7 +164,6 @@ fn init_and_keygen_write_files_that_pass_the_check() {
 
     let again = ["init", "--server", "2001:db8:1:2:3:4:5:6:4433"];
     let before = fs::read_to_string(files.path("client.toml")).unwrap();
-    // It would be another vehicle of the same server.
     check_refused(&run_in(files.0.path(), &again), 2, &["vehicle-1", "choose another name"]);
     assert_eq!(fs::read_to_string(files.path("client.toml")).unwrap(), before);
     let output = run_in(files.0.path(), &[&again[..], &["--force"]].concat());
@@ -183,7 +178,6 @@ fn init_and_keygen_write_files_that_pass_the_check() {
     }
 }
 
-/// Golden files of crates/config hold the errors of all fields.
 #[test]
 fn files_that_are_broken_or_cannot_be_read_are_named() {
     let files = Files::new();
@@ -196,7 +190,6 @@ fn files_that_are_broken_or_cannot_be_read_are_named() {
     }
     fs::write(files.path("noise.toml"), [0xff, 0xfe, 0x00, 0x9f]).unwrap();
     fs::set_permissions(files.path("noise.toml"), fs::Permissions::from_mode(0o600)).unwrap();
-    // With and without --check: nothing is touched before the file is read.
     for (arguments, part) in [
         (&["missing.toml"][..], "cannot read missing.toml: No such file"),
         (&["missing.toml", "--check"], "cannot read missing.toml: No such file"),
@@ -225,7 +218,6 @@ fn run_into(arguments: &[&str], output: Stdio) -> (ExitStatus, String) {
     (output.status, String::from_utf8(output.stderr).unwrap())
 }
 
-/// Commands that print in each way.
 const PRINT: [&[&str]; 3] = [&["keygen"], &["keygen", "--json"], &["client", "--help"]];
 
 #[test]

@@ -13,13 +13,11 @@ use crate::common::*;
 use rustix::process::Signal;
 use serde_json::json;
 
-/// Hosts beyond the server, reached through the tunnel alone.
 const CLOUD_V4: &str = "203.0.113.2";
 const CLOUD_V6: &str = "2001:db8:1::2";
 /// An operator beyond the uplinks, in none of their networks.
 const OPERATOR: &str = "198.51.100.77";
 
-/// Counts packets to the cloud that come to the server in the clear.
 fn watch_for_leaks(road: &Road) {
     nft(
         &road.server,
@@ -40,7 +38,6 @@ fn send_to(road: &Road, cloud: &str) -> io::Result<usize> {
     socket.send_to(b"secret", (cloud, 9))
 }
 
-/// Checks that packets to the cloud are refused at once, to box and camera.
 fn check_closed(road: &Road, camera: &NetNs, when: &str, clouds: &[&str]) {
     let before = leaks(road);
     for cloud in clouds {
@@ -55,8 +52,7 @@ fn check_closed(road: &Road, camera: &NetNs, when: &str, clouds: &[&str]) {
     assert_eq!(leaks(road), before, "{when}");
 }
 
-/// Checks that the operator reaches the box by each uplink: its shell, its echo, and the camera by
-/// a forwarded port.
+/// Checks that the operator reaches the box's shell, its echo, and the camera by a forwarded port.
 fn check_operator(road: &Road, shell: &TcpListener, camera: &TcpListener, when: &str) {
     for uplink in ["10.1.0.2", "10.2.0.2"] {
         for (port, listener) in [(2222, shell), (8080, camera)] {
@@ -81,8 +77,7 @@ fn connect_as_operator(to: &str) -> io::Result<TcpStream> {
     Ok(socket.into())
 }
 
-/// A road whose uplinks have both families, with a camera and an operator: listeners of the box's
-/// shell and of the camera's page.
+/// Uplinks of both families, a camera and an operator: listeners of the box's shell and the camera.
 fn hostile_road() -> (Road, NetNs, TcpListener, TcpListener) {
     let road = Road::new();
     let camera = road.connect_camera_of_both_families();
@@ -96,7 +91,6 @@ fn hostile_road() -> (Road, NetNs, TcpListener, TcpListener) {
     // The kernel limits refusals to one host.
     road.vehicle.set_sysctl("net.ipv4.icmp_ratelimit", "0").unwrap();
     road.vehicle.set_sysctl("net.ipv6.icmp.ratelimit", "0").unwrap();
-    // A port of the box that its own rules forward to the camera.
     road.vehicle.set_forwarding().unwrap();
     nft(
         &road.vehicle,
@@ -191,7 +185,6 @@ fn a_full_disk_a_dead_log_and_a_wrong_clock_open_nothing_and_leave_nothing() {
         check_closed(&road, &camera, "before the first session", &both);
         let server = road.start_server();
         wait_until("a session", || ping(&camera, CLOUD_V4, "-c 1 -W 1").status.success());
-        // Another program loads its own firewall.
         let leaked = leaks(&road);
         nft(&road.vehicle, "flush ruleset");
         let watch = Watch::start();
@@ -210,8 +203,7 @@ fn a_full_disk_a_dead_log_and_a_wrong_clock_open_nothing_and_leave_nothing() {
         rustix::process::kill_process(rustix::process::Pid::from_child(&client), Signal::INT)
             .unwrap();
         assert!(client.wait().unwrap().success());
-        // Filters of other programs were flushed, and settings are not restored after a kill if
-        // there was no room to note them.
+        // Filters of other programs were flushed, and a kill leaves settings without a note.
         let of_box = |mut lines: Vec<String>| {
             let kinds = ["box link", "box route", "box rule"];
             lines.retain(|line| kinds.iter().any(|kind| line.starts_with(kind)));
@@ -300,7 +292,6 @@ fn what_the_file_says_otherwise_counts() {
         assert_eq!(leaks(&road), 1, "before_join = \"open\"");
         let server = road.start_server();
         client.wait_for(" joined ");
-        // With `local = false`, the uplinks' own networks are in the tunnel too.
         let route = road.vehicle.run("ip route get 10.1.0.9").unwrap();
         assert!(route.contains("dev rw0"), "{route}");
         client.signal(Signal::TERM);
@@ -412,7 +403,6 @@ fn a_start_opens_nothing_that_a_crash_left_closed() {
         check_closed(&road, &camera, "after a start that failed", &[CLOUD_V4, CLOUD_V6]);
         road.vehicle.ip("link del rw0").unwrap();
 
-        // The kernel takes no copy of this route behind the box: its router is the box itself.
         road.vehicle.ip("route add 192.168.61.0/24 via 192.168.50.7").unwrap();
         road.vehicle.ip("address add 192.168.50.7/32 dev lan0").unwrap();
         let client = road.start_client("client");
@@ -430,13 +420,11 @@ fn resolvers_of_a_session_go_with_it_also_after_a_kill() {
     run_sandboxed(|| {
         let road = Road::new();
         let _server = road.start_server();
-        // A mounted file can only be written over.
         let old = "search example.org\nnameserver 10.1.0.1\n";
         road.set_resolvers(old);
         let now = || fs::read_to_string("/etc/resolv.conf").unwrap();
         let start =
             |more: &str| start_with(&road, &format!("{more}{}", std::env::var("PATH").unwrap()));
-        // Only a name server in the tunnel knows the name.
         dns::serve(&road.server, GATEWAY_V4, &[("cloud.test", CLOUD_V4)]);
         let look_up = || {
             let found = road.vehicle.command("getent").args(["ahostsv4", "cloud.test"]).output();
@@ -518,7 +506,6 @@ fn wait_for_no_uplink(road: &Road, why: &str) {
 fn no_uplink_is_used_without_filters_and_nothing_waits_for_nft() {
     run_sandboxed(|| {
         let road = Road::new();
-        // Besides `nft`, the client finds the program that starts others in a namespace.
         let folder = road.path("bin");
         fs::create_dir(&folder).unwrap();
         std::os::unix::fs::symlink("/usr/bin/nsenter", folder.join("nsenter")).unwrap();
@@ -546,21 +533,18 @@ fn no_uplink_is_used_without_filters_and_nothing_waits_for_nft() {
         client.wait_for("no uplink is used until the packet filters are in place");
         assert_eq!(client.count("uplink is up"), 0, "{}", client.log());
         wait_for_no_uplink(&road, cure);
-        // Once it is installed, the client goes on.
         write_program(&folder.join("nft"), &script);
         client.wait_for(" joined");
         client.interrupt();
     });
 }
 
-/// `nft` waits while the file `hold` is there, as it is at the start.
 fn check_that_nothing_waits(road: &Road, client: &Daemon, hold: &Path) {
     let reached = "table netdev reached { chain in { type filter hook ingress device eth1 \
                    priority 0; udp dport 4433 counter; }; }";
     nft(&road.server, reached);
     let packets = || road.server.run("nft list table netdev reached").unwrap();
     client.wait_for("the client runs");
-    // The event loop runs while nft does.
     wait_for_no_uplink(road, "");
     assert!(packets().contains("packets 0 "), "{}", packets());
     assert_eq!(client.count("uplink is up"), 0, "{}", client.log());
@@ -582,7 +566,6 @@ fn check_that_nothing_waits(road: &Road, client: &Daemon, hold: &Path) {
     assert!(reloaded.status.success() && excludes(), "{reloaded:?}");
 }
 
-/// `nft` fails while the file `fails` is there.
 fn check_failing_filters(road: &Road, client: &Daemon, fails: &Path) {
     let forwards = || {
         let read = || fs::read_to_string("/proc/sys/net/ipv4/ip_forward").unwrap();
@@ -590,7 +573,6 @@ fn check_failing_filters(road: &Road, client: &Daemon, fails: &Path) {
     };
     assert_eq!(forwards(), "1");
     fs::write(fails, "").unwrap();
-    // A repair that fails changes nothing while the filters are there.
     road.edit("client.toml", |text| text.replace("203.0.113.0/24", "203.0.113.0/25"));
     client.signal(Signal::HUP);
     client.wait_for("the packet filters are not as they should be");

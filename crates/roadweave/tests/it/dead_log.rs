@@ -21,7 +21,6 @@ fn a_client_whose_log_is_not_read_goes_on_and_counts_what_is_lost() {
         // The grant is used once the filters hold, which may be after the paths are usable.
         let is_answered = || ping(&road.vehicle, GATEWAY_V4, "-c 1").status.success();
         wait_until("its first answer", is_answered);
-        // Fills the pipe and the queue.
         check_ping(&road.vehicle, GATEWAY_V4, "-q -c 1000 -i 0.004");
         let lost = |status: &serde_json::Value| status["log"]["lines_lost"].as_u64() > Some(0);
         road.wait_for_status(CLIENT, "lost lines", lost);

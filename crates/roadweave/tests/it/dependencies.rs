@@ -12,8 +12,8 @@ fn texts(list: &toml::Value) -> Vec<&str> {
     list.as_array().unwrap().iter().map(|it| it.as_str().unwrap()).collect()
 }
 
-/// Whether an expression of licences can be satisfied (SPDX annex D; old crates have `/` for
-/// OR). Parentheses are ignored and OR binds tighter, which allows no more than the standard.
+/// SPDX annex D; old crates have `/` for OR. Parentheses are ignored and OR binds tighter, which
+/// allows no more than the standard.
 fn is_allowed(expression: &str, licences: &[&str]) -> bool {
     let plain = expression.replace('/', " OR ").replace(['(', ')'], "");
     plain.split(" AND ").all(|any| any.split(" OR ").any(|it| licences.contains(&it.trim())))
@@ -30,7 +30,6 @@ fn metadata() -> Value {
     let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let output = Command::new(env!("CARGO"))
         .args(words)
-        // Packages that are built are present already; those of tools/video may have to be fetched.
         .args(["--filter-platform", &platform])
         .output()
         .unwrap();
@@ -63,7 +62,6 @@ fn every_dependency_has_an_allowed_licence_and_source() {
         if banned.get(name).is_some_and(Vec::is_empty) {
             faults.push(format!("{name} is banned"));
         }
-        // Crates of this workspace have no source.
         let source = package["source"].as_str();
         let is_known =
             |it: &str| it.strip_prefix("registry+").is_some_and(|it| registries.contains(&it));
@@ -87,7 +85,6 @@ fn every_dependency_has_an_allowed_licence_and_source() {
     check_that_linux_knows_no_tunnel(&metadata);
 }
 
-/// A vehicle's programs have no async runtime and no database.
 fn check_what_a_vehicle_carries(metadata: &Value) {
     let names = names(metadata);
     let nodes = metadata["resolve"]["nodes"].as_array().unwrap();

@@ -27,7 +27,6 @@ fn callers(instance: &str, count: usize) -> Vec<UnixStream> {
     (0..count).map(|_| UnixStream::connect(socket(instance)).unwrap()).collect()
 }
 
-/// Checks that both daemons use little processor time and log little.
 fn check_calm(road: &Road, daemons: [&Daemon; 3], time: Duration) {
     let before = daemons.map(used);
     let lines = daemons.map(|daemon| daemon.log().lines().count());
@@ -58,7 +57,6 @@ fn a_daemon_without_descriptors_goes_on_and_catches_up() {
         for daemon in [&server, &client, &router] {
             limit(daemon, 3);
         }
-        // Open descriptors stay, and no new ones can be opened.
         let waiting = [callers(CLIENT, 3), callers(SERVER, 3)];
         road.connect_uplink(2);
         road.edit("server.toml", |text| text + &keygen().peer("late", "10.77.0.9/32"));
@@ -75,7 +73,6 @@ fn a_daemon_without_descriptors_goes_on_and_catches_up() {
             limit(daemon, 1_024);
         }
         drop(waiting);
-        // A new socket, routes and filters for the new uplink; the local socket answers.
         road.wait_for_paths(&["eth1", "eth2"]);
         router.wait_for_count("listening", 2);
         assert!(road.wait_for_traffic() < Duration::from_secs(2));

@@ -13,7 +13,6 @@ fn doctor(road: &Road, namespace: &NetNs, file: &str) -> (Vec<Value>, Option<i32
     (found["checks"].as_array().unwrap().clone(), output.status.code())
 }
 
-/// Checks a verdict, and that what was found or mends it has `part`.
 fn check(found: &[Value], name: &str, verdict: &str, part: &str) {
     let check = found.iter().find(|check| check["name"] == name);
     let check = check.unwrap_or_else(|| panic!("there is no {name} in {found:#?}"));
@@ -35,7 +34,6 @@ fn doctor_names_blocked_uplinks_short_paths_and_firewalls_between_box_and_server
         let of_server = || doctor(&road, &road.server, "server.toml");
         check(&of_server().0, "listen", "ok", "is free");
         let _server = road.start_server();
-        // The server's own chains drop nothing of its clients'.
         let (found, code) = of_server();
         check(&found, "firewall", "ok", "no other chain");
         assert_eq!(code, Some(0), "{found:#?}");
@@ -48,7 +46,6 @@ fn doctor_names_blocked_uplinks_short_paths_and_firewalls_between_box_and_server
         assert!(!found.iter().any(|check| check["name"].as_str().unwrap().starts_with("marks")));
         assert_eq!(code, Some(0), "{found:#?}");
 
-        // One uplink carries short packets only, the other no UDP.
         nft(
             &road.server,
             "table inet test { chain input { type filter hook input priority 0;

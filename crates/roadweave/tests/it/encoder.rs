@@ -1,5 +1,4 @@
-//! Encoder targets: by the local socket, by `roadweave encoder-feedback`, and as an HTTP event
-//! stream.
+//! Encoder targets: local socket, `roadweave encoder-feedback`, and HTTP event stream.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -49,7 +48,6 @@ impl Drop for Feedback {
     }
 }
 
-/// Asks the box for its event stream; the connection, and the first line of the answer.
 fn get(camera: &NetNs) -> (BufReader<TcpStream>, String) {
     let mut socket = camera.enter(|| TcpStream::connect("192.168.50.1:1080").unwrap()).unwrap();
     socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
@@ -90,7 +88,6 @@ fn an_encoder_hears_of_dead_links_and_of_a_client_that_ends_and_comes_back() {
             let error = answer.unwrap_err();
             assert!(error.contains(expected), "{error}");
         }
-        // Four listen over HTTP, and a fifth once one has left.
         let mut listening: Vec<_> = (0..4).map(|_| get(&camera)).collect();
         assert!(listening.iter().all(|(_, status)| status.starts_with("HTTP/1.1 200 ")));
         assert!(get(&camera).1.starts_with("HTTP/1.1 503 "));

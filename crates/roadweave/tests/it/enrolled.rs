@@ -17,7 +17,6 @@ fn a_box_joins_by_a_token_once_also_in_1970_and_a_used_up_token_says_so() {
         let said = joined(&world.join(&token, "bus-1").output().unwrap());
         assert!(said.contains("This box has joined: bus-1 of home"), "{said}");
         assert!(said.contains("Next: roadweave client --state-directory"), "{said}");
-        // The same key again costs no use.
         let said = joined(&world.join(&token, "bus-1").output().unwrap());
         assert!(said.contains("was joined before"), "{said}");
         let refused = world.join(&token, "bus-2").output().unwrap();
@@ -66,7 +65,6 @@ fn check_session_on_signed_documents(mut world: World) {
     let page = roadweave(&["show", "--socket", &socket(CLIENT)]);
     assert!(text(&page.stdout).contains("fleet of home: box bus-1, controller at"), "{page:?}");
 
-    // Without a controller the session goes on, and returns after both have restarted.
     world.controller.take().unwrap().kill();
     world.road.wait_for_traffic();
     client.interrupt();
@@ -157,7 +155,6 @@ fn a_drain_of_a_server_is_one_of_all_its_shards() {
         client.wait_for("joined");
         drain(&[]);
         wait(true);
-        // A restart of the server changes nothing.
         client.interrupt();
         server.interrupt();
         let server = world.road.start_server();
@@ -165,11 +162,9 @@ fn a_drain_of_a_server_is_one_of_all_its_shards() {
         client.wait_for("this server drains");
         wait(true);
         assert_eq!((client.count("joined"), server.count("joined")), (0, 0));
-        // The refused client joins by itself.
         drain(&["--undo"]);
         wait(false);
         client.wait_for("joined");
-        // It was taken back while the server was away.
         drain(&[]);
         wait(true);
         client.interrupt();
@@ -192,7 +187,6 @@ fn a_drain_of_a_server_is_one_of_all_its_shards() {
     });
 }
 
-/// How long a proxy may wait for a controller that hangs.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 #[test]

@@ -1,5 +1,4 @@
-//! Traffic that leaves outside the tunnel because the configuration says so: by destination, by the
-//! name that was looked up, and by program. Nothing else does.
+//! Traffic that leaves outside the tunnel as configured: by destination, by name, by program.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
@@ -10,7 +9,6 @@ use crate::common::hosts::{Host, connect, seen_from};
 use crate::common::*;
 use socket2::{Domain, Socket, Type};
 
-/// Two hosts beyond the server, which forwards to them in the clear too.
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 2);
 const INSIDE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 3);
 const PORT: u16 = 8080;
@@ -22,7 +20,6 @@ struct World {
     _hosts: Vec<Host>,
 }
 
-/// A box with a camera, and with these lines among its routes.
 fn world(routes: &str) -> World {
     let road = Road::new();
     let camera = road.connect_camera();
@@ -48,7 +45,6 @@ impl World {
         self.open(from, host).map(|(_, seen)| seen)
     }
 
-    /// Checks that the host is reached outside the tunnel, with the address of an uplink.
     fn check_outside(&self, from: &NetNs, host: Ipv4Addr, when: &str) {
         let seen = self.seen(from, host).unwrap_or_else(|error| panic!("{when}: {error}"));
         assert!(UPLINKS.iter().any(|uplink| seen == *uplink), "{when}: {seen}");
@@ -98,7 +94,6 @@ fn excluded_destinations_leave_outside_the_tunnel_whatever_becomes_of_it() {
         world.check_outside(camera, INSIDE, "after a reload");
         world.check_inside(&road.vehicle, OUTSIDE, "after a reload");
         swap(INSIDE, OUTSIDE);
-        // Another program removes the route that lets it pass by.
         road.vehicle.ip("route flush type throw table all").unwrap();
         client.wait_for("set again");
         world.check_outside(&road.vehicle, OUTSIDE, "once it is set again");
@@ -158,7 +153,6 @@ fn what_is_marked_leaves_outside_the_tunnel_by_name_and_by_program() {
         nft(&road.vehicle, "flush set inet outside names4");
         outside.iter_mut().for_each(echo);
         world.check_inside(camera, OUTSIDE, "its name was looked up long ago");
-        // A name may resolve to the server's inner address.
         nft(
             &road.vehicle,
             &format!("add element inet outside names4 {{ {GATEWAY_V4}, {INSIDE} }}"),
@@ -199,7 +193,6 @@ fn recipe(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/recipes").join(name)
 }
 
-/// Asks the box's resolver for the address of a name until it answers.
 fn look_up(namespace: &NetNs, name: &str) {
     let socket = namespace.enter(|| UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();

@@ -102,7 +102,6 @@ fn a_connection_outlives_the_proxy_that_it_began_at() {
         let page = road.page("proxy_a");
         assert!(page.contains("no device") && page.contains("acme"), "{page}");
 
-        // The client restarts with the other proxy's file, without its binding's number.
         first.kill();
         let gone = Watch::start();
         client.kill();
@@ -115,7 +114,6 @@ fn a_connection_outlives_the_proxy_that_it_began_at() {
         let old = &road.show(ANCHOR_TUN)["refusals"]["old-binding"];
         assert_eq!(old, 1, "it learned the newest number, and used a greater one");
 
-        // The anchor keeps what the box has signed.
         client.interrupt();
         second.interrupt();
         anchor.interrupt();
@@ -171,7 +169,6 @@ fn a_drained_proxy_lets_its_clients_go_to_another_and_says_so() {
             }
         }
 
-        // A client that knows no other proxy stays, and the command says so.
         let drained = drain(second.0, "1");
         assert_eq!(drained.status.code(), Some(1), "{drained:?}");
         assert!(String::from_utf8_lossy(&drained.stderr).contains("1 client left after 1 s"));

@@ -24,8 +24,8 @@ const OWN: &str = "10.77.0.2";
 const BOX_B: [&str; 2] = ["10.77.0.3", "fd77::3"];
 const GATEWAY: [&str; 2] = [GATEWAY_V4, GATEWAY_V6];
 
-/// Ports of the server that lead to the camera: its page, its streams, and a range of other
-/// numbers there; and one that leads to the box.
+/// Ports of the server that lead to the camera: its page, its streams, and a range of other numbers
+/// there; and one that leads to the box.
 const WEB: u16 = 8443;
 const STREAMS: [u16; 2] = [8000, 8001];
 const OTHERS: [u16; 2] = [9000, 9001];
@@ -49,8 +49,7 @@ fn to_camera() -> String {
     CAMERA.map(of).concat()
 }
 
-/// The road with a camera and a second box, whose file is `other.toml`; and the server's file
-/// without forwards.
+/// A camera and a second box, whose file is `other.toml`; and the server's file without forwards.
 fn place() -> (Road, NetNs, NetNs, String) {
     let road = Road::new();
     let camera = road.connect_camera_of_both_families();
@@ -69,7 +68,6 @@ fn place() -> (Road, NetNs, NetNs, String) {
     (road, camera, other, format!("shards = 2\n{plain}{peer}"))
 }
 
-/// Sends back what comes, by UDP, with the sender's address before it.
 fn echo(namespace: &NetNs, address: SocketAddr) {
     let socket = namespace.enter(|| UdpSocket::bind(address).unwrap()).unwrap();
     spawn(move || {
@@ -96,7 +94,6 @@ fn udp(from: &NetNs, to: &str, port: u16) -> io::Result<IpAddr> {
     socket.set_read_timeout(Some(Duration::from_secs(1)))?;
     socket.connect(to)?;
     let mut answer = [0; 100];
-    // A packet may be lost.
     let mut tries = 0;
     let length = loop {
         socket.send(b"whom do you see?")?;
@@ -108,7 +105,6 @@ fn udp(from: &NetNs, to: &str, port: u16) -> io::Result<IpAddr> {
     Ok(std::str::from_utf8(&answer[..length]).unwrap().parse().unwrap())
 }
 
-/// Checks that the camera sees `source` at each of its ports.
 fn check_camera(from: &NetNs, source: [&str; 2]) {
     for (public, source) in PUBLIC.into_iter().zip(source) {
         let expected: IpAddr = source.parse().unwrap();
@@ -145,7 +141,6 @@ fn ports_of_the_server_lead_to_devices_behind_a_client_and_nothing_else_does() {
             }
         }
         serve(&road.vehicle, OWN, 22);
-        // Services of the machine on the same port, and one beside it.
         for address in PUBLIC {
             serve(&road.server, address, WEB);
             serve(&road.server, address, 8081);
@@ -158,7 +153,6 @@ fn ports_of_the_server_lead_to_devices_behind_a_client_and_nothing_else_does() {
         check_camera(&road.vehicle, GATEWAY);
         assert_eq!(tcp(&other, PUBLIC[0], OF_BOX).unwrap().to_string(), BOX_B[0]);
 
-        // All else is as it was, though strangers have routes.
         for network in ["10.77.0.0/16", "192.168.50.0/24"] {
             road.cloud.ip(&format!("route add {network} via {}", PUBLIC[0])).unwrap();
         }
@@ -196,7 +190,6 @@ fn ports_of_the_server_lead_to_devices_behind_a_client_and_nothing_else_does() {
         assert_eq!([&server, &client, &second].map(|it| it.count("joined")), [2, 1, 1]);
         assert_eq!(server.count("ignored until the next start"), 0, "{}", server.log());
 
-        // After a crash, the next start cuts connections of a forward that is gone.
         server.kill();
         write("");
         let server = road.start_server();
@@ -207,7 +200,6 @@ fn ports_of_the_server_lead_to_devices_behind_a_client_and_nothing_else_does() {
         [client, second].into_iter().for_each(Daemon::interrupt);
         let released = roadweave_in(&road.server, &["down", SERVER]);
         assert!(released.status.success(), "{released:?}");
-        // The socket of a killed server stays until the next start.
         let mut after = road.state();
         after.retain(|it| *it != socket(SERVER));
         assert_eq!(after, before, "nothing is left");

@@ -46,7 +46,6 @@ fn a_client_whose_state_finds_no_room_goes_on_and_keeps_what_was_there() {
         client.wait_for("resolvers of the session are set");
         assert!(resolvers().contains("nameserver 10.77.0.1"), "{}", resolvers());
 
-        // A client writes its state at its end.
         disk.fill();
         let log = client.log();
         client.interrupt();
@@ -82,7 +81,6 @@ fn daemons_start_run_and_clean_up_while_run_is_full() {
         run.make_room();
         assert_eq!(road.state(), before, "what an orderly end knows, it undoes");
 
-        // With room again, a kill is survived as ever.
         let (server, client) = road.start_both();
         client.kill();
         server.kill();
@@ -105,7 +103,6 @@ fn init_on_a_full_disk_leaves_the_files_that_were_there_and_no_half_ones() {
         disk.fill();
         let ballast = disk.0.join("ballast");
         let length = fs::metadata(&ballast).unwrap().len();
-        // Without room, and with room for one of both files.
         for room in [0, 4096] {
             File::options().write(true).open(&ballast).unwrap().set_len(length - room).unwrap();
             let output = init();

@@ -31,8 +31,7 @@ fn a_server_that_moves_is_found_while_the_tunnel_is_dead() {
         for address in [THERE, DNS, "198.51.100.54"] {
             road.server.ip(&format!("address add {address}/32 dev lo")).unwrap();
         }
-        // The name server of the first uplink knows the name, the second's lies, and no gateway
-        // answers.
+        // The second uplink's name server lies, and no gateway answers.
         let zone = dns::serve(&road.server, DNS, &[("edge.test", HERE)]);
         dns::serve(&road.server, "198.51.100.54", &[("edge.test", "203.0.113.66")]);
         lease(&road, "eth1", DNS);
@@ -47,7 +46,6 @@ fn a_server_that_moves_is_found_while_the_tunnel_is_dead() {
         assert!(client.log().contains(HERE), "{}", client.log());
         road.wait_for_paths(&["eth1", "eth2"]);
 
-        // The server dies, and another takes its name at another address.
         server.kill();
         road.server.ip(&format!("address del {HERE}/32 dev lo")).unwrap();
         {
@@ -72,7 +70,6 @@ fn an_answer_from_another_address_or_port_counts_for_nothing() {
         let road = Road::new();
         by_name(&road);
         road.server.ip(&format!("address add {DNS}/32 dev lo")).unwrap();
-        // Forged answers come first, from elsewhere.
         let bind = |address: &str| road.server.enter(|| UdpSocket::bind(address).unwrap()).unwrap();
         let asked = bind(&format!("{DNS}:53"));
         let forgers = [bind(&format!("{DNS}:5353")), bind("198.51.100.1:53")];
@@ -99,8 +96,7 @@ fn an_answer_from_another_address_or_port_counts_for_nothing() {
     });
 }
 
-/// The prefix is that of the addresses of ipv4only.arpa (RFC 7050); the client's file has an IPv4
-/// literal.
+/// The client's file has an IPv4 literal.
 #[test]
 fn an_uplink_without_ipv4_reaches_a_server_that_has_nothing_else() {
     run_sandboxed(|| {

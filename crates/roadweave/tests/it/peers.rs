@@ -29,7 +29,6 @@ fn a_client_that_is_added_joins_at_once_and_one_that_is_removed_goes_at_once() {
         let (_server, client) = road.start_both();
         let before = fs::read_to_string(road.path("server.toml")).unwrap();
 
-        // A broken file changes nothing, and each command says so.
         let reload = || roadweave(&["reload", "--socket", &socket(SERVER)]);
         let (sound, broken) = ("masquerade = false", "masqerade = false");
         road.edit("server.toml", |text| format!("{sound}\n{text}"));
@@ -49,7 +48,6 @@ fn a_client_that_is_added_joins_at_once_and_one_that_is_removed_goes_at_once() {
         assert_eq!(fs::read_to_string(road.path("server.toml")).unwrap(), text);
         road.edit("server.toml", |text| text.replace(&format!("{broken}\n"), ""));
 
-        // The box gets another key, which the server takes up at once.
         let file = road.path("bus-2.toml");
         let file = file.to_str().unwrap();
         let words = ["add", "bus-2", "--server", "198.51.100.1:4433", "--out", file];

@@ -11,8 +11,7 @@ use crate::common::*;
 use serde_json::Value;
 
 const TWO: [(&str, &str); 2] = [("fra-1", SERVES_AT), ("fra-2", "198.51.100.1:4435")];
-/// The bound on a controller's judgement of a proxy, which waits for 75 s after the last report of
-/// a box that was on it.
+/// A proxy is judged 75 s after the last report of a box that was on it.
 const JUDGED_MAX: Duration = Duration::from_secs(300);
 
 struct Gates<'a> {
@@ -45,7 +44,6 @@ impl<'a> Gates<'a> {
         self.proxies[at] = Some(self.world.start_proxy(TWO[at].0));
     }
 
-    /// A box that joins by a token of its own and starts, with one uplink.
     fn start_box(&self, number: u8) -> Bus {
         let (road, name) = (&self.world.road, format!("bus{number}"));
         let garage = NetNs::create(&format!("garage{number}")).unwrap();
@@ -79,7 +77,6 @@ impl<'a> Gates<'a> {
         at.unwrap()
     }
 
-    /// The proxies that a box may choose, without last resorts.
     fn offered(&self, bus: &Bus) -> Vec<usize> {
         let candidates = self.candidates(bus);
         if candidates.is_empty() {
@@ -92,7 +89,6 @@ impl<'a> Gates<'a> {
     }
 
     fn candidates(&self, bus: &Bus) -> Vec<Value> {
-        // Shown only if there are several.
         self.world.road.show(&bus.name)["candidates"].as_array().cloned().unwrap_or_default()
     }
 
@@ -111,8 +107,7 @@ fn a_full_and_a_dead_proxy_get_no_new_boxes_until_they_are_back() {
         let home = gates.home(&first);
         let other = 1 - home;
 
-        // The proxy is full with one session. It reports that every 10 s; until then boxes may come
-        // to it.
+        // A proxy reports every 10 s that it is full.
         let limited = world.json(&["proxy", "limit", TWO[home].0, "--sessions", "1"]);
         assert_eq!(limited["settings"]["devices_max"], 1, "{limited:#}");
         let mut boxes = vec![first];

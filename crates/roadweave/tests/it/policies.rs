@@ -25,7 +25,6 @@ fn an_uplink_is_paused_resumed_and_used_otherwise_while_the_session_lives() {
         exchange(&road, 5);
         let (code, said) = uplink(&["pause", "eth1"]);
         assert!(code == Some(2) && said.contains("--force"), "{code:?} {said}");
-        // A change of the interface does not resume it.
         road.vehicle.ip("link set eth2 down").unwrap();
         road.vehicle.ip("link set eth2 up").unwrap();
         road.route_uplink(2);
@@ -120,7 +119,6 @@ fn the_cap_of_a_sim_stays_its_own_under_another_name() {
         uplink(&["resume", "eth2"]);
         road.wait_for_paths(&UPLINKS);
 
-        // The SIM appears under another name, and the kernel counts on.
         for words in ["set eth1 down", "set eth1 name modem7", "set modem7 up"] {
             road.vehicle.ip(&format!("link {words}")).unwrap();
         }
@@ -156,7 +154,6 @@ fn path(status: &Value, uplink: &str) -> Value {
     paths.into_iter().flatten().find(|path| path["uplink"] == uplink).cloned().unwrap_or_default()
 }
 
-/// Sends so many packets of 1,000 bytes through the tunnel, each when the one before is back.
 fn exchange(road: &Road, packets: u32) {
     let socket = road.socket_to(GATEWAY_V4);
     socket.set_read_timeout(Some(WAIT_MAX)).unwrap();

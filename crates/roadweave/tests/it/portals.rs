@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 
 /// The host of the page that shows whether a network is open.
 const PAGE: &str = "198.51.100.80";
-/// The box's address on the network with the portal.
 const GUEST: &str = "10.1.0.2";
 const LOGIN: &str = "https://login.test/welcome?to=probe.test";
 
@@ -20,9 +19,7 @@ const LOGIN: &str = "https://login.test/welcome?to=probe.test";
 enum Answer {
     Open,
     Redirect,
-    /// A header without an end.
     Endless,
-    /// A header at a byte a second.
     Slow,
 }
 
@@ -56,7 +53,6 @@ fn answer(portal: &Mutex<Portal>, mut stream: TcpStream) {
         portal.asked.push(guest);
         if guest.to_string() == GUEST { portal.to_guest } else { Answer::Open }
     };
-    // The guest may be gone.
     let _ = match answer {
         Answer::Open => stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n"),
         Answer::Redirect => stream.write_all(
@@ -81,7 +77,6 @@ fn answer(portal: &Mutex<Portal>, mut stream: TcpStream) {
     assert!(question.contains("\r\nHost: probe.test\r\n"), "{question}");
 }
 
-/// Drops the tunnel's packets of eth1 at the server.
 const CUT_OFF: &str = "table inet portal { chain in { type filter hook input priority -10; \
                        iifname eth1 udp dport 4433 drop; }; }";
 
@@ -117,7 +112,6 @@ fn a_portal_or_a_network_that_lies_about_one_costs_its_own_uplink_alone() {
             let client = start(answer);
             road.wait_for_paths(&["eth2"]);
             wait_until("it is asked", || portal.lock().unwrap().asked.len() != before);
-            // While the probe lasts, the event loop runs and the session lives.
             let end = Watch::start();
             while end.elapsed() < Duration::from_secs(6) {
                 let status = road.show(CLIENT);
@@ -136,7 +130,6 @@ fn a_portal_or_a_network_that_lies_about_one_costs_its_own_uplink_alone() {
         road.wait_for_paths(&["eth2"]);
         let page = road.page(CLIENT);
         assert!(page.contains("portal, somebody has to log in: eth1"), "{page}");
-        // The address of the login page is not logged.
         assert_eq!(client.count("login.test"), 0, "{}", client.log());
         // No probe leaves by an uplink that carries packets.
         sleep(Duration::from_secs(12));

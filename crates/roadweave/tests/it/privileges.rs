@@ -7,7 +7,6 @@ use std::process::Command;
 
 use crate::common::*;
 
-/// CAP_NET_ADMIN and CAP_NET_RAW.
 const NETWORK: u64 = 1 << 12 | 1 << 13;
 
 fn field<'a>(status: &'a str, name: &str) -> &'a str {
@@ -15,8 +14,8 @@ fn field<'a>(status: &'a str, name: &str) -> &'a str {
     line.unwrap_or_else(|| panic!("{name} is missing in\n{status}")).trim()
 }
 
-/// Checks that every thread of a daemon has dropped what it does not need, and that no program that
-/// it starts gets more than `bounding`.
+/// Checks that every thread has dropped what it does not need, and that no program that it starts
+/// gets more than `bounding`.
 fn check_restricted(daemon: &Daemon, bounding: u64) {
     let process = format!("/proc/{}", daemon.id());
     let mut threads = 0;
@@ -73,7 +72,6 @@ fn a_running_daemon_may_do_no_more_than_it_needs_and_that_it_can() {
             check_restricted(daemon, NETWORK);
             assert!(!remembers(daemon, &private_key(&road.path(name))), "the key of {name}");
         }
-        // The search finds what they do know.
         assert!(remembers(&client, "198.51.100.1:4433"));
 
         // New sockets, rules and filters for an uplink that is plugged in; other peers; statistics.
@@ -123,13 +121,11 @@ fn unit(name: &str, field: &str) -> String {
     value.unwrap_or_else(|| panic!("{name} has no {field}")).to_owned()
 }
 
-/// A unit's list of capabilities as setpriv(1) takes it.
 fn only(capabilities: &str) -> String {
     let words = capabilities.split(' ').map(|name| name.strip_prefix("CAP_").unwrap());
     words.fold("-all".to_owned(), |list, name| list + ",+" + &name.to_lowercase())
 }
 
-/// Starts a program as [`USER`] with the capabilities of the client's unit.
 fn as_service() -> Vec<String> {
     let ambient = only(&unit("roadweave-client@", "AmbientCapabilities"));
     let bounding = only(&unit("roadweave-client@", "CapabilityBoundingSet"));
@@ -140,7 +136,6 @@ fn as_service() -> Vec<String> {
     words.split(' ').map(str::to_owned).collect()
 }
 
-/// Whether this sandbox has other users than root; says so when it has not.
 fn has_users() -> bool {
     let there = Command::new("setpriv").arg(format!("--reuid={USER}")).arg("true").output();
     let has_users = there.is_ok_and(|output| output.status.success());
@@ -152,12 +147,11 @@ fn has_users() -> bool {
     has_users
 }
 
-/// The user and the group of the services.
 const USER: u32 = 990;
 /// With CAP_NET_BIND_SERVICE, for the start.
 const AT_START: u64 = NETWORK | 1 << 10;
 
-/// A road whose daemons run as [`USER`]: root's files in a folder that the group may read, as in
+/// The daemons run as [`USER`]: root's files in a folder that the group may read, as in
 /// `/etc/roadweave`, and the state in a folder of the user's own.
 fn road_of_a_user() -> Road {
     let mut road = Road::without_uplinks();
@@ -202,7 +196,6 @@ fn both_ends_run_as_another_user_with_the_capabilities_of_their_units() {
         }
         road.connect_uplink(2);
         road.wait_for_paths(&["eth1", "eth2"]);
-        // Root adds a peer to its file, and the service reads it again.
         let peer = keygen().peer("late", "10.77.0.9/32\", \"192.168.60.0/24");
         road.edit("server.toml", |text| text + &peer);
         server.reload();
@@ -239,7 +232,6 @@ fn both_ends_run_as_another_user_with_the_capabilities_of_their_units() {
         client.interrupt();
         server.interrupt();
 
-        // The error of a file that the service may not read names the user and the cure.
         let file = road.path("client.toml");
         let folder = file.parent().unwrap();
         let check = |cure: &str| {
@@ -269,7 +261,6 @@ fn a_private_key_that_everybody_may_read_is_refused() {
     let path = |name: &str| folder.path().join(name).display().to_string();
     let init = roadweave(&["init", "--server", "vpn.example:4433", &path("")]);
     assert!(init.status.success(), "{init:?}");
-    // This machine may have no network behind it to name.
     let client = path("client.toml");
     let named = fs::read_to_string(&client).unwrap().replace("inside = []", "inside = [\"lan0\"]");
     fs::write(&client, named).unwrap();
@@ -287,7 +278,6 @@ fn a_private_key_that_everybody_may_read_is_refused() {
             assert!(errors.contains("everybody on this machine may"), "{errors}");
             assert!(errors.contains(&cure) && errors.contains(&format!("{mode:04o}")), "{errors}");
         }
-        // Kubernetes gives a secret to a group.
         let (code, errors) = check(role, 0o640);
         assert_eq!(code, Some(0), "{errors}");
         assert!(errors.contains("its group") && errors.contains(&cure), "{errors}");

@@ -27,7 +27,6 @@ fn what_the_board_and_the_alerts_ask_is_answered_by_prometheus() {
     run_sandboxed(|| {
         let road = Road::new();
         road.edit("client.toml", |text| {
-            // Gives figures of caps.
             let cap = "[[uplinks.policies]]\nname = \"eth1\"\nmetered = { monthly_cap_mb = 5000, \
                        daily_cap_mb = 500 }\n";
             text + cap + "[metrics]\nlisten = \"127.0.0.1:9474\"\n"
@@ -57,7 +56,6 @@ fn what_the_board_and_the_alerts_ask_is_answered_by_prometheus() {
                 !ask(&road.vehicle, &query).as_array().unwrap().is_empty()
             });
         }
-        // Every alert is evaluated without an error, and none fires yet.
         let written = RULES.lines().filter(|line| line.trim_start().starts_with("- alert: "));
         let written: BTreeSet<&str> =
             written.map(|line| line.rsplit(' ').next().unwrap()).collect();

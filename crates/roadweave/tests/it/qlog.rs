@@ -8,7 +8,6 @@ use std::process::Command;
 use crate::common::*;
 use serde_json::Value;
 
-/// The records of each file, the oldest file first. All of them are whole.
 fn files(folder: &Path) -> Vec<Vec<Value>> {
     let mut paths: Vec<PathBuf> =
         fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -58,7 +57,6 @@ fn a_link_that_is_cut_and_an_instance_that_ends_are_in_the_files_of_both_ends() 
             command.args(["qlog", instance, "--folder"]).arg(folder);
             Daemon::start(command, road.path(log))
         };
-        // It waits for an instance that does not run yet.
         let near_qlog = start(CLIENT, &near, "near.log");
         near_qlog.wait_for("nothing runs at");
         let far_qlog = start(SERVER, &far, "far.log");
@@ -66,7 +64,6 @@ fn a_link_that_is_cut_and_an_instance_that_ends_are_in_the_files_of_both_ends() 
         road.wait_for_paths(&["eth1", "eth2"]);
         check_ping(&road.vehicle, GATEWAY_V4, "-c 20 -i 0.05 -s 300");
 
-        // The network behind one uplink swallows all packets for a while.
         road.silence("eth2", true);
         road.wait_for_paths(&["eth1"]);
         wait_for(&near, &near_qlog, "a suspect path", |files| {
@@ -94,7 +91,6 @@ fn a_link_that_is_cut_and_an_instance_that_ends_are_in_the_files_of_both_ends() 
         assert!(metrics.iter().any(|data| data["smoothed_rtt"].as_f64() > Some(0.0)));
         let counters = data(first, "roadweave:path_counters");
         assert!(counters.iter().any(|data| data["suspicions"].as_u64() > Some(0)), "{counters:#?}");
-        // The server names the client's uplinks, and has the reason of the end.
         assert!(statuses(&far[0], "eth2").contains(&"usable"), "{:#?}", far[0]);
         let closed = data(&far[0], "quic:connection_closed");
         assert!(closed[0]["reason"].is_string(), "{closed:#?}");

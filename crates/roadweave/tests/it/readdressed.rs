@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::*;
 
-/// Packets to the server's inner side and back, one every 20 ms, and the longest time in which none
-/// came back.
+/// Packets to the server's inner side and back, every 20 ms, and the longest time without one.
 struct Flow {
     ended: Arc<AtomicBool>,
     thread: JoinHandle<Duration>,
@@ -23,7 +22,6 @@ impl Flow {
         let thread = spawn(move || {
             let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
             while !end.load(Ordering::Relaxed) {
-                // While there is no way, the kernel may refuse.
                 let _ = socket.send(b"is anybody there?");
                 sleep(Duration::from_millis(20));
                 if socket.recv(&mut [0; 100]).is_ok() {
@@ -42,8 +40,7 @@ impl Flow {
     }
 }
 
-/// Leases of uplink 1: the old and the new address, the gateway, and whether the DHCP client adds
-/// the new address before it removes the old one.
+/// Leases of uplink 1: old and new address, gateway, and whether the new address comes first.
 const RENEWALS: [(&str, &str, &str, bool); 4] = [
     ("10.1.0.2", "10.1.0.77", "10.1.0.1", false),
     ("10.1.0.77", "10.1.0.88", "10.1.0.1", true),
@@ -68,7 +65,7 @@ fn an_uplink_with_another_address_is_back_within_seconds_and_the_others_notice_n
     run_sandboxed(|| {
         let road = Road::new();
         road.server.ip("address add 10.9.0.1/24 dev eth1").unwrap();
-        // As NetworkManager and systemd-networkd have it: the new address outlives the old one.
+        // As NetworkManager and systemd-networkd set it.
         road.vehicle.set_sysctl("net.ipv4.conf.all.promote_secondaries", "1").unwrap();
         let (_server, client) = road.start_with_echo();
         for (old, address, gateway, is_new_first) in RENEWALS {
@@ -100,7 +97,6 @@ fn an_uplink_with_another_address_is_back_within_seconds_and_the_others_notice_n
         for change in ["uplink is down uplink=\"eth2\"", "event=\"uplink-moved\" uplink=\"eth2\""] {
             assert_eq!(client.count(change), 0, "{}", client.log());
         }
-        // The server learns of both changes without traffic.
         sleep(Duration::from_secs(2));
         let renewed = Watch::start();
         for number in [1, 2] {
@@ -160,7 +156,6 @@ fn a_lease_of_another_s_address_stops_no_other_uplink() {
             road.vehicle.ip("address del 10.2.0.2/24 dev eth2").unwrap();
             road.vehicle.ip("address del fd02::2/64 dev eth2").unwrap();
         }
-        // A lease of the other uplink's gateway takes nothing from it.
         let flow = Flow::start(&road);
         road.vehicle.ip("address add 10.1.0.1/24 dev eth2").unwrap();
         sleep(Duration::from_secs(2));
@@ -173,7 +168,6 @@ fn a_lease_of_another_s_address_stops_no_other_uplink() {
         road.vehicle.ip("address add 10.2.0.66/24 broadcast 198.51.100.1 dev eth2").unwrap();
         road.wait_for_status(CLIENT, "a conflict", |status| !status["conflicts"].is_null());
         client.interrupt();
-        // A stop gives back the address that was taken, and its route.
         assert!(addresses_of(&road, "eth2").contains("10.2.0.66/24"));
         road.route_uplink(2);
         let default = || road.vehicle.run("ip route show default dev eth2").unwrap();

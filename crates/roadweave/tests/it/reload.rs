@@ -26,7 +26,6 @@ fn a_running_client_takes_up_lanes_policies_and_uplinks_and_keeps_its_session() 
         road.wait_for_paths(&["eth1", "eth2"]);
         check_way("dev rw0");
 
-        // Fewer uplinks, another strategy, a policy; and a name, which needs a restart.
         let policy = "include = [\"eth1\"]\n\
                           policies = [{ name = \"eth1\", priority = \"backup\", weight = 7 }]";
         with(policy, "[[lanes]]\nname = \"all\"\nstrategy = \"ecf\"\nqueue_max_bytes = 50000\n");
@@ -46,7 +45,6 @@ fn a_running_client_takes_up_lanes_policies_and_uplinks_and_keeps_its_session() 
         client.wait_for("ignored until the next start");
         assert_eq!(client.count("fields=\"name\""), 1, "{}", client.log());
 
-        // Lanes of other names need another session.
         with("include = [\"eth*\"]", "[[lanes]]\nname = \"new\"\nstrategy = \"redundant\"\n");
         client.signal(Signal::HUP);
         road.wait_for_status(CLIENT, "the new lane", |status| {
@@ -55,7 +53,6 @@ fn a_running_client_takes_up_lanes_policies_and_uplinks_and_keeps_its_session() 
         road.wait_for_paths(&["eth1", "eth2"]);
         check_way("dev rw0");
 
-        // Fields that need a restart of the server are named.
         road.edit("server.toml", |text| {
             text.replace("listen = \"[::]:4433\"", "listen = \"[::]:4434\"")
                 .replace("name = \"rws\"", "name = \"rws\"\nmtu_bytes = 1400")

@@ -1,11 +1,9 @@
-//! Interfaces that other programs rename: uplinks, also to names that need quoting, and the
-//! tunnel's own.
+//! Interfaces that other programs rename: uplinks and the tunnel's own.
 
 use std::time::Duration;
 
 use crate::common::*;
 
-/// An operator beyond the uplinks, in none of their networks.
 const OPERATOR: &str = "198.51.100.77";
 
 fn rename(namespace: &NetNs, from: &str, to: &str) {
@@ -13,7 +11,6 @@ fn rename(namespace: &NetNs, from: &str, to: &str) {
     namespace.ip(&format!("link set {from} name {to}")).unwrap();
 }
 
-/// Renames uplink 1 and sets the default route of its DHCP client again.
 fn rename_uplink(road: &Road, from: &str, to: &str) {
     rename(&road.vehicle, from, to);
     road.vehicle.ip(&format!("link set {to} up")).unwrap();
@@ -21,7 +18,6 @@ fn rename_uplink(road: &Road, from: &str, to: &str) {
     road.vehicle.ip(&route).unwrap();
 }
 
-/// An operator far away reaches the box by uplink 1, while all else is in the tunnel.
 fn check_operator(road: &Road) {
     check_ping(&road.server, "10.1.0.2", &format!("-c 1 -I {OPERATOR}"));
 }
@@ -67,7 +63,6 @@ fn uplinks_are_used_under_any_name_and_a_tunnel_has_its_own_back_within_seconds(
             assert_eq!(settings.unwrap().trim(), "1", "{name:?}");
             before = name;
         }
-        // A name that the configuration excludes ends its use.
         rename_uplink(&road, before, "gone0");
         road.wait_for_paths(&["eth2"]);
         client
@@ -87,7 +82,6 @@ fn uplinks_are_used_under_any_name_and_a_tunnel_has_its_own_back_within_seconds(
     });
 }
 
-/// Renames the tunnel's interface at both ends.
 fn check_tunnel(road: &Road, camera: &NetNs, [client, server]: [&Daemon; 2]) {
     // One name looks like an uplink, and filters cannot quote the other.
     for (namespace, daemon, own, name) in
@@ -96,7 +90,6 @@ fn check_tunnel(road: &Road, camera: &NetNs, [client, server]: [&Daemon; 2]) {
         rename(namespace, own, name);
         daemon
             .wait_for(&format!("another program renamed the tunnel's interface {own} to {name};"));
-        // To the box's own address, once its routes are there, and from behind it.
         wait_within(Duration::from_secs(4), own, || {
             ping(&road.vehicle, GATEWAY_V4, "-c 1 -W 1").status.success()
         });

@@ -37,7 +37,6 @@ fn link<'a>(status: &'a Value, name: &str) -> &'a Value {
     links.iter().find(|link| link["uplink"] == name).unwrap()
 }
 
-/// Sends 400 pings while `disturb` runs in their middle; every answer must come.
 fn ping_while(from: &NetNs, to: &str, disturb: impl FnOnce()) {
     std::thread::scope(|scope| {
         let pings = scope.spawn(|| ping(from, to, "-c 400 -i 0.005 -s 1200"));
@@ -63,8 +62,7 @@ fn every_packet_crosses_on_both_links_and_one_may_die() {
                 check_ping(&road.vehicle, address, &format!("-c 3 -i 0.05 -s {size}"));
             }
         }
-        // Over both families a link dies in the middle: one that its own side sees, and one behind
-        // which every packet is swallowed.
+        // Over both families a link dies: one is down, and one swallows every packet.
         let down = || road.server.ip("link set eth1 down").unwrap();
         ping_while(&road.vehicle, GATEWAY_V4, down);
         road.wait_for_status(CLIENT, "eth1 is silent", |status| usable(status) == ["eth2"]);
@@ -86,7 +84,6 @@ fn every_packet_crosses_on_both_links_and_one_may_die() {
         for part in ["router rws", "eth1", "eth2", "adopted", "0 came by no link"] {
             assert!(page.contains(part), "{part} is not in:\n{page}");
         }
-        // Both hosts have an MTU of 1500 and know no tunnel.
         for (from, to, at) in
             [(&camera, &road.cloud, "203.0.113.2:80"), (&road.cloud, &camera, "192.168.50.2:80")]
         {

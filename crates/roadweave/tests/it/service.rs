@@ -12,7 +12,6 @@ use std::process::Command;
 
 use crate::common::*;
 
-/// The units, an instance of each, and the role that it starts.
 const UNITS: [(&str, &str, &str); 5] = [
     ("roadweave-client@", "client", "client"),
     ("roadweave-server", "", "server"),
@@ -43,7 +42,6 @@ fn the_services_start_what_the_program_has() {
         let output = Command::new(PROGRAM).args(arguments.split(' ')).arg("--help").output();
         let output = output.unwrap();
         assert!(output.status.success(), "{role}: {output:?}");
-        // A broken file has this exit code, and a further start cannot help.
         let missing = [role, "--check", "--config", "/nowhere/x.toml"];
         let code = Command::new(PROGRAM).args(missing).output().unwrap().status.code().unwrap();
         assert_eq!(value(&unit, "RestartPreventExitStatus"), code.to_string());
@@ -55,22 +53,18 @@ fn the_services_are_alike_in_all_but_what_they_start() {
     let rest = |name| unit(name).split_once("\nType=").unwrap().1.to_owned();
     let first = rest(UNITS[0].0);
     UNITS.iter().for_each(|(name, ..)| assert_eq!(rest(name), first, "{name}"));
-    // Not root, and of its rights those of the network alone.
     for field in ["User", "Group"] {
         assert_eq!(value(&first, field), "roadweave");
     }
     for field in ["AmbientCapabilities", "CapabilityBoundingSet"] {
         assert_eq!(value(&first, field), "CAP_NET_ADMIN CAP_NET_RAW CAP_NET_BIND_SERVICE");
     }
-    // It writes no program that root runs, and does not reach the service manager.
     assert_eq!(value(&first, "ProtectSystem"), "strict");
     assert_eq!(value(&first, "ReadOnlyPaths"), "/etc/roadweave");
     assert_eq!(value(&first, "InaccessiblePaths"), "-/run/dbus -/run/systemd/private");
     assert!(!first.contains("\nReadWritePaths="));
-    // No packet leaves in the clear while a machine boots.
     let client = unit("roadweave-client@");
     assert_eq!(["Wants", "Before"].map(|field| value(&client, field)), ["network-pre.target"; 2]);
-    // It is woken soon, without a real-time class.
     assert!(value(&first, "Nice").parse::<i32>().unwrap() < 0);
     // `closed.rs` tests this signal.
     assert_eq!(value(&first, "RestartKillSignal"), "SIGUSR1");
@@ -85,7 +79,6 @@ fn analyzed(name: &str, instance: &str, words: &[&str]) -> Option<(bool, String)
     fs::write(&file, unit(name).replace(INSTALLED, PROGRAM)).unwrap();
     match Command::new("systemd-analyze").args(words).arg(&file).output() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            // A write to the stream itself is not captured.
             let _ = writeln!(std::io::stderr(), "skipped: no systemd-analyze");
             None
         }

@@ -23,7 +23,6 @@ struct Fleet {
 }
 
 impl Fleet {
-    /// `count` clients and a server that knows them, all joined.
     fn new(count: usize) -> Self {
         let road = Road::without_uplinks();
         let carriers = [1, 2].map(|number| carrier(&road, number));
@@ -73,7 +72,6 @@ impl Fleet {
         })
     }
 
-    /// Starts the last client again until each shard has at least one.
     fn spread(&mut self) {
         let watch = Watch::start();
         while sessions_of_shards(&self.road.show(SERVER)).contains(&0) {
@@ -155,15 +153,13 @@ fn clients_on_all_shards_are_served_as_by_one_loop() {
             assert_eq!(client.count("joined"), 1, "{}", client.log());
         }
         fleet.check_traffic(10);
-        // The kernel found the shard of most packets.
         let before = fleet.road.show(SERVER);
         let shards = before["shards"].as_array().unwrap();
         let handed_over: u64 =
             shards.iter().map(|shard| shard["handed_over"].as_u64().unwrap()).sum();
         let packets = before["device"]["packets_written"].as_u64().unwrap();
         assert!(handed_over * 4 < packets, "{before:#}");
-        // The carriers change their addresses and ports, unknown to the clients. All paths carry
-        // all pings, so that the server hears of it soon.
+        // Addresses and ports of the carriers change. All paths carry all pings.
         for instance in (0..5).map(|number| format!("rw{number}")) {
             let path = socket(&instance);
             let set = ["set", "--socket", &path, "interactive", "strategy", "redundant"];
@@ -208,8 +204,7 @@ fn rebind(carrier: &NetNs, number: usize, round: usize) {
     words.iter().for_each(|words| carrier.ip(words).unwrap());
 }
 
-/// After a kill the server hears no goodbye: the next session, on this shard or on the other,
-/// replaces the former one.
+/// After a kill the server hears no goodbye: the next session replaces the former one.
 fn check_replaced_sessions(fleet: &mut Fleet) {
     let replaced = "a newer session of the same client replaces it";
     let before = fleet.server.count(replaced);
@@ -218,7 +213,6 @@ fn check_replaced_sessions(fleet: &mut Fleet) {
     assert!(fleet.server.count(replaced) > before, "{}", fleet.server.log());
 }
 
-/// Settings and reloads hold on all shards.
 fn check_changes(fleet: &Fleet) {
     let set = ["set", "--socket", &socket(SERVER), "interactive", "strategy", "redundant"];
     assert!(roadweave(&set).status.success());

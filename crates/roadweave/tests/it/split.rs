@@ -17,7 +17,6 @@ const TABLE: &str = "inet roadweave_rw0_split";
 const PROXY: &str = "192.168.50.1:1080";
 const STREAMS: &str = "\n[streams]\ntcp = \"split\"\n";
 
-/// A road whose box splits connections of the camera behind it.
 fn road() -> (Road, NetNs) {
     let road = Road::new();
     let camera = road.connect_camera_of_both_families();
@@ -60,7 +59,6 @@ fn a_download_goes_as_packets_first_and_then_as_a_stream_from_the_same_address()
     run_sandboxed(|| {
         let (road, camera) = road();
         road.edit("client.toml", |text| format!("{text}listen = \"{PROXY}\"\n"));
-        // The host sees the client's inner address.
         road.edit("server.toml", |text| format!("masquerade = false\n{text}"));
         road.cloud.ip("route add fd77::/64 via 2001:db8:1::1").unwrap();
         let v6 = SocketAddr::new(HOST_V6.parse().unwrap(), PORT);
@@ -92,7 +90,6 @@ fn a_download_goes_as_packets_first_and_then_as_a_stream_from_the_same_address()
             assert!(there_and_back(&socket, &sent) == sent);
         }
         assert_eq!(taken(&road), before + 2);
-        // The box's own connections, and those that ask its proxy, are not taken.
         let before = taken(&road);
         seen_from(&mut connect(&road.vehicle, host(PORT)).unwrap()).unwrap();
         let mut asked = connect(&camera, PROXY.parse().unwrap()).unwrap();
@@ -113,13 +110,11 @@ fn a_download_goes_as_packets_first_and_then_as_a_stream_from_the_same_address()
         learn(&road, &camera, host(PORT));
         road.wait_for_status(CLIENT, "all are over", |it| it["streams"]["connections"] == 0);
 
-        // A server that takes fewer a second refuses, and is left alone for a while.
         drop(server);
         road.edit("server.toml", |text| text + "connects_per_second = 1\n");
         let _server = road.start_server();
         client.wait_for_count("joined server", 2);
         wait_until_on(&road);
-        // A reset may come while the connection is still being made.
         let burst: Vec<_> = (0..20).map(|_| connect(&camera, host(PORT))).collect();
         let reset = burst
             .into_iter()
@@ -165,7 +160,6 @@ fn only_open_ports_look_open_and_a_host_that_is_gone_costs_one_reset() {
         let nobody = SocketAddr::from(([203, 0, 113, 77], PORT));
         assert_eq!(attempt(&camera, nobody), Err(ErrorKind::HostUnreachable));
 
-        // When all places are taken, new connections go as packets.
         road.wait_for_status(CLIENT, "all are over", |it| it["streams"]["connections"] == 0);
         let before = taken(&road);
         let begin = |_| {
@@ -189,7 +183,6 @@ fn only_open_ports_look_open_and_a_host_that_is_gone_costs_one_reset() {
         for _ in 0..2 {
             assert_eq!(attempt(&camera, host(PORT)), Err(ErrorKind::ConnectionRefused));
         }
-        // It is back, and goes as packets for a while.
         let _open = Host::start(&road.cloud, host(PORT));
         attempt(&camera, host(PORT)).unwrap();
         attempt(&camera, host(PORT)).unwrap();
@@ -197,7 +190,6 @@ fn only_open_ports_look_open_and_a_host_that_is_gone_costs_one_reset() {
     });
 }
 
-/// Checks that nobody comes to the listener of split connections by its own address.
 fn check_listener(road: &Road, camera: &NetNs) {
     learn(road, camera, host(PORT));
     let rules = road.vehicle.run("nft list ruleset").unwrap();
@@ -219,7 +211,6 @@ fn check_listener(road: &Road, camera: &NetNs) {
         from.ip("rule del priority 0 lookup local").unwrap();
         from.ip("rule add priority 2 lookup local").unwrap();
         from.ip(&format!("route add 127.0.0.1/32 via {gateway} table 99")).unwrap();
-        // By the addresses of the box, and by loopback's.
         let own = SocketAddr::new(gateway.parse().unwrap(), listener.port());
         for to in [own, listener] {
             let found = attempt(from, to);
@@ -256,13 +247,12 @@ fn without_a_far_end_connections_go_as_packets() {
         road.write("server.toml", server_file);
         let _server = road.start_server();
         wait_until_on(&road);
-        // What was learned with the former server holds.
         let mut taken_one = connect(&camera, host(PORT)).unwrap();
         seen_from(&mut taken_one).unwrap();
         assert_eq!(taken(&road), 1);
         // The tunnel falls silent, and comes back: what is open lives, new ones see no host.
         ["eth1", "eth2"].into_iter().for_each(|uplink| road.silence(uplink, true));
-        // Taken before the silence is noticed; it waits for longer than a host may take to answer.
+        // Taken before the silence is noticed.
         let mut waiting = connect(&camera, host(PORT)).unwrap();
         assert_eq!(taken(&road), 2);
         sleep(Duration::from_secs(14));
@@ -291,14 +281,12 @@ fn a_crash_and_other_programs_end_what_is_split_and_nothing_else() {
         seen_from(&mut split).unwrap();
         assert_eq!(taken(&road), 1);
         client.kill();
-        // It ends at once: by a FIN, or by the answer to what is sent.
         split.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
         let _ = split.write_all(b"is anybody there?");
         let left = split.read(&mut [0; 64]);
         assert!(
             matches!(&left, Ok(0)) || left.is_err_and(|it| it.kind() == ErrorKind::ConnectionReset)
         );
-        // While the client is gone, the table answers nothing.
         let without = camera
             .enter(|| TcpStream::connect_timeout(&host(PORT), Duration::from_secs(1)))
             .unwrap();
@@ -324,7 +312,6 @@ fn a_crash_and_other_programs_end_what_is_split_and_nothing_else() {
         assert!(!has_left(), "{:#?}", road.state());
         client.interrupt();
 
-        // What other programs mark or drop is not split.
         road.edit("client.toml", |text| text + STREAMS);
         let rule = "priority 100 fwmark 0x8/0x8 lookup main";
         road.vehicle.ip(&format!("rule add {rule}")).unwrap();
@@ -352,7 +339,6 @@ fn a_crash_and_other_programs_end_what_is_split_and_nothing_else() {
         wait_until_on(&road);
         learn(&road, &camera, host(PORT));
         nft(&road.vehicle, "add rule inet own in iifname lan0 meta l4proto tcp drop");
-        // SYNs that are dropped are sent again, and get through as packets.
         let found = camera.enter(|| TcpStream::connect_timeout(&host(PORT), WAIT_MAX)).unwrap();
         seen_from(&mut found.unwrap()).unwrap();
         wait_until_off(&road, "a firewall of this box drops it at INPUT");

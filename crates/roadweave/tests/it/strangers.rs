@@ -8,8 +8,7 @@ use rustix::process::Signal;
 
 const CAMERA: [&str; 2] = ["192.168.50.2", "fd50::2"];
 
-/// A camera behind the box, and a stranger in the network of a third uplink with default routes
-/// over the box.
+/// A stranger in the network of a third uplink with default routes over the box.
 fn camera_and_stranger(road: &Road) -> (NetNs, NetNs) {
     let camera = road.connect_camera_of_both_families();
     let stranger = NetNs::create("stranger").unwrap();
@@ -148,7 +147,6 @@ fn a_client_reaches_no_more_of_its_server_than_it_may() {
         assert!(reaches_port(from, &road.server, inner), "it is allowed");
         assert_eq!(road.show(SERVER)["drops"]["denied-destination"], 6);
 
-        // A reload changes the lists while the session goes on.
         road.edit("server.toml", |text| {
             let text = text.replace("203.0.113.1:53", "203.0.113.1:22");
             format!("deny_destinations = [\"169.254.0.0/16\", \"203.0.113.2/32\"]\n{text}")
@@ -163,7 +161,6 @@ fn a_client_reaches_no_more_of_its_server_than_it_may() {
         assert_eq!(server.count("ignored until the next start"), 0, "{}", server.log());
         assert_eq!((client.count("joined"), server.count("joined")), (1, 1));
 
-        // Hosts outside reach no client and no inner address.
         road.cloud.ip("route add 10.77.0.0/24 via 203.0.113.1").unwrap();
         assert!(!reaches(&road.cloud, &road.server, GATEWAY_V4));
         assert!(!reaches(&road.cloud, from, "10.77.0.2"));
@@ -173,7 +170,6 @@ fn a_client_reaches_no_more_of_its_server_than_it_may() {
             (&1.into(), &1.into())
         );
 
-        // Another program removes filters and addresses of the server.
         nft(&road.server, "flush ruleset");
         server.wait_for("another program had changed or removed the packet filters");
         road.server.ip(&format!("address del {GATEWAY_V4}/16 dev {SERVER}")).unwrap();

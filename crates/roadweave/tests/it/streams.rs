@@ -1,5 +1,4 @@
-//! The SOCKS5 and HTTP CONNECT proxy of a box: connections go as streams to hosts beyond the
-//! server. Tests see it as applications and as an attacker do.
+//! The SOCKS5 and HTTP CONNECT proxy of a box, as applications and as an attacker see it.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
@@ -53,7 +52,6 @@ fn applications_reach_hosts_by_both_proxies_and_nobody_else_uses_them() {
         assert!(there_and_back(&socket, &sent) == sent);
 
         let mut socket = camera.enter(|| TcpStream::connect(BOX).unwrap()).unwrap();
-        // Data right behind the head goes along.
         let head = format!("CONNECT {HOST}:{PORT} HTTP/1.1\r\nHost: {HOST}:{PORT}\r\n\r\nearly");
         socket.write_all(head.as_bytes()).unwrap();
         let answer = read_head(&mut socket);
@@ -106,7 +104,6 @@ fn applications_reach_hosts_by_both_proxies_and_nobody_else_uses_them() {
     });
 }
 
-/// The source address that a host sees of a stream; `None` if the stream was refused.
 fn seen_by(camera: &NetNs, request: &[u8]) -> Option<SocketAddr> {
     let (reply, mut socket) = socks(camera, request);
     (reply == SUCCEEDED).then(|| seen_from(&mut socket).unwrap())
@@ -132,9 +129,7 @@ fn hosts_see_the_clients_address_and_a_crash_leaves_nothing_in_the_way() {
             let seen = seen_by(&camera, &to_v6).unwrap();
             assert_eq!(seen.ip().to_string(), "fd77::2");
             assert_eq!(road.show(SERVER)["streams"]["source"], "client");
-            // The server's inner address is closed to streams.
             assert_eq!(seen_by(&camera, &to_address(Ipv4Addr::new(10, 77, 0, 1), 9)), None);
-            // Packets to the same address still come to the client.
             check_ping(&road.cloud, "10.77.0.2", "-c 3 -i 0.05");
             assert_eq!(own_rules(), 1);
         };
@@ -154,7 +149,6 @@ fn hosts_see_the_clients_address_and_a_crash_leaves_nothing_in_the_way() {
         assert_eq!(server.count("no streams are taken"), 1);
         assert_eq!(seen_by(&camera, &to_address(HOST, 81)), None);
         server.interrupt();
-        // With masquerade, they leave with the machine's own address.
         road.edit("server.toml", |text| text.replace("masquerade = false\n", ""));
         let server = road.start_server();
         server.wait_for_count("joined", 1);

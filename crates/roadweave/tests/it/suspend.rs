@@ -1,5 +1,4 @@
-//! An end that stood still, as a machine does that slept or was paused: it finds out by itself, and
-//! the tunnel is back within seconds.
+//! An end that stood still, as in sleep: it finds out, and the tunnel is back within seconds.
 
 use std::thread::sleep;
 use std::time::Duration;

@@ -57,13 +57,11 @@ fn pings_cross_the_tunnel_and_show_tells_of_it() {
         let said = String::from_utf8(set("fastest").stderr).unwrap();
         assert!(said.contains("known are: xnc,"), "{said}");
         assert_eq!(strategy(), "lola");
-        // An uplink that is not there yet may be named.
         let said = String::from_utf8(set("single:eth9").stdout).unwrap();
         assert!(said.contains("waits for eth9"), "{said}");
     });
 }
 
-/// The longest time in which no packet of a steady stream came back.
 fn longest_gap(socket: &UdpSocket, time: Duration) -> Duration {
     socket.set_read_timeout(Some(Duration::from_millis(2))).unwrap();
     let start = Instant::now();
@@ -87,7 +85,6 @@ fn a_reload_with_4000_clients_does_not_pause_the_tunnel() {
             seed[..4].copy_from_slice(&number.to_be_bytes());
             let public = Identity::from_seed(seed).public_key().to_string();
             let (high, low) = (number / 256, number % 256);
-            // Every tenth has a network behind it with a route.
             let behind = match number % 10 {
                 0 => format!("\", \"172.{}.{low}.0/24", 16 + high),
                 _ => String::new(),
@@ -124,7 +121,6 @@ fn what_strategies_learn_is_kept() {
             road.edit(name, |text| text + lane);
         }
         let files = ["rw0.learned.json", "rws.learned.json"].map(|name| road.path(name));
-        // The second time both begin with damaged files.
         for life in 0..2 {
             let (server, client) = road.start_both();
             road.wait_for_paths(&["eth1", "eth2"]);

@@ -1,7 +1,7 @@
 //! A strategy: a scheduler and a recovery under one name.
 //!
 //! [`STRATEGIES`] is the product's table. Other programs add their own tables ([`Strategy::find`]);
-//! see docs/add-a-strategy.md.
+//! see docs/lab.md.
 
 use std::fmt;
 use std::str::FromStr;

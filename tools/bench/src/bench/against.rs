@@ -1,5 +1,4 @@
-//! `roadweave bench tunnel --against PROGRAM`: the CPU time of UDP streams through roadweave and
-//! through boringtun.
+//! `roadweave bench tunnel --against PROGRAM`: the CPU time of UDP streams, beside boringtun's.
 //!
 //! Both tunnels run all the time, between the same namespaces, and take turns, so that other load
 //! on the machine affects both. Compare ratios, since percents of a core depend on the machine.

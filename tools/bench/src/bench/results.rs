@@ -7,10 +7,8 @@ use crate::table::{bare, right_aligned};
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Results {
-    /// Payload of UDP packets of 1,300 bytes through the tunnel at less than 1 % loss, bits per
-    /// second.
+    /// UDP payload in packets of 1,300 bytes through the tunnel at less than 1 % loss, bit/s.
     pub udp_goodput_bps: f64,
-    /// Whether iperf3 could not send more.
     pub udp_limited_by_sender: bool,
     pub tcp_goodput_bps: f64,
     pub tcp_congestion_control: String,

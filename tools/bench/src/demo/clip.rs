@@ -153,8 +153,7 @@ impl Units {
     }
 }
 
-/// ffmpeg's description of the generated picture: one large texture seen through a swaying window,
-/// plus changing noise.
+/// ffmpeg's description of the generated picture: a texture in a swaying window, and noise.
 fn generated_picture() -> String {
     let (margin_x, margin_y) = (256, 144);
     let (width, height) = (PICTURE_WIDTH + 2 * margin_x, PICTURE_HEIGHT + 2 * margin_y);

@@ -64,7 +64,6 @@ impl Comparison {
         sum / self.ssim.len().max(1) as f64
     }
 
-    /// Prints a warning if packets arrived in `run` but no picture could be decoded.
     pub fn warn_of_nothing_decoded(&self, run: &str) {
         if self.fed > 0 && self.decoded == 0 {
             out::note(format_args!(
@@ -229,8 +228,7 @@ struct Screen<W> {
     out: W,
     decoder: Decoder,
     expected: VecDeque<usize>,
-    /// The picture on the screen, its frame, and whether the frame number was read from the
-    /// picture.
+    /// The picture on the screen, its frame, and whether the frame's number was read from it.
     held: Vec<u8>,
     held_frame: Option<(usize, bool)>,
     written: usize,

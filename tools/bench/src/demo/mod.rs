@@ -1,5 +1,4 @@
-//! `roadweave demo`: real video over emulated links with several strategies, and its quality at the
-//! viewer.
+//! `roadweave demo`: real video over emulated links with several strategies, as the viewer sees it.
 //!
 //! ```text
 //!   clip (once) --> per strategy: [world of namespaces: camera > client = links = server > viewer]

@@ -65,7 +65,6 @@ fn delays(runs: &[Run]) -> String {
     )
 }
 
-/// The distributions of delays, with a legend.
 pub fn drawn(curves: &[Curve]) -> String {
     let legend = curves.iter().map(|curve| (curve.class.clone(), curve.name.as_str()));
     page::legend(legend) + &page::drawing(&charts::delays(curves))

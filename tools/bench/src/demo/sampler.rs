@@ -1,7 +1,6 @@
 //! Samples of the client's counters during a run, and the resulting time line.
 //!
-//! Counters are read a few times per second at irregular moments; between two readings they are
-//! assumed to grow evenly.
+//! Counters are read a few times per second; between two readings they are assumed to grow evenly.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -84,11 +84,9 @@ impl Scenario {
     }
 
     /// The link that alone carries most of a stream of `bitrate_bps` in the first `seconds`, and
-    /// the share of the stream that it carries, 0..1; among equal links the one with the least
-    /// delay.
+    /// the share that it carries, 0..1; among equal links the one with the least delay.
     ///
-    /// Computed from the traces: in each step a link carries its capacity minus loss, at most the
-    /// stream's rate.
+    /// By the traces: a link carries its capacity minus loss, at most the stream's rate, per step.
     pub fn best_link(&self, bitrate_bps: u64, seconds: u32) -> (&str, f64) {
         let wanted = bitrate_bps as f64;
         let mut best: Option<(&str, f64, f64)> = None;

@@ -6,8 +6,7 @@
 //!                                                         +--> log
 //! ```
 //!
-//! The schedule is absolute, so that a late frame does not delay the next. Memory holds only one
-//! frame.
+//! The schedule is absolute, so that a late frame does not delay the next. Memory holds one frame.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};

@@ -1,5 +1,4 @@
-//! One run: emulator, server and client as real processes, a camera and a viewer, and the results
-//! from their logs.
+//! One run: emulator, server, client, camera and viewer as processes, and results from their logs.
 //!
 //! ```text
 //!   emulator, server, client --> every path usable --> two seconds of unmeasured video
@@ -31,7 +30,6 @@ use crate::sandbox::daemon::Daemon;
 use crate::sandbox::tunnel::{Site, Tunnel, TunnelSpec, start_emulator};
 
 pub const LANE: &str = "video";
-/// Frames before the measured ones.
 pub const LEAD_IN_FRAMES: u32 = 2 * clip::FPS;
 /// Time between the last preparation and the first frame.
 pub const SETTLE: Duration = Duration::from_millis(500);

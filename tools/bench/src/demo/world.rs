@@ -8,8 +8,7 @@
 //!                     10.201.N.2 = 10.201.N.1   (one per link; the emulator's devices)
 //! ```
 //!
-//! There is no NAT: the server knows the network behind the box, and the cloud routes replies
-//! through the proxy.
+//! No NAT: the server knows the network behind the box; the cloud replies through the proxy.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 

@@ -7,8 +7,7 @@
 //!                      Poller: a device is readable, or the next arrival is due
 //! ```
 //!
-//! The devices are removed with the process. All IP packets up to the devices' MTU are carried
-//! unchanged.
+//! The devices are removed with the process. IP packets up to the devices' MTU pass unchanged.
 
 use std::time::Duration;
 
@@ -24,7 +23,6 @@ use serde::Serialize;
 
 use super::file::{EmulatedLink, Emulation, NamespaceSettings, TunEnd};
 
-/// Links between open devices; [`Emulator::run`] carries packets.
 pub struct Emulator {
     clock: Clock,
     poller: Poller,
@@ -77,8 +75,7 @@ impl Emulator {
         })
     }
 
-    /// Carries packets until SIGINT or SIGTERM; SIGHUP restarts the traces. `signals` must have
-    /// caught these signals.
+    /// Carries packets until SIGINT or SIGTERM; SIGHUP restarts the traces. `signals` catches them.
     pub fn run(&mut self, signals: &mut Signals) -> anyhow::Result<()> {
         self.poller.add(&*signals, SIGNALS, Interest::Read)?;
         let result = self.carry(signals);

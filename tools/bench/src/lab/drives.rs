@@ -14,7 +14,6 @@ pub struct NamedDrive {
     /// Name of its directory.
     pub name: String,
     pub drive: Drive,
-    /// Digest of its files.
     pub fingerprint: String,
 }
 

@@ -98,8 +98,7 @@ fn read(directory: &Path, count: usize) -> anyhow::Result<Vec<Drive>> {
     routes.map_err(|error| BadInput::new(format!("--traces: {error}")).into())
 }
 
-/// Every size of a transfer, and every application on every route with every strategy; or only
-/// `loads`, if not empty.
+/// Every size of a transfer, and every application by route and strategy; or only `loads`, if any.
 fn jobs(routes: &[Drive], loads: &[Load]) -> anyhow::Result<Vec<Job>> {
     let mut jobs = Vec::new();
     for load in loads.iter().copied() {

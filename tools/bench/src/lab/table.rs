@@ -36,7 +36,6 @@ pub fn render(comparison: &Comparison) -> String {
     groups(comparison).map(of_group).collect::<Vec<_>>().join("\n")
 }
 
-/// Drives, and the strategies over them.
 pub struct Group<'a> {
     pub heading: String,
     pub drives: Vec<&'a Compared>,

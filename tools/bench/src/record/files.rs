@@ -41,8 +41,7 @@ impl Recording {
         Ok(Self { directory: directory.to_owned(), is_vain })
     }
 
-    /// Writes a file per link and direction, the modem readings, and `recording.json`, which it
-    /// returns.
+    /// Writes a file per link and direction, modem readings, and the returned `recording.json`.
     pub fn write(&self, mode: &str, links: &[Recorded]) -> anyhow::Result<Value> {
         let (mut described, mut of_modems) = (Vec::new(), Vec::new());
         for link in links {

@@ -90,8 +90,7 @@ impl LinkRecorder {
         Ok(())
     }
 
-    /// Reopens the socket of an interface that has returned: the old socket stays bound to the old
-    /// interface.
+    /// Reopens the socket when the interface returns: the old one stays bound to the old interface.
     pub fn reopen(&mut self, now: Instant, poller: &Poller) -> anyhow::Result<()> {
         let LinkName { name, interface } = &self.name;
         if let Some(socket) = &self.socket

@@ -1,5 +1,4 @@
-//! Outgoing datagrams: runs of one length are sent by one system call, and the rest waits while the
-//! socket is full.
+//! Outgoing datagrams: one system call sends a run of one length; the rest waits for the socket.
 
 use roadweave_linux::{Outgoing, SendFailure, SendOutcome, UplinkSocket};
 use roadweave_record::RecordPeer;

@@ -134,8 +134,7 @@ impl CpuTime {
     }
 }
 
-/// Ticks in user mode and in the kernel, fields 14 and 15. The name, field 2, may contain any
-/// character.
+/// User and kernel ticks, fields 14 and 15. The name, field 2, may contain any character.
 fn cpu_ticks(stat: &str) -> Option<(u64, u64)> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let mut next = || fields.next()?.parse::<u64>().ok();

@@ -1,5 +1,4 @@
-//! A tunnel between two namespaces: configuration files with new keys, and server and client as
-//! processes of `roadweave`.
+//! A tunnel between two namespaces: server and client as processes of `roadweave`, with new keys.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};

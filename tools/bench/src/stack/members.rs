@@ -1,8 +1,7 @@
 //! The members of the fleet: joined by tokens, started, and monitored.
 //!
 //! The controller creates a token for each role; `roadweave join` uses it in each namespace. All
-//! members receive signed documents: who may connect, and the addresses of the proxies and the
-//! anchor.
+//! members receive signed documents: who may connect, and addresses of proxies and anchor.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -56,7 +56,6 @@ fn what_happened(results: &Results) -> String {
     )
 }
 
-/// The marks of [`strips::MARKS`] that are measured.
 const MARKS: [&str; 3] = ["sent", "missing", "stalled"];
 
 const MEANINGS: [(&str, &str); 4] = [

@@ -71,8 +71,7 @@ impl Stream {
         Ok(Self { logs, camera, viewer })
     }
 
-    /// Waits for the end. `samples` are the box's counters, `proxies` those before and after the
-    /// kill.
+    /// Waits for the end. `samples`: the box's counters; `proxies`: before and after the kill.
     pub fn seen(
         self,
         number: usize,

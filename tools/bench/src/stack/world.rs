@@ -7,8 +7,7 @@
 //!                      NAT)       ┘ 172.20.K.0   └── controller   198.51.10x.2
 //! ```
 //!
-//! The far end of each box's links has a NAT, like a carrier's, since the links of all boxes have
-//! the same addresses.
+//! The far end of each box's links has a NAT: the links of all boxes have the same addresses.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

@@ -1,5 +1,4 @@
-//! `scripts/figures.sh`, which `make figures` runs: its runs and output, and the results of a
-//! failure.
+//! `scripts/figures.sh`, which `make figures` runs: its runs, output, and results of a failure.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -11,8 +11,7 @@ impl Quantiles {
         Self(values)
     }
 
-    /// The smallest value that at least the share `share` (0..=1) of all values does not exceed; 0
-    /// without values.
+    /// The smallest value that at least the share `share` (0..=1) of values does not exceed, or 0.
     pub fn at(&self, share: f64) -> f64 {
         let rank = (share * self.0.len() as f64).ceil() as usize;
         self.0.get(rank.max(1) - 1).copied().unwrap_or_default()

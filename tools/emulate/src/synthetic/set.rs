@@ -183,8 +183,7 @@ const COMPONENTS: [Component; 2] = [
     Component { weight: 0.40, memory_seconds: 30.0, shared: 0.3 },
     Component { weight: 0.05, memory_seconds: 4.0, shared: 0.0 },
 ];
-/// Deviation of the level, as a normal score (0.78 to 0.84 with the components' remainder over 90
-/// s).
+/// Deviation of the level, as a normal score: 0.78 to 0.84 with the components' rest over 90 s.
 const LEVEL: f64 = 0.72;
 /// Correlation of the levels of the paired links.
 const LEVEL_SHARED: f64 = 0.33;

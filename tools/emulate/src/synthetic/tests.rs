@@ -1,5 +1,4 @@
-//! Long synthetic traces against the statistics given to the generator, each within the tolerance
-//! beside it.
+//! Long synthetic traces against the generator's statistics, each within the tolerance beside it.
 
 use super::*;
 use crate::statistics::{Dips, PairStatistics, RoundTripStatistics, TraceStatistics};

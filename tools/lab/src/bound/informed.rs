@@ -1,5 +1,4 @@
-//! The informed scheduler: it knows the state of the links, now or a round trip ago, but not the
-//! future.
+//! The informed scheduler: it knows the links now or a round trip ago, but not the future.
 //!
 //! ```text
 //! packets by when they can leave next ─► link that would carry it soonest, as seen ─► arrives

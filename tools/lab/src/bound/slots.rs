@@ -34,8 +34,7 @@ pub(super) struct Slot {
     pub from: u64,
     pub to: u64,
     pub bps: u64,
-    /// The least delay of a byte, ns; negative at an opportunity, whose bytes all leave at its
-    /// beginning.
+    /// The least delay of a byte, ns; negative at an opportunity, whose bytes leave at its start.
     pub delay: i64,
 }
 

@@ -26,8 +26,7 @@ pub(super) struct Frame {
 
 /// The sum of the stalls that remain if a picture is shown whenever possible.
 ///
-/// `frames` ascend by capture. `stream_end` is one frame interval after the last capture, `end` the
-/// end of the observation.
+/// `frames` ascend by capture; the last lasts until `stream_end`. The observation ends at `end`.
 pub(super) fn unavoidable(
     slots: &[Slot],
     frames: &[Frame],

@@ -14,8 +14,7 @@ use crate::video::quality::{Percentiles, Player};
 /// Results of one strategy over many drives.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pooled {
-    /// Means over the drives. `delay_ms` is that of all packets of all drives together, to half a
-    /// percent.
+    /// Means over the drives. `delay_ms`: of all packets together, to half a percent.
     #[serde(flatten)]
     pub figures: Figures,
     /// Number of drives on which the strategy ran.

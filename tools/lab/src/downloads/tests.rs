@@ -23,9 +23,8 @@ fn a_download_is_measured_from_the_request_to_the_last_byte() {
     assert_eq!(Ok(done), download.run(), "equal seeds, equal figures");
 }
 
-/// Packets of a far link arrive among those of a near one, each with a gap. A packet dropped for
-/// lack of room at the receiver is not lost for the lane: it is sent again only when the lane would
-/// give up on it, after ten seconds.
+/// Packets of a far link arrive among those of a near one, each with a gap. One dropped for lack of
+/// room at the receiver is sent again only after ten seconds, when the lane would give up on it.
 #[test]
 fn a_far_link_adds_what_it_has_to_a_near_one() {
     let mut download = Download::new(links(&[(40, 10), (30, 160)]), 40 << 20, 1);

@@ -83,8 +83,7 @@ pub(crate) fn slots_until(
         .take_while(move |(at, _)| *at <= end)
 }
 
-/// The timeline of `combine(value, change)`. `changes` ascend by time; `before` applies ahead of
-/// the first.
+/// The timeline of `combine(value, change)`: `before`, then `changes`, which ascend by time.
 fn combined<V: Copy + PartialEq, C: Copy>(
     timeline: &Timeline<V>,
     changes: &[(Duration, C)],

@@ -179,7 +179,6 @@ impl Cast {
         Joining { token, name, chain: None }
     }
 
-    /// Round trip in a half hour: by distance, with random variation.
     pub fn round_trip(&self, who: usize, proxy: usize, half_hour: u64) -> Duration {
         let far = if self.region(who) == proxy % self.regions { 0 } else { 40_000 };
         let pair = SplitMix64::word(self.seed ^ who as u64, proxy as u64);

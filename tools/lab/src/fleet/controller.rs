@@ -187,7 +187,6 @@ impl World {
         }
     }
 
-    /// The current time of the database, milliseconds since 1970.
     fn now_ms(&self) -> i64 {
         1_800_000_000_000 + (self.now.as_nanos() / 1_000_000) as i64
     }

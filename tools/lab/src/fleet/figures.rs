@@ -47,7 +47,6 @@ pub struct Moment {
     pub streams: u64,
     pub proxies: u64,
     pub replicas: u64,
-    /// Boxes cut off by a bad configuration.
     pub cut_off: u64,
 }
 

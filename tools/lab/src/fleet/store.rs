@@ -15,8 +15,7 @@ use roadweave_proto::Instant;
 use super::FleetConfig;
 use super::cast::Cast;
 
-/// A change that replicas send to members. Revocations go to proxies at once, and to boxes too if
-/// `boxes_too`.
+/// A change that replicas send. Revocations go to proxies at once, and to boxes if `boxes_too`.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Change {
     Revocations { boxes_too: bool },

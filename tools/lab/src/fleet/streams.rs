@@ -1,5 +1,4 @@
-//! Streams between members and replicas: connecting, delayed messages, and failures, noticed or
-//! not.
+//! Streams between members and replicas: connecting, delays, and failures, noticed or not.
 
 use std::time::Duration;
 
@@ -12,8 +11,7 @@ use super::{Event, World};
 
 /// Bytes of opening a stream: TCP and TLS 1.3 with raw keys.
 const OPENING: u64 = 3_000;
-/// Overhead per message: a TLS record, and two TCP/IPv4 headers with timestamps, one of them for
-/// the acknowledgement.
+/// Overhead per message: a TLS record, and two TCP/IPv4 headers with timestamps, one for the ACK.
 const ENVELOPING: u64 = 29 + 2 * 52;
 const KEEPALIVE_MS: u64 = 60_000;
 /// Silence after which a replica drops a stream.

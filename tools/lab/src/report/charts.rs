@@ -9,8 +9,7 @@ pub struct Curve {
     pub name: String,
     /// Class of its colour.
     pub class: String,
-    /// Delays in ms, ascending, each with the share of packets within it, 0..1. The share is
-    /// constant up to the next delay.
+    /// Delays in ms, ascending, and the share of packets within each, 0..1, constant in between.
     pub points: Vec<(f64, f64)>,
 }
 

@@ -82,9 +82,8 @@ pub fn drawing(svg: &str) -> String {
     format!("<div class=\"wide\" tabindex=\"0\">{svg}</div>\n")
 }
 
-/// A drawing as its own file, with the colours of a light page. `svg` is from
-/// `Svg::finish`. Colours are written out because not every viewer
-/// supports variables.
+/// A drawing as its own file, with the colours of a light page. `svg` is from `Svg::finish`.
+/// Colours are written out because not every viewer supports variables.
 pub fn standalone(svg: &str) -> String {
     let light = STYLE.split('}').next().unwrap_or_default();
     let variables = light.split(['{', ';', '\n']).filter_map(|pair| pair.split_once(':'));

@@ -43,7 +43,6 @@ impl Svg {
         self.put(format_args!("<path class=\"{class}\" d=\"{}\"/>", path.text));
     }
 
-    /// A rectangle from its upper left corner, with a tooltip.
     pub fn rect(&mut self, class: &str, (x, y): Point, (width, height): Point, title: &str) {
         let (x, y, width, height) =
             (Tenths::of(x), Tenths::of(y), Tenths::of(width), Tenths::of(height));

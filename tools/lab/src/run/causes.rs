@@ -86,8 +86,7 @@ impl Causes {
     }
 }
 
-/// Whether a repair delivered the packet: it was decoded, or its carrier left after the repair was
-/// requested.
+/// Whether a repair delivered the packet: it was decoded, or its carrier left after the request.
 pub(super) fn is_repaired(arrival: &Arrival, trail: &Trail) -> bool {
     let later = |asked| arrival.ride.is_none_or(|ride| ride.boarded >= asked);
     trail.decoded || trail.repair_asked.is_some_and(later)

@@ -18,11 +18,9 @@ use crate::world::World;
 /// The outcome of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// Figures of the judged application, with delays, stalls and time line. Without a video, fps
-    /// and stall ratio are zero.
+    /// Figures of the judged application; without a video, fps and stall ratio are zero.
     pub run: Run,
-    /// Time from the capture of a frame to its last packet, of complete frames; zero without a
-    /// video.
+    /// Time from a frame's capture to its last packet, of complete frames; zero without a video.
     pub frame_delay_ms: Percentiles,
     /// Where late packets of the judged application lost their time.
     pub causes: Causes,

@@ -352,7 +352,6 @@ fn read_clip(file: &Path) -> Result<Arc<[AccessUnit]>, String> {
     Ok(units.into())
 }
 
-/// `None` if out of range.
 fn seconds(value: f64) -> Option<Duration> {
     (0.0..=1e6).contains(&value).then(|| Duration::from_nanos((value * 1e9).round() as u64))
 }

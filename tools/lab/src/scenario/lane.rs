@@ -1,5 +1,4 @@
-//! The lanes of a scenario's file: the product's, with their match conditions as fields of the
-//! lane.
+//! The lanes of a scenario's file: the product's, with match conditions as fields of the lane.
 
 use roadweave_config::{
     Fault, LaneFields, LaneNames, MatchFields, Ordering, Ports, Within, validate_lanes,

@@ -6,8 +6,7 @@
 //! estimate = what waits for the path / its rate  +  until its pacer lets the packet through  +  rtt / 2
 //! ```
 //!
-//! A path whose window is full has no estimate. If the best path is not ready, the packet waits for
-//! it.
+//! A path with a full window has no estimate. If the best path is not ready, the packet waits.
 
 use std::time::Duration;
 

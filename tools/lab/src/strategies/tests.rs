@@ -30,7 +30,7 @@ fn free(paths: &[PathSnapshot]) -> Vec<PathOffer<'_>> {
 
 #[test]
 fn the_documentation_names_every_baseline() {
-    let text = include_str!("../../../../docs/compare.md");
+    let text = include_str!("../../../../docs/lab.md");
     for entry in BASELINES {
         let row = format!("| `{}` | {} |", entry.name(), entry.when());
         assert!(text.contains(&row), "{row}");

@@ -29,13 +29,11 @@ pub(super) struct Bbr {
     rates: MaxOf,
     least: Option<Duration>,
     least_at: Instant,
-    /// The bandwidth to exceed by [`GROWTH`], and the number of rounds in which it was not
-    /// exceeded.
+    /// The bandwidth to exceed by [`GROWTH`], and the number of rounds that did not.
     full: f64,
     full_rounds: u32,
     phase_at: Instant,
-    /// When the probe of the round trip may end, and whether a round has passed since its
-    /// beginning.
+    /// When the probe of the round trip may end, and whether it has lasted a round.
     probed_at: Option<Instant>,
     probe_round_passed: bool,
     saved: u32,

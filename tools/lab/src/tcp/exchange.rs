@@ -56,8 +56,7 @@ impl Exchange {
         Some((direction, segment.packet(direction, self.port, self.mss)))
     }
 
-    /// Handles an IP packet at the end to which `direction` leads; `false` if it is not of this
-    /// connection.
+    /// Handles an IP packet at the end of `direction`; `false` if it is not of this connection.
     pub fn handle_packet(&mut self, now: Instant, direction: Direction, packet: &[u8]) -> bool {
         let socket = match direction {
             Direction::Up => &mut self.cloud,

@@ -146,8 +146,7 @@ mod tests {
         let mut board = after(&mut rack, &[(200, 500)]);
         rack.detect(at(44), &mut board, CALM);
         board.send_again(at(44), false, Mark::default);
-        // The first copy was late: it is delivered 2 ms after the second was sent, with all but the
-        // last segment.
+        // The first copy arrives 2 ms after the second was sent, with all but the last segment.
         board.on_ack(at(46), (500, &[]), |sent| rack.on_delivered(at(46), sent));
         assert_eq!(rack.newest, Some((at(4), 500)), "nothing is known of the second copy");
     }

@@ -178,8 +178,7 @@ impl AutoWindow {
     }
 }
 
-/// Half of Linux's initial `tcp_rmem`; the limit before the first round trip has passed; half of
-/// the largest `tcp_rmem`.
+/// Half of Linux's initial `tcp_rmem`; the limit in the first round trip; half of its maximum.
 pub(super) const WINDOW_FIRST: u32 = 65_535;
 const LIMIT_FIRST: u32 = 80_000;
 const WINDOW_MAX: u32 = 16 << 20;

@@ -27,8 +27,7 @@ pub struct Segment {
     /// The sender's clock, ms.
     pub timestamp: u32,
     pub echo: u32,
-    /// Received blocks beyond `ack`, from and to; a duplicate comes first. At most
-    /// [`SACK_BLOCKS_MAX`].
+    /// Received blocks beyond `ack`, a duplicate first; at most [`SACK_BLOCKS_MAX`].
     pub sacks: Vec<(u64, u64)>,
 }
 

@@ -75,7 +75,6 @@ impl Socket {
         self.sender.counts
     }
 
-    /// The smoothed round-trip time; `None` before the first sample.
     pub fn smoothed_rtt(&self) -> Option<Duration> {
         self.sender.rtt.smoothed()
     }

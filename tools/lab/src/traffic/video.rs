@@ -300,8 +300,7 @@ fn synthetic_size(number: u64, bitrate: Rate, fps: u32, random: &mut Random) -> 
     (size.round() as usize).max(SLICE_HEADER)
 }
 
-/// A picture of `size` bytes, at least [`SLICE_HEADER`]: one slice with the frame's number and
-/// noise.
+/// A picture of at least [`SLICE_HEADER`] bytes: one slice with the frame's number and noise.
 fn synthetic(number: u64, is_idr: bool, size: usize, noise: &[u8]) -> AccessUnit {
     let mut slice = BytesMut::with_capacity(size);
     slice.put_u8(0x60 | if is_idr { NAL_IDR } else { NAL_SLICE });
@@ -318,8 +317,7 @@ fn is_idr(number: u64, fps: u32) -> bool {
     number.is_multiple_of(u64::from(fps))
 }
 
-/// A request for a key frame, as long as a picture loss indication (RFC 4585 section 6.3.1) with a
-/// receiver report.
+/// As long as a picture loss indication (RFC 4585 section 6.3.1) with a receiver report.
 const KEY_FRAME_REQUEST: &[u8] = &[0; 44];
 const NANOS: u128 = 1_000_000_000;
 const SSRC: u32 = 0x726f_6164;

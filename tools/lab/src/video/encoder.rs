@@ -36,8 +36,7 @@ impl AdaptiveEncoder {
 }
 
 /// The buffer of one frame (VBV) that enforces an encoder's limits. A lower limit applies to the
-/// next frame, a higher one to the frame after it, since the buffer was filled at the previous
-/// rate.
+/// next frame, a higher one to the frame after it: the buffer was filled at the previous rate.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Buffer {
     filled: Option<usize>,

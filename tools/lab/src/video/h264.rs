@@ -63,8 +63,7 @@ pub struct Splitter {
 }
 
 impl Splitter {
-    /// Appends a piece of the stream; fails if more than [`ACCESS_UNIT_MAX`] bytes would be
-    /// buffered.
+    /// Appends a piece of the stream; fails if the buffer would exceed [`ACCESS_UNIT_MAX`] bytes.
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), SplitError> {
         self.buffer.extend_from_slice(bytes);
         while let Some(start) = find_start_code(&self.buffer, self.scanned) {
@@ -121,8 +120,7 @@ pub fn nal_type(nal: &[u8]) -> u8 {
     nal.first().map_or(0, |header| header & 0x1f)
 }
 
-/// Appends `nals` with start codes, after a delimiter that marks the access unit even if its first
-/// slice is missing.
+/// Appends `nals` with start codes, after a delimiter, in case the first slice is missing.
 pub fn write_annex_b(nals: &[Bytes], out: &mut Vec<u8>) {
     const START_CODE: [u8; 4] = [0, 0, 0, 1];
     // primary_pic_type 7 (any slice type), then the stop bit.

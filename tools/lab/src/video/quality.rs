@@ -135,8 +135,7 @@ pub struct Quality {
     pub frames: usize,
     /// Frames with all packets, in time or not.
     pub frames_complete: usize,
-    /// Complete frames whose packets all arrived in send order: usable by a decoder without
-    /// reordering.
+    /// Complete frames whose packets arrived in send order, for decoders that do not reorder.
     pub frames_in_order: usize,
     /// Frames shown undamaged.
     pub frames_undamaged: usize,
@@ -150,8 +149,7 @@ impl Quality {
 }
 
 impl Playout {
-    /// Plays `log` with one entry of `arrivals` per packet. `end`: end of the observation, when
-    /// open frames are closed.
+    /// Plays `log` with one entry of `arrivals` per packet. Open frames are closed at `end`.
     pub fn new(
         log: &StreamLog,
         arrivals: &[Option<Instant>],

@@ -102,8 +102,7 @@ impl Packetizer {
         Self { ssrc, sequence }
     }
 
-    /// The packets of `unit` with this timestamp, in order, each of at most [`HEADER_LEN`] +
-    /// [`PAYLOAD_MAX`] bytes.
+    /// The packets of `unit`, in order, each of at most [`HEADER_LEN`] + [`PAYLOAD_MAX`] bytes.
     pub fn packetize(&mut self, unit: &AccessUnit, timestamp: u32) -> Vec<Bytes> {
         let mut payloads = Vec::new();
         let mut nals = unit.nals.as_slice();
@@ -244,8 +243,7 @@ impl Depacketizer {
         }
     }
 
-    /// Takes the picture `timestamp` and drops earlier ones; `None` if nothing arrived, or it was
-    /// taken before.
+    /// Takes the picture `timestamp` and drops earlier ones; `None` if it is absent or was taken.
     pub fn take(&mut self, timestamp: u32) -> Option<Picture> {
         let (newest, _) = self.newest?;
         let wanted = newest + i64::from(timestamp.wrapping_sub(newest as u32).cast_signed());

@@ -24,8 +24,7 @@ pub struct Chosen {
     pub alone: Vec<Vec<(Seen, Sent)>>,
     /// The link with the least stalled time.
     pub best: usize,
-    /// Stalled time of that link, as a share of the time played; within [`STANDS_STILL`] if such a
-    /// bitrate exists.
+    /// Stalled time of that link by the time played; within [`STANDS_STILL`] if possible.
     pub stands_still: f64,
 }
 
@@ -79,8 +78,7 @@ fn stands_still(all: &[(Seen, Sent)]) -> f64 {
     if played.is_zero() { f64::INFINITY } else { stalled.as_secs_f64() / played.as_secs_f64() }
 }
 
-/// The bitrate at which the best link would stall for [`AIMED_AT`] if all its capacity carried
-/// video.
+/// The bitrate at which the best link, if used fully, would stall for [`AIMED_AT`].
 fn guess(pair: &Pair, setting: Setting) -> Rate {
     let best = |bps: f64| {
         let of_link = |link: &roadweave_emulate::DriveLink| {

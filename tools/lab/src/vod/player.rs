@@ -152,8 +152,7 @@ impl Player {
         self.next += 1;
     }
 
-    /// Records more bytes of a chunk; returns whether it is complete. Videos that the viewer has
-    /// left do not count.
+    /// Records more bytes of a chunk; returns whether it is complete. Past videos do not count.
     pub fn on_came(&mut self, now: Instant, id: ChunkId, bytes: u64) -> bool {
         let loading = self.loading.get_mut(&id.chunk).filter(|_| id.video == self.video);
         let Some(loading) = loading else { return true };
@@ -201,8 +200,7 @@ impl Player {
         Some(self.first_frame.map_or(self.begun + PATIENCE, |at| at + watched))
     }
 
-    /// Handles due timers; returns whether the viewer left this video, whose pending requests are
-    /// then void.
+    /// Handles due timers; returns whether the viewer left this video, which ends its requests.
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
         self.move_on(now);
         if self.play != Play::Over && now >= self.next_sample {

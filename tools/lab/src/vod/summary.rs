@@ -1,5 +1,4 @@
-//! Figures of all viewings of one way with intervals, and their improvement over the best link
-//! alone.
+//! Figures of all viewings of one way with intervals, and their gain over the best link alone.
 //!
 //! ```text
 //! viewings of all pairs together ─► Figures
@@ -135,8 +134,7 @@ impl Viewings {
         intervals(self.sums.len(), |times| self.of(times))
     }
 
-    /// The share by which each figure is below that of `other`, which has the same pairs: 0.2 is 20
-    /// % below, -0.2 is above.
+    /// How far each figure is below that of `other`, which has the same pairs: 0.2 is 20 % below.
     pub fn below(&self, other: &Self) -> Figures {
         intervals(self.sums.len(), |times| {
             let (own, other) = (self.of(times), other.of(times));

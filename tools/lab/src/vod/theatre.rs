@@ -6,8 +6,7 @@
 //! 0    links at their mean rates      0.5 s   links as recorded       30 s at most
 //! ```
 //!
-//! A session in use is measured. Until the viewer starts, links have their mean rates, so that all
-//! sessions start alike.
+//! A session in use is measured. Mean rates before the viewer starts let all sessions start alike.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,8 +32,7 @@ struct Theatre {
 
 /// Simulates a viewer of `program` over `links`, whose traces are at `from` when the viewer starts;
 /// the program's seed decides all randomness. `strategy` is that of the streams' lane at both ends;
-/// with `first_frame`, the first frame of each answer precedes all other data. Fails if the world
-/// cannot be created.
+/// with `first_frame`, the first frame of each answer precedes all other data.
 pub(super) fn watch(
     (links, from): (&[DriveLink], Duration),
     (strategy, first_frame): (&Strategy, bool),

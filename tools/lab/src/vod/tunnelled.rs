@@ -40,7 +40,7 @@ struct Connection {
 }
 
 /// Simulates a viewer of `program` over `links`, whose traces are at `from` when the viewer starts;
-/// the program's seed decides all randomness. Fails if the world cannot be created.
+/// the program's seed decides all randomness.
 pub(super) fn watch(
     (links, from): (&[DriveLink], Duration),
     (algorithm, congestion): (Algorithm, CongestionControl),

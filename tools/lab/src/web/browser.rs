@@ -38,8 +38,7 @@ impl Browser {
         Some(id)
     }
 
-    /// Sends a request of `body` bytes for an answer of `answer` bytes, unless the connection has
-    /// ended.
+    /// Sends a request of `body` bytes for `answer` bytes, unless the connection has ended.
     pub fn ask(&mut self, world: &mut World, id: ConnectionId, body: u32, answer: u32) {
         if let Some(unwritten) = self.open.get_mut(&id) {
             unwritten.bytes.extend(header(body, answer));

@@ -16,7 +16,6 @@ pub struct Loading {
     /// Of the part that is loaded.
     missing: u64,
     begun: Instant,
-    /// How long each part took.
     pub took: Vec<Duration>,
     is_over: bool,
 }

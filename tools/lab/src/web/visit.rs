@@ -21,7 +21,6 @@ pub trait Visitor {
     }
 }
 
-/// One who asks for nothing.
 struct Idle;
 
 impl Visitor for Idle {

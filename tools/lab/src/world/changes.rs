@@ -28,8 +28,7 @@ impl World {
         }
     }
 
-    /// NAT rebinding: the server sees another address of the vehicle; packets to the old one are
-    /// lost.
+    /// NAT rebinding: the server sees another address; packets to the old one are lost.
     pub fn rebind(&mut self, link: usize) {
         self.wires[link].rebind();
     }
@@ -101,8 +100,7 @@ impl World {
         }
     }
 
-    /// Changes the strategy of a lane in one direction; fails without such a lane, or if the
-    /// strategy cannot be used there.
+    /// Changes a lane's strategy in one direction; fails without the lane, or if it cannot be used.
     pub fn set_strategy(
         &mut self,
         direction: Direction,

@@ -36,8 +36,7 @@ pub enum Machine {
     Crowded,
 }
 
-/// Lateness by cause of the wake-up: the upper bound of each of [`SHARES`] in microseconds,
-/// interpolated linearly.
+/// Lateness by cause of the wake-up: upper bounds of [`SHARES`] in us, interpolated linearly.
 #[derive(Debug)]
 struct Lateness {
     timer: [u64; SHARES.len()],

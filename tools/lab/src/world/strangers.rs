@@ -1,5 +1,4 @@
-//! Hostile or broken surroundings: off-path attackers beside links, captive portals, unusable
-//! servers.
+//! Hostile surroundings: off-path attackers beside links, captive portals, unusable servers.
 //!
 //! ```text
 //! client ─► link up ─┬─► the server at the address ─────────────► link down ─► client

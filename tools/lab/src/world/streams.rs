@@ -7,8 +7,7 @@ use roadweave_tunnel::{EndsStreams as _, StreamsOwner};
 use super::World;
 
 impl World {
-    /// Calls `act` with the client's streams, if its server accepts any. [`World::flush`] sends
-    /// written data.
+    /// Calls `act` with the client's streams, if its server has any; [`World::flush`] sends data.
     pub fn use_client_streams<T>(
         &mut self,
         act: impl FnOnce(Instant, StreamsOwner, &mut Streams) -> T,

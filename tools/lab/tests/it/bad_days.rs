@@ -46,7 +46,6 @@ fn a_server_that_ends_each_session_is_asked_less_and_less_often() {
     assert!((4..=8).contains(&ended), "{ended} sessions in a minute");
 }
 
-/// Sends a packet `every` so often for `time`.
 fn send_for(world: &mut World, time: Duration, every: Duration) {
     let end = world.now() + time;
     for number in 20_000.. {
@@ -58,7 +57,7 @@ fn send_for(world: &mut World, time: Duration, every: Duration) {
     }
 }
 
-/// One of the packets that are sent from now on arrives within `time`.
+/// A packet sent from now on arrives within `time`.
 fn check_soon(world: &mut World, time: Duration, every: Duration) {
     let before = world.up.len();
     send_for(world, time, every);
@@ -82,8 +81,7 @@ fn a_sole_uplink_that_got_a_new_address_while_it_was_dead_comes_back() {
     check_soon(&mut world, ms(1_900), ms(20));
 }
 
-/// The translation of a port may lead nowhere: of the only uplink or the first during a session, of
-/// the second, and of an uplink whose first attempt fails.
+/// The port of the only uplink, of the first or second of two, or of one whose first attempt fails.
 #[test]
 fn a_port_that_leads_nowhere_is_left_for_another() {
     for links in [vec![link(20, 20)], vec![link(20, 20), link(20, 30)]] {

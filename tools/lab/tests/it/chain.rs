@@ -23,8 +23,7 @@ fn of(packet: &[u8]) -> usize {
     u64::from_be_bytes(packet[36..44].try_into().unwrap()) as usize
 }
 
-/// Sends a packet from and to box 0 every 2 ms for `time`; returns their numbers, from 0 on in all
-/// calls.
+/// Sends a packet from and to box 0 every 2 ms for `time`; returns their consecutive numbers.
 fn converse(chain: &mut Nodes, time: Duration, proxy: usize) -> BTreeSet<u64> {
     let inner = chain.config().inner_address(0);
     let first = chain.now().as_nanos();
@@ -47,7 +46,7 @@ fn missing(chain: &mut Nodes, sent: &BTreeSet<u64>) -> [usize; 2] {
     })
 }
 
-/// Half a second of packets from and to box 0 arrive.
+/// Packets from and to box 0 arrive for half a second.
 fn check_flow(chain: &mut Nodes, proxy: usize) {
     let sent = converse(chain, ms(500), proxy);
     assert_eq!(missing(chain, &sent), [0, 0], "of {}, up and down", sent.len());
@@ -75,7 +74,6 @@ fn has_session(chain: &mut Nodes, number: usize) -> bool {
     chain.client((number, 0)).unwrap().status().is_some()
 }
 
-/// The proxies at which boxes were attached, in order.
 fn attached(chain: &Nodes) -> Vec<String> {
     let events = chain.anchor_events().iter().filter_map(|(_, event)| match event {
         AnchorEvent::Attached { proxy, .. } => Some(proxy.clone()),

@@ -84,8 +84,7 @@ fn write(streams: &mut Streams, now: Instant, id: StreamId, bytes: usize) -> usi
 
 #[test]
 fn a_reset_reaches_the_other_end_from_every_state() {
-    // Whether the anchor has accepted the stream, whether both ends have written, and who has
-    // finished.
+    // Whether the anchor has accepted the stream, whether both ends wrote, and who has finished.
     let states = [
         (false, false, None),
         (true, false, None),

@@ -1,5 +1,4 @@
-//! Streams through proxies to an anchor: failures of proxies and backhauls, older peers, shares and
-//! limits.
+//! Streams through proxies to an anchor: failures, older peers, shares and limits.
 
 use std::time::Duration;
 

@@ -22,9 +22,9 @@ fn two_servers(seed: u64) -> Servers {
     Servers::new(config(&["a", "b"], seed))
 }
 
-/// What the viewer of a video of 30 Mbit/s saw of a fault in its middle: the longest time between
-/// two complete frames in ms, from half a second before the fault on; and the number of frames that
-/// never became complete.
+/// For a viewer of a video of 30 Mbit/s, with a fault in its middle: the longest time between two
+/// complete frames in ms, from half a second before the fault on; and the number of frames never
+/// completed.
 fn watch(seed: u64, fault: Fault) -> (f64, usize) {
     let mut fleet = two_servers(seed);
     let (begin, lasts) = (at(5_000), Duration::from_secs(8));
@@ -79,8 +79,7 @@ fn after_a_fault_of_its_server_the_viewer_waits_for_a_moment() {
     }
 }
 
-/// Packets lost of a constant stream of 9.6 Mbit/s when the server in use crashes in the middle,
-/// with another on standby.
+/// Packets of a stream of 9.6 Mbit/s lost when the server crashes, with another on standby.
 fn numbers_lost(config: Config) -> usize {
     const NUMBERS: u64 = 6_000;
     let crash = 3_000 + SplitMix64::word(config.seed, 7) % 1_000;

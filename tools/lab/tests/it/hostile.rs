@@ -1,5 +1,4 @@
-//! Attackers in a WiFi, captive portals and unusable servers: they affect only their own uplink or
-//! address.
+//! Attackers, captive portals and unusable servers: they affect only their own uplink or address.
 
 use std::time::Duration;
 
@@ -112,8 +111,7 @@ fn a_network_that_lets_a_session_begin_and_nothing_more_is_tried_ever_less_and_c
         let (came, sent) = flow(&mut world, ms(30_000));
         assert!(came * 100 >= sent * 99, "{packets}: {came} of {sent} {:?}", world.client_events());
     }
-    // The first two let no welcome through. The others let sessions begin; each session lasts 5 s,
-    // and a rest follows.
+    // The first two pass no welcome. The others let sessions begin, which last 5 s; a rest follows.
     assert_eq!(begun_in_vain[..2], [0, 0]);
     assert!(begun_in_vain[2..].iter().all(|left| (4..=8).contains(left)), "{begun_in_vain:?}");
 }

@@ -1,5 +1,4 @@
-//! Lanes over simulated links: which packets they accept, in what order these are delivered, and
-//! when they expire.
+//! Lanes over simulated links: which packets they accept, in what order, and when these expire.
 
 use std::collections::BTreeMap;
 
@@ -239,7 +238,6 @@ fn lanes_of_equal_rank_share_and_lanes_of_higher_rank_wait() {
     assert!((0.8..1.25).contains(&equal) && first > 3.0 && second < 0.33, "{shares:?}");
 }
 
-/// Packets that were sent before a narrow path joins are still repaired.
 #[test]
 fn a_narrow_path_that_joins_costs_no_packet() {
     for strategy in ["xnc", "minrtt", "redundant", "raven", "xlink", "ecf"] {
@@ -250,8 +248,7 @@ fn a_narrow_path_that_joins_costs_no_packet() {
         world.remove_uplink(2);
         let mut world = world.join();
         world.set_mtu(2, 1_200);
-        // The link dies and returns while recent losses are repaired. Packets have the device's
-        // usual MTU.
+        // The link dies and returns while losses are repaired. Packets have the usual MTU.
         let sent = stream_of(&mut world, 240, 8, 1_360, |world, frame| match frame % 12 {
             3 => world.add_uplink(2),
             9 => world.remove_uplink(2),

@@ -20,9 +20,8 @@ const SEEDS: [u64; 2] = [1, 2];
 const SECONDS: u32 = 12;
 /// Limit of the relative increase of the p99 delay.
 const P99_MORE: f64 = 0.15;
-/// Limit of the increase of redundancy, as a share of the stream. It is higher on a crowded
-/// machine, where the feedback timer is late too; feedback at each wake-up would cost five times
-/// the packets.
+/// Limit of the increase of redundancy, as a share of the stream; higher on a crowded machine,
+/// where the feedback timer is late too.
 const REDUNDANCY_MORE: [(Machine, f64); 3] =
     [(Machine::Idle, 0.01), (Machine::Busy, 0.01), (Machine::Crowded, 0.02)];
 

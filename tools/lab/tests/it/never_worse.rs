@@ -21,8 +21,7 @@ use roadweave_tunnel::{LaneConfig, LaneRule, Strategy, default_lanes};
 enum Load {
     /// A QUIC transfer of this many bytes with `cubic`.
     Transfer(u64),
-    /// Packets of 1,200 bytes at 4 Mbit/s, with headers: a good video call, within the capacity of
-    /// the slowest link.
+    /// Packets of 1,200 bytes at 4 Mbit/s, with headers: a video call that each link can carry.
     Paced(Duration),
 }
 
@@ -52,8 +51,7 @@ impl Load {
         matches!(self, Self::Transfer(_))
     }
 
-    /// Goodput in Mbit/s of a transfer, or the p99 delay in ms of a paced flow, where a lost packet
-    /// counts as 700 ms.
+    /// Goodput of a transfer, Mbit/s, or the p99 delay of a paced flow, ms; 700 for a lost packet.
     fn measure(self, profile: &Profile, over: Over, lanes: &[LaneConfig], seed: u64) -> f64 {
         let traffic = self.traffic();
         let links = profile.world_links(over, seed);

@@ -1,5 +1,4 @@
-//! A session that is replaced by another, with other lanes or at another server: every lost packet
-//! is counted.
+//! A session replaced by another, with other lanes or another server: every loss is counted.
 
 use std::collections::BTreeSet;
 
@@ -40,8 +39,7 @@ fn sessions(fleet: &Servers) -> usize {
     })
 }
 
-/// Sends a packet each way every 2 ms, with `change` in the middle. Returns how many were lost, up
-/// and down.
+/// Sends a packet each way every 2 ms, with `change` in the middle; returns losses up and down.
 fn stream(fleet: &mut Servers, millis: u64, change: impl FnOnce(&mut Servers)) -> [usize; 2] {
     let (mut change, mut sent) = (Some(change), 0);
     for number in 0..millis / 2 {

@@ -1,8 +1,6 @@
-//! One vehicle with three links and several servers; a server can crash, freeze, drain or lose its
-//! egress.
+//! A vehicle with three links and several servers, which crash, freeze, drain or lose the egress.
 //!
-//! All servers share one host behind them; packets to the vehicle enter at the server of its newest
-//! session.
+//! All servers share one host, whose packets enter at the server of the vehicle's newest session.
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;

@@ -8,8 +8,7 @@ use roadweave_proto::{PathStatus, UplinkId};
 
 const PATHS: u32 = 4;
 
-/// Clients that have not started; each packet takes `time` of the server's CPU, and of the CPU that
-/// all clients share.
+/// Clients that have not started; a packet takes `time` of the server's and of the clients' CPU.
 fn crowd(clients: usize, time: Duration, seed: u64) -> Nodes {
     let config = Config::crowd(clients, "minrtt");
     Nodes::new(Config { uplinks: PATHS, packet_time: time, seed, ..config })
@@ -199,8 +198,7 @@ fn a_restart_takes_a_handshake_of_each_client_and_not_one_of_each_path() {
 
 #[test]
 fn others_wait_once_a_late_server_has_answered_and_not_before() {
-    // The server is late after its close: a second uplink is tried, and no third once it has
-    // answered.
+    // The server is late after its close: a second uplink is tried, and no third after an answer.
     let mut late = crowd(1, Duration::ZERO, 1);
     late.start(0);
     late.run(ms(5_000));

@@ -149,8 +149,7 @@ fn the_first_bytes_of_an_answer_go_before_what_others_have_waiting() {
     assert!(first < in_turn / 2, "{first:?}, in turn with the others {in_turn:?}");
 }
 
-/// Requests over a fast and a slow path with this redundancy budget, while a player reports a
-/// buffer of `seconds`.
+/// Requests over two paths with this redundancy budget; a player reports `seconds` of buffer.
 fn beside_a_player(seconds: u64, redundancy_percent: Option<u8>) -> World {
     let lane = LaneConfig::new(StreamsConfig::LANE, "xlink".parse().expect("a strategy"));
     let streams = Some(StreamsConfig { lane, ..StreamsConfig::default() });

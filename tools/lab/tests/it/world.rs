@@ -201,7 +201,6 @@ pub fn name(index: usize) -> String {
     format!("wwan{index}")
 }
 
-/// A UDP packet from the client of `length` bytes, with a number in its payload.
 pub fn packet_up(number: u64, length: usize) -> Vec<u8> {
     udp_v4([10, 77, 0, 2], [198, 51, 100, 1], number, length)
 }

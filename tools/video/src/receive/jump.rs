@@ -111,8 +111,7 @@ impl Jump {
         }
     }
 
-    /// Handles a key frame request because of missing numbers; returns whether the key frame is
-    /// there.
+    /// Handles a key frame request for missing numbers; returns whether the key frame is there.
     pub fn on_key_frame_asked(&mut self) -> bool {
         std::mem::take(&mut self.is_fresh)
     }

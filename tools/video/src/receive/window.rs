@@ -1,5 +1,4 @@
-//! Checks that a window can show pictures: without a suitable element, GStreamer silently discards
-//! them or draws them as text.
+//! Checks that a window can show pictures: else GStreamer silently discards them or draws text.
 
 use std::env;
 

@@ -1,5 +1,4 @@
-//! The state of each frame in the sender: its target, size and time of capture. The probes of
-//! [`super`] use it.
+//! The state of each frame in the sender: its target, size and time of capture.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -66,7 +65,6 @@ struct Frame {
     at_once: usize,
     limit: usize,
     sent: bool,
-    /// Set when the frame is encoded.
     number: Option<u16>,
 }
 

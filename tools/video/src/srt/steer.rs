@@ -67,8 +67,7 @@ enum Congestion {
 }
 
 impl Steer {
-    /// Steers between these rates, bit/s, over a connection of this latency; starts with the
-    /// maximum.
+    /// Steers between these rates, bit/s, over a connection of this latency, from the maximum on.
     pub fn new(least_bps: u64, most_bps: u64, latency: Duration) -> Self {
         let (least, most) = (least_bps.min(most_bps) as f64, most_bps as f64);
         let latency_ms = latency.as_secs_f64() * 1e3;

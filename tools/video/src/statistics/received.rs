@@ -48,11 +48,9 @@ pub struct Report {
     pub stall_longest_ms: Option<f64>,
     /// From capture to display, in ms; `None` without stamps.
     pub glass_to_glass_ms: Option<Percentiles>,
-    /// Whether delays are absolute or relative.
     pub clocks: Clocks,
     pub bitrate_bps: u64,
     pub packets: u64,
-    /// RTP packets lost.
     pub packets_lost: u64,
     pub key_frame_requests: u64,
     /// Resumptions with a key frame while earlier packets were missing.

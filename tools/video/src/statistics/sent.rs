@@ -179,8 +179,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// A receiver reports about each second (RFC 3550 section 6.2 with RFC 4585), and each five seconds
-/// if it has little to report.
+/// Receivers report each second (RFC 3550 section 6.2, RFC 4585), or each five seconds if idle.
 const SILENT_AFTER: Duration = Duration::from_secs(8);
 
 #[cfg(test)]

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::common::{column, lines, number, receiver, relay, reports, sender, whole};
 
-/// The first two bytes of each unit of an H.264 byte stream: its header, and the beginning of its
-/// slice.
+/// The first two bytes of each unit of an H.264 stream: its header, and its slice's beginning.
 fn units(stream: &[u8]) -> Vec<[u8; 2]> {
     let begins = stream.windows(5).filter(|bytes| bytes.starts_with(&[0, 0, 1]));
     begins.map(|bytes| [bytes[3], bytes[4]]).collect()

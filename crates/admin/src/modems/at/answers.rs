@@ -1,5 +1,4 @@
-//! Reads a modem's answers to AT commands. The firmware wrote them, and its operator a part: none
-//! is trusted.
+//! Reads a modem's answers to AT commands, which firmware and operator wrote: none is trusted.
 
 use std::ops::RangeInclusive;
 
@@ -142,7 +141,6 @@ fn strength(fields: &[&str]) -> Option<f64> {
     step.filter(|step| *step <= 31).map(|step| -113.0 + 2.0 * f64::from(step))
 }
 
-/// The SIM number, alone or behind a vendor-specific name.
 fn iccid(lines: &[String]) -> Option<String> {
     lines.iter().find_map(|line| {
         let named = ["+CCID:", "+QCCID:", "+ICCID:"].iter().find_map(|it| line.strip_prefix(it));

@@ -44,7 +44,6 @@ fn a_full_file_takes_no_more_and_the_oldest_one_goes() {
         "roadweave-1790000000002-000003-bus.sqlog",
     ];
     assert_eq!(names(&folder), expected);
-    // A file being written stays, even if it is the oldest.
     let fourth = begin(&mut files, AT, 3).unwrap();
     assert_eq!(names(&folder)[1], "roadweave-1790000000002-000003-bus.sqlog");
     assert!(begin(&mut files, AT, 4).is_none());

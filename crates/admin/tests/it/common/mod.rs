@@ -51,7 +51,6 @@ pub fn status(name: &str, uptime_seconds: f64, sessions: &[Value], uplinks: &[Va
     })
 }
 
-/// A folder with a client's socket, and the reports of modems to it.
 pub struct Vehicle {
     pub folder: TempDir,
     told: Arc<Mutex<Vec<Value>>>,
@@ -82,13 +81,11 @@ impl Vehicle {
         fs::rename(self.path("new"), self.path(name)).unwrap();
     }
 
-    /// Starts a program whose errors go to the end of the file `said`.
     pub fn start(&self, command: &mut Command, said: &str) -> Process {
         let said = File::options().create(true).append(true).open(self.path(said)).unwrap();
         Process(command.stdout(Stdio::null()).stderr(said).spawn().unwrap())
     }
 
-    /// Starts `roadweave modems` with the modems and the D-Bus of this folder.
     pub fn start_modems(&self, words: &[&str]) -> Process {
         let mut command = Command::new(PROGRAM);
         command.args(["modems", "--bus", &self.bus(), "--root"]).arg(self.folder.path());
@@ -114,7 +111,6 @@ impl Vehicle {
         new().unwrap()["facts"].clone()
     }
 
-    /// Waits until the words were printed exactly `times` times.
     pub fn wait_for_words(&self, words: &str, times: usize) {
         let said = || self.read("said").matches(words).count();
         wait_or_show(WAIT_MAX, || format!("{words}: {}", self.read("said")), || said() >= times);

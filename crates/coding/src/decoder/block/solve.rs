@@ -16,12 +16,12 @@ use crate::symbol::{symbol_len, unshare};
 
 impl Block {
     /// Appends the determined packets to `solved`, ascending, with their symbols, and makes them
-    /// known; each uses up one equation. Returns which equations were removed because they
-    /// contradict one another or known packets.
+    /// known; each uses up one equation. Returns the equations removed because they contradict one
+    /// another or known packets.
     ///
-    /// When a packet turns out impossible, one of its equations is false, but it is unknown which:
-    /// all of them are removed, and no other packet made of them is believed. The other equations
-    /// stay, although the computation with them was in vain; so that a peer cannot repeat that, the
+    /// An impossible packet shows that one of its equations is false, but not which: all of them
+    /// are removed, and no other packet made of them is believed. The other equations stay,
+    /// although the computation with them was in vain. To keep a peer from repeating that, the
     /// [last](CONTRADICTIONS_MAX) contradiction removes the whole block.
     pub(in crate::decoder) fn settle(
         &mut self,
@@ -62,8 +62,7 @@ impl Block {
         contradicting
     }
 
-    /// The one place where payloads are combined: appends the packets of the rows in `ready`, each
-    /// with the padding behind it.
+    /// The only place that combines payloads: appends the packets of `ready` rows, with padding.
     fn evaluate(&self, ready: &[(u8, u8)], solved: &mut Vec<(PacketId, Bytes)>) {
         let rows = || ready.iter().map(|(_, row)| usize::from(*row));
         let used = if ready.len() == self.len() {
@@ -105,9 +104,8 @@ impl Block {
         }
     }
 
-    /// Cuts solved packets to their lengths, and returns the equations that one of them casts doubt
-    /// on: those that it is made of, if it is no symbol; and with them those that are too short for
-    /// it, although they cover it.
+    /// Cuts solved packets to their lengths. Returns the suspect equations: those that make up a
+    /// packet that is no symbol, or that is longer than an equation over it; and these equations.
     fn cut(&self, ready: &[(u8, u8)], solved: &mut [(PacketId, Bytes)]) -> Bits {
         let shortest = self.equations.iter().map(|equation| equation.payload.len()).min();
         let mut suspects = Bits::EMPTY;
@@ -128,7 +126,6 @@ impl Block {
         suspects
     }
 
-    /// Takes note of packets that were solved together.
     fn note_all(&mut self, ready: &[(u8, u8)], solved: &[(PacketId, Bytes)]) {
         let mut noted = Bits::EMPTY;
         for ((column, _), (_, symbol)) in ready.iter().zip(solved) {
@@ -136,21 +133,19 @@ impl Block {
             noted.insert(usize::from(*column));
         }
         if ready.len() > 1 {
-            // Those that equations still cover may stay here when the others have gone.
+            // Packets that equations still cover may stay here after the others are dropped.
             let known = self.known.iter_mut().filter(|known| noted.has(known.column));
             known.for_each(|known| unshare(&mut known.symbol));
         }
     }
 
-    /// The equations that cover `column`, but have less than `length` bytes.
     fn too_short(&self, column: usize, length: usize) -> Bits {
         let is_short =
             |equation: &Equation| equation.columns.has(column) && equation.payload.len() < length;
         (0..self.len()).filter(|number| is_short(&self.equations[*number])).collect()
     }
 
-    /// Takes back the packets that are made of `suspects`: out of `ready`, and out of `solved` from
-    /// `start` on, where the packet of each row stands.
+    /// Removes packets made of `suspects` from `ready`, and from `solved` from `start` on.
     fn withhold(
         &self,
         suspects: Bits,
@@ -172,16 +167,16 @@ impl Block {
     }
 }
 
-/// The contradiction that a block does not survive.
+/// A block does not survive this contradiction.
 const CONTRADICTIONS_MAX: u32 = 4;
 
 #[cfg(test)]
 thread_local! {
-    /// Bytes that went through multiplications on this thread, the work of solving.
+    /// Bytes multiplied on this thread, the work of solving.
     pub(in crate::decoder) static COMBINED_BYTES: std::cell::Cell<usize> =
         const { std::cell::Cell::new(0) };
 }
 
-/// The most bytes that solved packets share one allocation for. Each of them keeps all of it, so
-/// they share only where they stay and go together, and fill at least half of it.
+/// Solved packets share an allocation of up to this size. Each keeps all of it, so they share only
+/// if they are kept and dropped together and fill at least half of it.
 const SHARED_BYTES_MAX: usize = 32 << 10;

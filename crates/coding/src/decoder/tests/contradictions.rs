@@ -18,8 +18,7 @@ fn an_equation_shorter_than_a_packet_it_covers_is_inconsistent() {
     assert_conservation(&decoder);
 }
 
-/// Every range has one false equation; the packets that came by themselves and the packets of
-/// other ranges stay as they were sent.
+/// Every range has one false equation.
 #[test]
 fn false_equations_corrupt_neither_known_packets_nor_other_ranges() {
     let symbols = symbols(400);
@@ -65,8 +64,7 @@ fn a_range_is_repaired_after_a_contradiction() {
     assert!(out.iter().all(|(id, symbol)| *symbol == symbols[id.0 as usize]));
 }
 
-/// Two false equations over packets 0 and 1 contradict one another; a third, which overlaps them,
-/// is not involved.
+/// False equations over packets 0 and 1 contradict one another; a third, overlapping one does not.
 #[test]
 fn a_contradiction_costs_the_equations_that_it_may_be_due_to() {
     let symbols = symbols(6);
@@ -87,7 +85,7 @@ fn a_contradiction_costs_the_equations_that_it_may_be_due_to() {
     assert_conservation(&decoder);
 }
 
-/// A packet that comes determines two others at once, one of them by a false equation.
+/// An arriving packet determines two others, one of them by a false equation.
 #[test]
 fn a_contradiction_does_not_hold_back_what_has_nothing_to_do_with_it() {
     let symbols = symbols(3);
@@ -101,8 +99,7 @@ fn a_contradiction_does_not_hold_back_what_has_nothing_to_do_with_it() {
     assert_conservation(&decoder);
 }
 
-/// A false coded packet determines packet 1, packet 1 itself comes late, and then equations cover
-/// it.
+/// A false coded packet determines packet 1, packet 1 arrives late, and then equations cover it.
 #[test]
 fn a_source_packet_is_believed_although_it_was_determined_before() {
     let symbols = [symbol(20, 0), symbol(24, 1), symbol(20, 2)];
@@ -133,8 +130,8 @@ fn a_source_packet_is_believed_although_it_was_determined_before() {
     }
 }
 
-/// A decoder with an equation over each two neighbours of so many packets, and what the first of
-/// them takes for packet 0, which is no symbol and determines all others.
+/// A decoder with an equation over each two neighbours of `packets` packets, and a false packet 0,
+/// which is no symbol and determines all others.
 fn with_false_pairs(packets: u32) -> (Decoder, Bytes) {
     let symbols: Vec<Bytes> = (0..packets).map(|seed| symbol(100, seed.into())).collect();
     let impossible = Bytes::from_static(&[0, 0, 1]);
@@ -154,8 +151,8 @@ fn with_false_pairs(packets: u32) -> (Decoder, Bytes) {
     (decoder, impossible)
 }
 
-/// One false packet, repeated, determines 128 packets with the same 127 equations, the first of
-/// them impossible.
+/// One false packet, repeated, determines 128 packets with the same 127 equations; the first of
+/// them is impossible.
 #[test]
 fn repeated_contradictions_do_not_repeat_the_work() {
     let (mut decoder, impossible) = with_false_pairs(128);
@@ -193,8 +190,8 @@ fn contradictions_are_not_forgotten_when_blocks_join() {
     assert_conservation(&decoder);
 }
 
-/// The sum of two long packets may end in zeros; without these it is shorter than they are, which
-/// the format forbids, and nothing may follow from it.
+/// The sum of two long packets may end in zeros. Without these it is shorter than the packets,
+/// which the format forbids, and nothing may follow from it.
 #[test]
 fn an_equation_cut_short_is_refused_before_and_after_the_packet_that_it_contradicts() {
     let mut coefficients = [0; 2];
@@ -220,8 +217,7 @@ fn an_equation_cut_short_is_refused_before_and_after_the_packet_that_it_contradi
     }
 }
 
-/// A repaired packet that is longer than a coded packet over it, and that coded packet, exclude one
-/// another.
+/// A repaired packet and a shorter coded packet over it exclude one another.
 #[test]
 fn a_repaired_packet_does_not_outgrow_an_equation_over_it() {
     let symbols = [symbol(9, 0), symbol(9, 1), symbol(40, 2)];

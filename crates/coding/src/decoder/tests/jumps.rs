@@ -1,8 +1,8 @@
-//! IDs far from all that came: the window stays, or follows the lane.
+//! IDs far from all received ones: the window stays, or follows the lane.
 
 use super::*;
 
-/// A lane of single packets: takes in a source packet, or a coded packet over one other.
+/// Handles a packet on a lane of single packets: a source packet, or a coded packet over another.
 fn arrive(decoder: &mut Decoder, millis: u64, id: u32, is_source: bool) -> bool {
     let mut out = Delivered::new();
     let body = symbol(9, id.into());
@@ -88,8 +88,7 @@ fn broken_ids_with_good_ones_between_them_move_no_window() {
     }
 }
 
-/// Two broken IDs near one another move a lane's window; its own packets move it back, and nothing
-/// that was delivered before is delivered again.
+/// Two broken IDs near one another move the window; the lane's own packets move it back.
 #[test]
 fn a_window_that_was_moved_away_returns_after_a_silence() {
     for wild in [1 << 30, 3 << 30] {

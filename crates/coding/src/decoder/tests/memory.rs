@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Long coded packets whose sums are short packets: what is kept is as small as what is counted.
+/// The sums of long coded packets are short packets, and are counted as short.
 #[test]
 fn padding_keeps_no_memory() {
     let (mut decoder, mut out) = (decoder(), Delivered::new());
@@ -42,7 +42,7 @@ fn packets_solved_together_share_memory_in_small_groups() {
     assert!(!has_room_beyond(last, 32 << 10));
 }
 
-/// Of 20 packets that are solved together, one is delivered; the others were before.
+/// Of 20 packets solved together one is delivered; the others were before.
 #[test]
 fn a_packet_does_not_keep_the_memory_of_those_that_it_was_solved_with() {
     let symbols: Vec<Bytes> = (0..20).map(|seed| symbol(1_400, seed)).collect();
@@ -63,7 +63,7 @@ fn a_packet_does_not_keep_the_memory_of_those_that_it_was_solved_with() {
     assert_conservation(&decoder);
 }
 
-/// Of 20 packets that are solved together, an equation covers the last one, and keeps it.
+/// Of 20 packets solved together an equation covers the last one, and keeps it.
 #[test]
 fn an_equation_does_not_keep_more_than_the_packets_that_it_covers() {
     let symbols: Vec<Bytes> = (0..22).map(|seed| symbol(1_400, seed)).collect();
@@ -82,7 +82,7 @@ fn an_equation_does_not_keep_more_than_the_packets_that_it_covers() {
     assert!(first.is_unique(), "the decoder keeps packet 19 alone");
 }
 
-/// Of 20 packets that are solved together, one is long.
+/// Of 20 packets solved together one is long.
 #[test]
 fn a_long_packet_does_not_keep_the_padding_of_short_ones() {
     let symbols: Vec<Bytes> =
@@ -115,8 +115,7 @@ fn a_flood_of_equations_costs_bounded_memory() {
     assert_conservation(&decoder);
 }
 
-/// An equation keeps the packets that it covers: the one that comes, and the one that comes instead
-/// of a false one, are more than there is memory for.
+/// An equation keeps its packets; a new one, and one that corrects another, exceed the memory.
 #[test]
 fn known_packets_of_equations_have_a_bound() {
     for is_first in [true, false] {

@@ -17,7 +17,6 @@ use std::arch::x86_64::{
 use crate::kernel::isa::{Isa, entry_points};
 use crate::kernel::portable;
 
-/// GFNI with the vectors of AVX-512.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::kernel) struct GfniAvx512(());
 
@@ -30,7 +29,7 @@ impl GfniAvx512 {
         is_there.then_some(Self(()))
     }
 
-    /// What is detected for this token includes all that the other one needs.
+    /// The features detected for this token include those of the other.
     #[inline(always)]
     const fn half(self) -> GfniAvx2 {
         GfniAvx2(())
@@ -100,8 +99,8 @@ impl Isa for GfniAvx512 {
 
     #[inline(always)]
     fn mul_add_rest(self, y: &mut [u8], coefficient: u8, x: &[u8]) {
-        // A masked store is slower to load from again than a whole one, as the decoder does with
-        // its short rows; so only what is below 16 bytes is masked.
+        // A masked store is slower to load from than a whole one, and the decoder loads its short
+        // rows again; so only pieces below 16 bytes are masked.
         let (y, x) = mul_add_pieces(self.half(), y, coefficient, x);
         if x.is_empty() {
             return;
@@ -121,7 +120,6 @@ impl Isa for GfniAvx512 {
     }
 }
 
-/// GFNI with the vectors of AVX2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::kernel) struct GfniAvx2(());
 
@@ -185,8 +183,8 @@ impl Isa for GfniAvx2 {
     }
 }
 
-/// Adds `coefficient * x` to `y`, of the same length, in a piece of 32 and one of 16 bytes, as far
-/// as there are that many; gives back what is left: below 16 bytes if there were fewer than 64.
+/// Adds `coefficient * x` to `y`, of the same length, in a piece of 32 and one of 16 bytes if there
+/// are as many; returns the rest, below 16 bytes if there were fewer than 64.
 #[inline(always)]
 fn mul_add_pieces<'a>(
     isa: GfniAvx2,

@@ -1,5 +1,4 @@
-//! The code by its definition: written from docs/wire.md alone, slow, and without a line of the
-//! crate.
+//! The definition of the code: from docs/wire.md alone, slow, and without a line of the crate.
 //!
 //! ```text
 //! combine   what a coded packet must be
@@ -53,8 +52,7 @@ pub fn coefficients(seed: u32, count: usize) -> Vec<u8> {
     std::iter::once(1).chain(bytes).take(count).collect()
 }
 
-/// The coded packet over `symbols`: each times its coefficient, padded to the longest, and added
-/// up.
+/// The coded packet over `symbols`: the sum of each, padded to the longest, times its coefficient.
 pub fn combine<S: AsRef<[u8]>>(symbols: &[S], seed: u32) -> Vec<u8> {
     let mut sum = Vec::new();
     for (symbol, coefficient) in symbols.iter().zip(coefficients(seed, symbols.len())) {
@@ -72,7 +70,7 @@ pub fn symbol(position: u8, body: &[u8]) -> Vec<u8> {
     symbol
 }
 
-/// All that follows from what was received of `columns` packets.
+/// What follows from the received packets out of `columns`.
 #[derive(Debug)]
 pub struct Model {
     columns: usize,
@@ -88,18 +86,16 @@ struct Row {
 }
 
 impl Model {
-    /// Nothing is known yet of packets 0..`columns`.
     pub fn new(columns: usize) -> Self {
         Self { columns, rows: Vec::new() }
     }
 
-    /// Takes in the packet `index` itself; returns whether that is new information.
+    /// Adds the packet `index` itself; returns whether that is new information.
     pub fn take_source(&mut self, index: usize, symbol: &[u8]) -> bool {
         self.take(index, &[1], symbol)
     }
 
-    /// Takes in a coded packet over the `count` packets from `first` on; returns whether it is new
-    /// information.
+    /// Adds a coded packet over `count` packets from `first` on; returns whether it was new.
     pub fn take_coded(&mut self, first: usize, count: usize, seed: u32, payload: &[u8]) -> bool {
         self.take(first, &coefficients(seed, count), payload)
     }
@@ -108,7 +104,7 @@ impl Model {
         self.rows.len()
     }
 
-    /// The packets that are determined, with their symbols cut where their prefix says.
+    /// The determined packets, with their symbols cut to their lengths.
     pub fn determined(&self) -> BTreeMap<usize, &[u8]> {
         let alone = |row: &&Row| row.coefficients.iter().filter(|c| **c != 0).count() == 1;
         let cut = |row: &'_ Row| {

@@ -1,4 +1,4 @@
-//! What theorem 4.1 of CellFusion says, and when an experiment contradicts it.
+//! Theorem 4.1 of CellFusion, and when an experiment contradicts it.
 //!
 //! The theorem: n + k coded packets over n packets decode with a probability of at least
 //! 1 - 1/(255^k * 254). With A the (n + k) x n matrix of coefficients, independent and uniform over
@@ -50,8 +50,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts one trial: how many packets more than n it took, `None` if [`EXTRA_MAX`] were too
-    /// few.
+    /// Counts a trial: the packets beyond n that it took; `None` if [`EXTRA_MAX`] were too few.
     pub fn count(&mut self, extra: Option<usize>) {
         self.trials += 1;
         for failures in &mut self.failures[..extra.unwrap_or(EXTRA_MAX + 1)] {
@@ -89,7 +88,7 @@ impl Tally {
 /// A bound on the probability that the share of failures is `share` or further away from `p`.
 ///
 /// Chernoff's: exp(-trials * D), D the relative entropy of `share` and `p`. It is never too low, so
-/// that no alarm is raised more often than it says.
+/// that there are no more false alarms than intended.
 fn likelihood_max(trials: u64, share: f64, p: f64) -> f64 {
     let term = |a: f64, b: f64| if a == 0.0 { 0.0 } else { a * (a / b).ln() };
     let divergence = term(share, p) + term(1.0 - share, 1.0 - p);

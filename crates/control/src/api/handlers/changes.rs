@@ -98,7 +98,6 @@ pub async fn live(Asked { app, caller, tenant, headers, .. }: Asked) -> Result<R
     };
     let last = match found {
         Some(last) => last,
-        // New watchers, and those that lost changes, load the whole state.
         None => (app.store.latest_change().await?, i64::MAX),
     };
     tracing::debug!(who = caller.name, tenant, "watches");

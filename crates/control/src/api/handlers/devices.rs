@@ -165,8 +165,7 @@ pub(super) fn not_ours(app: &App, key: &str) -> Result<()> {
     }
 }
 
-/// Removes a proxy or anchor that was drained or revoked and is gone. Its key is not revoked: it
-/// may join again by a token.
+/// Its key is not revoked: it may join again by a token.
 pub async fn remove_proxy(asked: Asked) -> Result<StatusCode> {
     let (mut change, before) = asked.edit::<Proxy>().await?;
     if before.record.state == ProxyState::Active {

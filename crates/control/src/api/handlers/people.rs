@@ -85,7 +85,6 @@ pub async fn remove(asked: Asked) -> Result<StatusCode> {
     asked.remove(change, &before).await
 }
 
-/// Refuses to change a role that an issuer decides.
 fn is_ours(person: &Stored<Person>) -> Result<()> {
     match person.record.subject {
         None => Ok(()),
@@ -95,8 +94,8 @@ fn is_ours(person: &Stored<Person>) -> Result<()> {
     }
 }
 
-/// Keeps one owner with a password: without one, the tenant could not be changed while the issuer
-/// is away. The caller holds the lock of changes, so that two owners cannot remove each other.
+/// Keeps one owner with a password, who can change the tenant while the issuer is away. The caller
+/// holds the lock of changes, so that two owners cannot remove each other.
 async fn not_the_last_owner(app: &App, person: &Stored<Person>) -> Result<()> {
     if person.record.settings.role != Role::Owner || person.record.subject.is_some() {
         return Ok(());

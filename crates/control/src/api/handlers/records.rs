@@ -25,11 +25,9 @@ pub struct New<S> {
     pub settings: S,
 }
 
-/// A record that people change by its settings alone.
 pub trait Managed: Record {
     type Settings: Settings + Serialize;
 
-    /// This record with other settings; an error if one of them cannot be changed.
     fn with(self, asked: &Asked, settings: Self::Settings) -> Result<Self>;
 }
 

@@ -104,8 +104,7 @@ async fn confirmed_and_below(
     tokio::join!(confirmed(asked, revocation, begun), mark_below(asked, key)).0
 }
 
-/// Marks all records with the revoked key or below it. The answer waits a while; the marking
-/// continues after it.
+/// Marks all records with the revoked key or below it. It continues after the answer.
 async fn mark_below(Asked { app, caller, tenant, .. }: &Asked, key: String) {
     let (store, outbox) = (Arc::clone(&app.store), Arc::clone(&app.outbox));
     let (tenant, actor) = (tenant.clone(), caller.actor());
@@ -124,7 +123,6 @@ fn check_reason(reason: &str) -> Result<()> {
     if good { Ok(()) } else { Err(Problem::invalid("reason: 1 to 200 bytes on one line")) }
 }
 
-/// Waits until all reachable proxies and anchors have confirmed, 2 s at most.
 async fn confirmed(
     Asked { app, tenant, .. }: &Asked,
     revocation: Revocation,
@@ -140,7 +138,6 @@ async fn confirmed(
                 let summary = confirmations.to_string();
                 return Ok(Json(Revoked { revocation, confirmations, summary }));
             }
-            // The revocation is written; confirmations can be read later.
             Err(error) if late => return Err(error.into()),
             _ => tokio::time::sleep(CONFIRM_POLL).await,
         }

@@ -118,7 +118,6 @@ fn with_cookie(mut response: Response, cookie: &str) -> Response {
     response
 }
 
-/// The answer to a failed sign-in: equal for a wrong name and a wrong password.
 fn wrong_password() -> Problem {
     Problem::new(401, "wrong-password", "tenant, name and password do not belong together")
 }
@@ -172,8 +171,8 @@ pub async fn begin(
     let (url, pending) = begun.map_err(|error| problem(&app, error))?;
     let text = serde_json::to_string(&pending).unwrap_or_default();
     let sealed = app.store.keys.encrypt(CONTEXT, &text);
-    // `SameSite=Lax`, since the redirect comes from the issuer's site. A foreign page gains
-    // nothing: the cookie counts only with its `state`.
+    // `SameSite=Lax`, since the redirect comes from the issuer's site. The cookie counts only with
+    // its `state`, so a foreign page gains nothing.
     let cookie = format!("{SIGN_IN_COOKIE}={sealed}; {SIGN_IN_ATTRIBUTES}; Max-Age=600");
     Ok(with_cookie((StatusCode::CREATED, Json(SignIn { url })).into_response(), &cookie))
 }
@@ -235,8 +234,7 @@ async fn once(app: &App, oidc: &Oidc, pending: &Pending) -> Result<()> {
     }
 }
 
-/// Creates or updates the person by the issuer's claims. Without a role the person and their
-/// sessions are removed.
+/// Creates or updates the person by the claims; without a role removes person and sessions.
 async fn admit(app: &App, oidc: &Oidc, who: &SignedIn) -> Result<Stored<Person>> {
     let (tenant, id) = (oidc.tenant(), who.id());
     let actor = Actor::new(format!("{tenant}/person:{id}"));

@@ -1,5 +1,4 @@
-//! Tokens, by which boxes join, and delegates, which sign for others where the root key is
-//! elsewhere.
+//! Tokens, by which boxes join, and delegates, which sign for others.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -72,8 +71,7 @@ pub async fn create(asked: Asked, Body(new): Body<NewToken>) -> Result<Response>
     Ok((StatusCode::CREATED, Json(MadeToken { join, token: shown(&stored) })).into_response())
 }
 
-/// Refuses a token that, with all other tokens of its delegate, exceeds what the delegate may sign
-/// for. Returns the delegate's chain.
+/// Refuses a token if its delegate's tokens together exceed the grant. Returns the chain.
 async fn within_delegate(
     change: &mut Change<'_>,
     tenant: &str,
@@ -128,7 +126,6 @@ pub async fn create_delegate(asked: Asked, Body(new): Body<NewDelegate>) -> Resu
     insert_in(&asked, change, delegate).await
 }
 
-/// Refuses a delegate below one that is unknown or revoked.
 async fn above(change: &mut Change<'_>, tenant: &str, key: &str) -> Result<()> {
     let is_revoked = change.is_revoked(key).await?;
     let above = found(change.find::<Delegate>("public_key", key).await)?;

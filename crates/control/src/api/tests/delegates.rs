@@ -68,7 +68,6 @@ pub(super) async fn elsewhere(world: World) -> Api {
     Api::made(world, Root::Elsewhere(identity(ROOT).public_key()), None).await
 }
 
-/// Joins a box by a token, with a statement signed with the seed `by` below `chain`.
 pub(super) async fn join(
     api: &Api,
     join: &str,
@@ -128,7 +127,6 @@ async fn a_delegate_is_put_in_that_the_root_has_signed_for_this_tenant() {
     let made = api.create("/delegates", body(&given(30).signed(31, Some(&signer)))).await;
     assert_eq!(made["id"], "delegate-30");
     refused(&given(30).signed(ROOT, None), 409, "already").await;
-    // The host has delegates for all tenants; a key belongs to one delegate.
     for (seed, status) in [(30, 409), (32, 201)] {
         let (roles, tags) = (vec![FleetRole::Proxy], vec![]);
         let shared = Given { seed, roles, tags, ..all.clone() }.signed(ROOT, None);
@@ -169,7 +167,6 @@ fn a_token_keeps_within_its_delegate() {
         let settings = json!({ "tags": night, "delegate": of });
         let foreign = api.post_in("ferry", "/tokens", json!({ "settings": settings }));
         assert_eq!(foreign.status().await, 404);
-        // Unused uses of a token are reserved.
         token(&api, of, 1).await;
         refused(json!({ "uses": 2, "tags": night, "delegate": of }), 422, "1 are taken").await;
         token(&api, of, 1).await;
@@ -196,7 +193,6 @@ fn a_delegate_signs_for_as_many_as_it_may_however_many_others_it_makes() {
         let one = join(&api, &first, 1, 30, &below[0]).await.unwrap();
         assert_eq!(one.delegates, [key(31), key(30)]);
         join(&api, &second, 2, 32, &below[1]).await.unwrap();
-        // A repetition costs nothing; a third key exceeds the signer's two uses.
         join(&api, &first, 1, 30, &below[0]).await.unwrap();
         for (text, by, chain) in [(&first, 30, &below[0]), (&second, 32, &below[1])] {
             let error = join(&api, text, 3, by, chain).await.unwrap_err();
@@ -236,7 +232,6 @@ fn who_revokes_a_delegate_revokes_what_it_signed() {
         let keys = api.get("/revocations").send().await.body["items"].clone();
         let keys = keys.as_array().unwrap().iter().map(|it| it["public_key"].clone());
         assert_eq!(keys.collect::<Vec<_>>(), [key(31)]);
-        // Its token admits neither old nor new keys, and nothing restores it.
         for seed in [1, 3] {
             let error = join(&api, &by_below, seed, 30, &below).await.unwrap_err();
             assert!(error.contains("was revoked"), "{error}");

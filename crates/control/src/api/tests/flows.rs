@@ -63,7 +63,6 @@ fn lists_go_on_by_cursors_and_refuse_what_is_none() {
         assert_eq!(seen, ["bus-1", "bus-2", "bus-3", "bus-4", "bus-5"]);
         let odd = api.get("/devices?tag=odd").send().await.body;
         assert_eq!(odd["items"].as_array().unwrap().len(), 3);
-        // A tag is not an SQL pattern.
         for none in ["tag=o%25", "state=revoked"] {
             let found = api.get(&format!("/devices?{none}")).send().await.body;
             assert_eq!(found["items"], json!([]), "{none}");
@@ -151,7 +150,6 @@ async fn a_person_logs_in_and_out() {
         let body = json!({ "tenant": tenant, "user": user, "password": password });
         api.ask("POST", "/sessions").json(body).send()
     };
-    // Known and unknown names are answered alike.
     let wrong = try_password("tram", "anna", "wrong").await;
     assert_eq!(wrong.status, 401);
     for (tenant, user) in [("tram", "eve"), ("ferry", "anna")] {
@@ -197,7 +195,6 @@ async fn who_tries_passwords_is_slowed_down_by_address_and_by_name() {
         refused += u32::from(ask.from("198.51.100.1").status().await == 429);
     }
     assert_eq!(refused, 5);
-    // Another address may try, except the name that was tried too often.
     let later = Instant::now() + Duration::from_secs(3600);
     while api.app.limits.names.take("tram/anna".to_owned(), later) {}
     let ask = api.ask("POST", "/sessions").json(body("anna")).from("203.0.113.1");
@@ -349,13 +346,11 @@ fn a_revocation_says_who_has_confirmed_it() {
         let summary = "1 of 3; fra-12 unreachable for 40 s; fra-13 was never there";
         assert_eq!(revoked.body["summary"], summary);
         assert_eq!(revoked.body["revocation"]["serial"], 1);
-        // The reason is not in the entry, which all members of all tenants get.
         assert_eq!(revoked.body["revocation"]["reason"], "stolen");
         let entry = revoked.body["revocation"]["entry"].as_str().unwrap();
         assert!(entry.contains(&key(1)) && !entry.contains("stolen"), "{entry}");
         let device = api.get("/devices/bus-17").send().await.body;
         assert_eq!((&device["state"], &device["addresses"]), (&json!("revoked"), &json!([])));
-        // A repetition changes nothing; the key is refused; the address is free.
         let again = api.post("/devices/bus-17/revoke", json!({ "reason": "stolen" })).send().await;
         assert_eq!(again.body["revocation"], revoked.body["revocation"]);
         let back = api.post("/devices", json!({ "id": "back", "public_key": key(1) }));
@@ -446,7 +441,6 @@ async fn who_watches_hears_of_the_own_tenants_changes_and_goes_on_where_it_ended
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_cut_off_before_the_first_change_hears_of_it_all_the_same() {
-    // The outbox is not read here: changes are found in the table alone.
     let api = Api::new().await;
     let mut watch = Watch::new(&api).await;
     let state = watch.any().await;

@@ -11,7 +11,6 @@ async fn lines(api: &Api, tenant: &str, from: i64, to: i64) {
     let mut told = api.app.outbox.listen();
     api.world.tamper(&sql).await;
     api.world.tamper(&format!("UPDATE counter SET value = {to} WHERE name = 'change'")).await;
-    // Once listeners have got them, new watchers find them in the table alone.
     let last = async { while told.recv().await.unwrap().sequence < to {} };
     tokio::time::timeout(Duration::from_secs(20), last).await.unwrap();
 }
@@ -59,14 +58,12 @@ fn who_comes_from_a_place_that_is_not_there_is_told_and_hears_what_comes() {
             let id = format!("pool-{at}");
             api.pool(&id).await;
             watch.pool(&id).await;
-            // The loss is reported once: its ID is a valid place.
             Watch::after(&api, &place).await.pool(&id).await;
         }
     });
 }
 
-/// Watches the tenant `tram`. It reconnects after the end of the stream, which a slow database
-/// causes, and resumes at the last event.
+/// Watches the tenant `tram`. Resumes at the last event after the end of the stream.
 pub(super) struct Watch<'a> {
     api: &'a Api,
     last: Option<String>,
@@ -101,7 +98,6 @@ impl<'a> Watch<'a> {
         assert!(is_change && event.contains(&format!("\"{id}\"")), "{id}: {event}");
     }
 
-    /// The next event that is neither a state nor a keep-alive.
     pub(super) async fn next(&mut self) -> String {
         let next = async {
             loop {

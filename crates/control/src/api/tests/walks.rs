@@ -11,7 +11,6 @@ fn filled(route: &Route, tenant: &str) -> String {
 
 fn ask<'a>(api: &'a Api, route: &Route, tenant: &str) -> Ask<'a> {
     let ask = api.ask(route.method.as_str(), &filled(route, tenant));
-    // An invalid body ends the request right after the guard.
     if route.input.is_some() { ask.json(json!([])) } else { ask }
 }
 
@@ -55,7 +54,6 @@ async fn the_keys_of_one_tenant_open_nothing_of_another() {
             let denied = [403, 404].contains(&answer.status);
             assert!(denied, "{what} by {foreign}: {}", answer.status);
             if matches!(route.needs, Needs::Role(_)) {
-                // The same answer as for a missing tenant.
                 let nobody = ask(&api, route, "nobody").key(foreign).send().await;
                 let as_nobody = answer.body.to_string().replace("tram", "nobody");
                 assert_eq!(nobody.body.to_string(), as_nobody, "{what}");

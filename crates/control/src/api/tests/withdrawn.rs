@@ -13,13 +13,11 @@ fn a_key_stands_for_one_thing_alone_whoever_brings_it() {
         let api = Api::on(world).await;
         api.device("bus-1", 1).await;
         let taken = "the key belongs already to a box, proxy, anchor or delegate";
-        // A box's key for another tenant's proxy, and a proxy's for a box.
         let other = api.post_in("ferry", "/proxies", proxy(1)).send().await;
         assert_eq!((other.status, other.body["detail"].as_str()), (409, Some(taken)));
         assert_eq!(api.post_in("ferry", "/proxies", proxy(2)).status().await, 201);
         let new = |seed| json!({ "id": "bus-2", "public_key": key(seed) });
         api.refuses("/devices", new(2), 409, taken).await;
-        // Keys of the controller and the root, which could be revoked then.
         for seed in [7, ROOT] {
             api.refuses("/devices", new(seed), 409, "the controller's").await;
             api.refuses("/proxies", proxy(seed), 409, "the controller's").await;
@@ -35,7 +33,6 @@ fn a_delegates_key_does_not_join_and_a_boxs_does_not_sign() {
         let (one, other) = (given(30).signed(ROOT, None), given(33).signed(ROOT, None));
         api.delegates(&[&one, &other]).await;
         let text = token(&api, "delegate-33", 2).await;
-        // Another delegate could sign for this delegate's key, to revoke that.
         let error = join(&api, &text, 30, 33, &other).await.unwrap_err();
         assert!(error.contains("belongs already"), "{error}");
         join(&api, &text, 31, 33, &other).await.unwrap();
@@ -93,7 +90,6 @@ fn a_delegate_whose_key_was_revoked_stays_so_whatever_its_row_says() {
         let [below, later] = [30, 32].map(|seed| given(seed).signed(31, Some(&signer)));
         api.delegates(&[&signer, &below]).await;
         let text = token(&api, "delegate-30", 1).await;
-        // Like after restoring an older backup: only the key is revoked.
         let mut change = api.app.store.change(Actor::new("test"), now_ms()).await.unwrap();
         change.revoke("tram", &key(31), "lost").await.unwrap();
         change.commit().await.unwrap();

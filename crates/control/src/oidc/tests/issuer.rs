@@ -30,9 +30,7 @@ pub(super) enum Mode {
     Gone,
     Silent,
     Endless,
-    /// Its metadata name another issuer.
     OtherName,
-    /// Redirects each request.
     Elsewhere,
 }
 
@@ -96,7 +94,6 @@ impl Issuer {
         self.0.key.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Signs in on the page at `url`; returns the code.
     pub(super) fn code(&self, url: &str, change: impl FnOnce(&mut Value)) -> String {
         assert_eq!(part(url, "client_id"), "roadweave");
         assert_eq!(part(url, "response_type"), "code");
@@ -200,7 +197,6 @@ impl Issuer {
     }
 }
 
-/// An ID token, signed with the key of `seed` or as `alg` says, with the key ID `kid`.
 fn token(alg: &Value, (seed, kid): (u8, u64), claims: &Value) -> String {
     let head = json!({ "alg": alg, "typ": "JWT", "kid": kid.to_string() });
     let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());

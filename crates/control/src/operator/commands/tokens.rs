@@ -1,5 +1,4 @@
-//! Tokens, by which boxes, proxies and anchors join, and delegates, which sign for them where the
-//! root key is elsewhere.
+//! Tokens, by which boxes, proxies and anchors join, and delegates, which sign for them.
 
 use std::path::{Path, PathBuf};
 
@@ -114,7 +113,6 @@ fn create(options: Create, context: &CommandContext) -> Result<()> {
     context.answer(&answer, sentence)
 }
 
-/// Refuses a delegate that no token can carry, before a token is made.
 fn check(delegate: &Delegate) -> Result<()> {
     let said = delegate.chain.claimed();
     let grant = said.as_ref().and_then(|said| said.grant.as_ref());
@@ -233,7 +231,6 @@ mod tests {
             let text = carrying(&token.to_string(), delegate(steps)).unwrap();
             let read: JoinToken = text.parse().unwrap();
             assert!(read.delegate == Some(delegate(steps)), "{steps}");
-            // The QR code must be small enough for a camera.
             assert!(show::qr(&text).is_some(), "{}", text.len());
         }
         let error = carrying(&token.to_string(), delegate(4)).unwrap_err().to_string();

@@ -44,7 +44,6 @@ fn a_roll_out_waits_until_the_right_person_has_approved_this_configuration() {
         let waits = waiting(&port, "tenant-1").await;
         assert_eq!((&*waits.text, waits.approval.number), ("lanes = []\n", 1));
 
-        // Signed by the controller, the root, a stranger; or by the approver, for something else.
         let right = waits.approval.clone();
         let others = [
             Approval { number: 2, ..right.clone() },
@@ -67,7 +66,6 @@ fn a_roll_out_waits_until_the_right_person_has_approved_this_configuration() {
         assert_eq!(device.text().as_deref(), Some("lanes = []\n"));
         device.confirm().await;
 
-        // Neither an unapproved configuration nor aborting the approved one takes it away.
         roll_out(&port, 2, Scope::Tenant, json!({ "lanes": [1] }), &[100]).await;
         set(&port, "tenant-1", RolloutState::Aborted).await;
         device.rest(1_000).await;

@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// Replaces the planner after the end of its lease.
 async fn succeed(port: &Port) {
     port.planner.abort();
     while !port.planner.is_finished() {
@@ -25,7 +24,6 @@ fn a_roll_out_goes_on_where_it_was_after_its_controller_died() {
         })
         .await;
         port.planner.abort();
-        // No planner runs while the box confirms.
         let first = boxes.iter().position(|it| it.text().is_some()).unwrap();
         assert_eq!(boxes[first].text().as_deref(), Some("lanes = []\n"));
         boxes[first].confirm().await;
@@ -94,13 +92,11 @@ fn a_revocation_that_was_deleted_comes_back_from_a_proxy() {
         port.revoke(1).await;
         proxy.until("revoked", |it| it.agent.kept().trust().is_revoked(&gone)).await;
         assert_eq!(port.world.tamper("DELETE FROM revocation").await, 1);
-        // A controller that has seen it does not reuse its number.
         let mut change = port.change().await;
         let other = identity(2).public_key().to_string();
         let refused = change.revoke("tram", &other, "lost").await;
         assert!(matches!(refused, Err(StoreError::Older(_))), "{refused:?}");
         drop(change);
-        // One that has not seen it learns it from the proxy.
         let port = port.afresh().await.unwrap();
         let known = async || !port.app.store.revocations(None, 0, 9).await.unwrap().is_empty();
         assert!(!known().await);

@@ -7,7 +7,6 @@ use crate::outbox::Outbox;
 use crate::store::tests::postgres::Wire;
 use sqlx::Connection as _;
 
-/// In 2099.
 const LATER: i64 = 4_070_908_800_000;
 const LEASE: i64 = 15_000;
 
@@ -23,7 +22,6 @@ fn one_replica_plans_at_a_time_whatever_a_clock_said_once() {
         assert!(lead("a", NOW + LEASE - 1).await, "and kept");
         assert!(lead("b", NOW + 3 * LEASE).await);
         assert!(!lead("a", NOW + 3 * LEASE + 1).await);
-        // A lease from the future ends like any other.
         assert!(lead("c", LATER).await);
         assert!(lead("d", NOW + 4 * LEASE).await);
         assert!(!lead("a", NOW + 4 * LEASE + 1).await);
@@ -98,7 +96,6 @@ fn a_change_whose_notice_is_lost_is_heard_all_the_same() {
         let outbox = Outbox::new();
         let mut changes = outbox.listen();
         let following = tokio::spawn(Arc::clone(&outbox).follow(Arc::clone(&world.store)));
-        // Changes before its start are not sent.
         tokio::time::sleep(Duration::from_millis(600)).await;
         let line = "INSERT INTO change (sequence, position, at_ms, tenant, kind, subject, version) \
                     VALUES (1000, 1, 0, 'tram', 'device', 'bus-17', 1)";
@@ -134,7 +131,6 @@ fn a_postgresql_that_is_cut_off_without_a_word_is_waited_for_by_nobody() {
             assert!(tokio::time::timeout(Duration::from_secs(40), hear).await.is_ok(), "{what}");
             begun.elapsed()
         };
-        // The outbox is waiting for an answer when the connection is cut.
         let mut connection = direct.store.write.acquire().await.unwrap();
         let mut locking = connection.begin().await.unwrap();
         let lock = "LOCK TABLE change IN ACCESS EXCLUSIVE MODE";
@@ -149,7 +145,6 @@ fn a_postgresql_that_is_cut_off_without_a_word_is_waited_for_by_nobody() {
         direct.insert("tram", device("bus-2", 2)).await.unwrap();
         let after = heard("bus-2").await;
         println!("after a silent cut the outbox was read again after {after:?}");
-        // The broken connections do not block later changes.
         for seed in 3..20 {
             insert(&store, "tram", device(&format!("bus-{seed}"), seed)).await.unwrap();
         }

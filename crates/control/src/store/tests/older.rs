@@ -27,7 +27,6 @@ fn a_standby_that_lagged_is_neither_written_nor_followed() {
         assert_eq!(world.tamper(lag).await, 1);
         let is_bad = |health: &Health| matches!(health, Health::Bad(why) if why.contains("older"));
         health.wait_for(is_bad).await.unwrap();
-        // Otherwise further changes would catch up with the latest one seen.
         for seed in 2..5 {
             assert!(is_older(world.insert("tram", device("bus", seed)).await));
         }
@@ -51,7 +50,6 @@ fn what_was_seen_of_a_database_holds_at_the_next_start() {
         assert_eq!(floor().change(), latest);
         world.tamper("UPDATE counter SET value = value - 1 WHERE name = 'change'").await;
         assert!(is_older(begun().await.latest_change().await));
-        // The root key signs no epoch that was written into the database.
         for epoch in [i64::MAX, 2, 0, -1] {
             let sql = format!("UPDATE counter SET value = {epoch} WHERE name = 'epoch'");
             world.tamper(&sql).await;
@@ -75,7 +73,6 @@ fn no_revocation_takes_the_number_of_one_that_was_lost() {
         assert_eq!(revoke(&world, 4).await.unwrap().serial, 4, "nothing is missing");
         world.tamper("DELETE FROM revocation WHERE serial >= 3").await;
         assert!(is_older(revoke(&world, 5).await));
-        // A controller that has not seen it makes a fork.
         let world = world.afresh().await;
         assert_eq!(revoke(&world, 6).await.unwrap().serial, 3);
         world.store.floor.saw_revocations(3, &last.hash);

@@ -22,7 +22,6 @@ enum Order {
 }
 
 impl Postgres {
-    /// The server that tests share; `None`, with a message, where PostgreSQL is not installed.
     pub fn shared() -> Option<Arc<Self>> {
         static SHARED: Mutex<Weak<Postgres>> = Mutex::new(Weak::new());
         let mut shared = SHARED.lock().unwrap();
@@ -97,8 +96,7 @@ impl Postgres {
     }
 }
 
-/// A connection to the server that can be cut without a word: open connections then stay silent for
-/// ever, as after a power failure; later ones work.
+/// A connection that can be cut without a word, as by a power failure; later ones work.
 pub struct Wire {
     folder: tempfile::TempDir,
     cut: watch::Sender<()>,
@@ -203,7 +201,6 @@ fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Debian keeps PostgreSQL's programs out of `PATH`.
 fn programs() -> Option<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let debian = versions.map(|version| version.path().join("bin"));

@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// Samples of three boxes, one each 10 s up to `count`.
 async fn samples(world: &World, count: i64) {
     world.tenant("tram").await;
     world.devices(1..4).await;
@@ -29,7 +28,6 @@ fn a_backup_of_more_than_a_page_has_each_row_once() {
         samples(&world, 1_200).await;
         let (mut backup, target) = (Vec::new(), sqlite().await);
         world.store.backup(&mut backup, NOW).await.unwrap();
-        // A second copy of a row would be refused.
         target.store.restore(&mut &*backup, 0, |_| Ok(())).await.unwrap();
         assert_eq!(left(&target).await, 3_600);
     });
@@ -40,7 +38,6 @@ fn what_is_too_old_goes_however_much_it_is() {
     on_both(|world| async move {
         samples(&world, 3_000).await;
         if matches!(world.url, Database::Postgres(_)) {
-            // All of it takes longer than a statement may.
             let slow = "CREATE FUNCTION slow() RETURNS trigger AS \
                         'BEGIN PERFORM pg_sleep(0.01); RETURN OLD; END' LANGUAGE plpgsql";
             world.tamper(slow).await;
@@ -84,7 +81,6 @@ fn no_tenant_revokes_until_others_cannot() {
             world.tenant(id).await;
         }
         world.host("host").await;
-        // Half of the room without the host's reserve.
         let most = (65_536 - 4_096) / 2;
         let fill = format!(
             "WITH RECURSIVE made (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM made WHERE n < {most}) \

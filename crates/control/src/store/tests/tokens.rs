@@ -25,7 +25,6 @@ fn sixteen_racers_on_a_token_with_three_uses_let_in_three() {
         addresses.sort();
         let expected = ["10.7.0.2", "10.7.0.3", "10.7.0.4", "fd07::2", "fd07::3", "fd07::4"];
         assert_eq!(addresses, expected);
-        // Repetitions cost nothing and change nothing.
         for it in &admitted {
             let public_key = it.public_key.clone();
             let again = Enrolment { public_key, ..enrolment(&secret, 1) };

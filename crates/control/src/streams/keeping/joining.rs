@@ -1,5 +1,4 @@
-//! Joining: by a token of the controller, and where the root key is elsewhere by the delegate in
-//! the token.
+//! Joining by a token of the controller, or by the delegate in the token.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -79,7 +78,6 @@ impl Keeper<'_> {
         let told = asks.addresses.iter().filter_map(|text| text.parse().ok());
         let mut addresses: Vec<SocketAddr> = told.collect();
         if addresses.is_empty() {
-            // The source address is a good default; people can change it.
             addresses.push(SocketAddr::new(self.address.ip().to_canonical(), PROXY_PORT));
         }
         let Streams { store, authority, .. } = self.streams;
@@ -110,7 +108,6 @@ impl Keeper<'_> {
         Ok(())
     }
 
-    /// The statement of the token's delegate, if it matches the request.
     fn delegated(&self, chain: &Chain, asks: &Join) -> Result<Delegated, NotSigned> {
         let admitted = self.streams.authority.follow(chain)?;
         let statement = admitted.statement;
@@ -174,5 +171,4 @@ impl Keeper<'_> {
 }
 
 const PROXY_PORT: u16 = 4433;
-/// Proxies do not know the reason.
 const WHY: &str = "revoked before the database was restored: a proxy says so";

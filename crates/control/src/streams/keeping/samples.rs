@@ -26,12 +26,10 @@ impl Keeper<'_> {
         let sample = Sample { device, at_ms: now_ms(), figures: named(&figures) };
         let live = Live { tenant: tenant.clone(), sample: sample.clone() };
         self.streams.outbox.tell_figures(live);
-        // Dropped if the queue is full: the next sample comes soon.
         let _ = self.streams.samples.try_send((tenant, sample));
     }
 
-    /// The box with this key, if the peer may report it: a proxy reports boxes that it may serve, a
-    /// box itself.
+    /// The box with this key, if the peer is the box itself or a proxy that may serve it.
     async fn device(&mut self, key: PublicKey) -> Option<(String, String)> {
         let Member { tenant: own, id, is_gate } = self.peer.clone()?;
         if !is_gate {

@@ -53,18 +53,15 @@ async fn a_chain_lets_in_whom_it_is_about_and_nobody_else() {
     let good = |seed| statement(seed, Role::Box, "tram");
     refused(None, "lacks its delegate").await;
     let other = "not about this key";
-    // Another box's, replayed; a proxy's; another name's; the delegate's own.
     refused(Some(says(DELEGATE, &above, &good(2))), other).await;
     let proxy = statement(1, Role::Proxy, "tram");
     refused(Some(says(DELEGATE, &above, &proxy)), other).await;
     let renamed = Statement { name: "Bus-18".parse().unwrap(), ..good(1) };
     refused(Some(says(DELEGATE, &above, &renamed)), other).await;
     refused(Some(above.clone()), other).await;
-    // Another tenant's: by this delegate, and by one of that tenant.
     let ferry = statement(1, Role::Box, "ferry");
     refused(Some(says(DELEGATE, &above, &ferry)), "beyond what").await;
     refused(Some(says(31, &delegate(31, "ferry"), &ferry)), other).await;
-    // By a stranger, and by an unknown delegate.
     refused(Some(says(32, &above, &good(1))), "statement 2").await;
     let unknown = delegate(33, "tram");
     refused(Some(says(33, &unknown, &good(1))), "no delegate of this tenant").await;

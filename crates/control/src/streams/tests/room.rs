@@ -104,7 +104,6 @@ async fn proxies_of_a_controller_whose_database_is_away_may_go_elsewhere() {
     let begun = std::time::Instant::now();
     // Like a standby that lags: it answers, and must not be used.
     let lag = "UPDATE counter SET value = value - 1 WHERE name = 'change'";
-    // Reports of streams may raise the counter again meanwhile.
     while *port.app.outbox.health().borrow() == crate::outbox::Health::Good {
         port.world.tamper(lag).await;
         tokio::time::sleep(Duration::from_millis(300)).await;

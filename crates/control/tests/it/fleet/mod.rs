@@ -36,7 +36,6 @@ fn an_owner_logs_in_makes_tokens_and_links_and_logs_out() {
     assert_eq!(pushed["rollout"]["settings"]["waves"], serde_json::json!([5, 100]));
     assert_eq!(pushed["config"]["id"], "tag-tram-1");
     assert!(world.prints(&["rollout", "pause", "tag-tram-1"]).contains("is paused"));
-    // Without boxes it may be done at any moment.
     assert!(world.prints(&["rollout", "list"]).contains("tag-tram-1"));
     std::fs::write(&config, "[routes\n").unwrap();
     assert!(world.refused(&["config", "push", file]).contains("tram.toml"));

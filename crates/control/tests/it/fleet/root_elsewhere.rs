@@ -27,7 +27,6 @@ impl Desk<'_> {
     }
 }
 
-/// Joins by a token in a file, as pods do; success and output.
 fn join(token: &str, folder: &Path) -> (bool, String) {
     let file = folder.with_extension("token");
     fs::write(&file, format!("{token}\n")).unwrap();
@@ -62,7 +61,6 @@ fn boxes_join_by_the_word_of_a_root_that_the_controller_never_had() {
     world.start();
     assert!(world.log_in(&world.password, &world.fingerprint).status.success());
 
-    // Tokens need a delegate, and delegates the root's signature.
     assert!(world.failed(&["token", "create"]).contains("the root key is elsewhere"));
     let make = ["delegate", "--key", "root.key", "--token", "--tenant", "home", "--name", "trams"];
     desk.prints(&[&make[..], &["--uses", "2", "--tag", "tram"]].concat());
@@ -73,7 +71,6 @@ fn boxes_join_by_the_word_of_a_root_that_the_controller_never_had() {
     let beyond = |words: &[&str]| world.refused(&[&create[..], words].concat());
     assert!(beyond(&["--uses", "3"]).contains("uses: "));
     let made = world.prints(&["token", "create", "--delegate", &file, "--no-qr"]);
-    // No printed command contains the delegate's key.
     assert!(made.starts_with("rw1_") && made.contains("roadweave join -"), "{made}");
     assert!(!made.contains("join rw1_"), "{made}");
     let waits = world.json(&["token", "list"]);
@@ -134,7 +131,6 @@ fn a_signer_makes_delegates_within_its_own() {
     assert!(long.contains("fit into no token"), "{long}");
     let said = desk.prints(&[&anna[..], &["--tenant", "home", "--uses", "2"]].concat());
     assert!(said.contains("roadweave fleet delegate add shift.delegate"), "{said}");
-    // A file with a key is for its owner alone, and otherwise refused.
     let path = away.path().join("anna.delegate");
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();

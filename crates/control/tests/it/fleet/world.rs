@@ -30,8 +30,7 @@ pub fn program(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// A loopback address of this process alone: a free port of a shared one could be taken before the
-/// controller listens.
+/// A loopback address of this process alone, where no other program takes a free port.
 fn address_of_its_own() -> SocketAddr {
     static WORLDS: AtomicU8 = AtomicU8::new(2);
     let [.., high, low] = std::process::id().to_be_bytes();
@@ -46,7 +45,6 @@ impl World {
         Some(world)
     }
 
-    /// Only `init`, with further options.
     pub fn made(home: tempfile::TempDir, options: &[&str]) -> Option<Self> {
         let program = program("roadweave-controller")?;
         let listens_at = address_of_its_own();
@@ -78,7 +76,6 @@ impl World {
         self.told(&words, password)
     }
 
-    /// Runs a command that asks for a password.
     pub fn told(&self, words: &[&str], password: &str) -> Output {
         self.fed(words, format!("{password}\n").as_bytes())
     }
@@ -87,7 +84,6 @@ impl World {
         serde_json::from_str(&self.prints(&[words, &["--json"]].concat())).unwrap()
     }
 
-    /// The error of a command that may succeed later.
     pub fn failed(&self, words: &[&str]) -> String {
         self.fails(1, words)
     }

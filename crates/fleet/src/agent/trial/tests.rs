@@ -8,10 +8,8 @@ const ALL: Works = Works { session: true, stream: true };
 const SESSION: Works = Works { session: true, stream: false };
 const STREAM: Works = Works { session: false, stream: true };
 
-/// Seconds after which a silent session is given up, or known to be silent.
 const IDLE: u64 = 300;
 const MUTE: u64 = 12;
-/// Seconds after which a silent stream is found dead, or once it was asked.
 const KEEP_ALIVE: u64 = 65;
 const ANSWER: u64 = 15;
 
@@ -49,7 +47,7 @@ impl Known {
 }
 
 /// The decisions of a trial that begins at 0. `reached`: what can be reached at a time, and whether
-/// the former version is in force, as it is before the trial.
+/// the former version is in force.
 fn run(reached: impl Fn(u64, bool) -> Works, until: u64) -> Vec<(u64, Decision)> {
     let (mut trial, mut known) = (Trial::default(), Known::default());
     known.observe(0, reached(0, true));
@@ -179,7 +177,6 @@ fn a_stream_is_sought_once_for_each_version_however_often_it_fails() {
         sought.extend(questions.map(|question| (second, question)));
         while trial.poll(at(second)).is_some() {}
     }
-    // Under the new one, the former at 90 s, and the new one again at 150 s.
     assert_eq!(sought, [20, 91, 170].map(|second| (second, Question::Seek)));
 }
 
@@ -193,7 +190,6 @@ fn a_version_that_ends_the_program_is_taken_back() {
         disk = serde_json::to_string(&trial).expect("JSON");
         let mut second = 0;
         let last = loop {
-            // Only the former one lets it live.
             let works = if trial.compares() { ALL } else { NOTHING };
             trial.on_works(at(second), works, false);
             if let Some(decision) = trial.poll(at(second)) {

@@ -32,7 +32,6 @@ fn a_delegate_signs_for_as_many_proxies_of_a_list_as_it_may() {
     let mut stream = Stream::of(BOX, &published);
     let pool = delegate(30, &[Role::Proxy], Some(2));
     let chain = |seed| testing::chain(&[(ROOT, &pool), (30, &statement(seed, Role::Proxy))]);
-    // A key counts once.
     let proxies = [20, 20, 21, 22].map(|seed| candidate(chain(seed))).into();
     stream.desire(BOX, 1, Candidates { proxies });
     stream.turn(1);

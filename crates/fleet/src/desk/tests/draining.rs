@@ -27,7 +27,6 @@ fn a_drain_is_a_state_that_every_stream_says_again() {
     stream.turn(2);
     assert_eq!(drains(&mut stream), [false; 0]);
 
-    // It is taken back while the stream is away.
     let Stream { agent, .. } = stream;
     let mut stream = Stream::new(agent, PROXY, true, &published);
     assert_eq!(drains(&mut stream), [false; 0], "a desk that knows nothing yet says nothing");
@@ -38,7 +37,6 @@ fn a_drain_is_a_state_that_every_stream_says_again() {
     stream.turn(4);
     assert_eq!(drains(&mut stream), [true]);
 
-    // After a restart it is as the controller says.
     for drained in [true, false] {
         let agent = restart(&stream.agent, PROXY);
         let mut again = Stream::new(agent, PROXY, true, &published);

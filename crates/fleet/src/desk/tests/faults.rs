@@ -1,5 +1,4 @@
-//! Faults between a controller and its members: wrong messages of either, and disks older than the
-//! fleet.
+//! Faults: wrong messages of either side, and disks older than the fleet.
 
 use super::*;
 
@@ -42,12 +41,10 @@ fn documents_of_another_fleet_of_another_box_or_altered_change_nothing() {
         [altered, unsigned].map(|it| serde_json::from_value(it).expect("an envelope"));
     let other = |document| Down::Desired { kind: Kind::Configuration, document };
     let bad = [
-        // Another fleet's controller, the root, the box itself.
         desired((0, 8), BOX, "b = 2", 60),
         desired((0, 8), BOX, "b = 2", ROOT),
         desired((0, 8), BOX, "b = 2", BOX),
         desired((0, 8), 6, "b = 2", CONTROLLER),
-        // An epoch that no root has begun.
         desired((1, 1), BOX, "b = 2", CONTROLLER),
         other(list),
         other(altered),
@@ -77,7 +74,6 @@ fn an_older_version_that_is_replayed_changes_nothing_also_after_a_restart() {
 #[test]
 fn a_box_that_was_off_over_epochs_takes_the_newest_and_nothing_of_those_before() {
     let mut stream = configured(&published(0, &[]));
-    // The controller was restored twice while the box was off; the new version has a lower number.
     let now = published(2, &[30, 31]);
     stream = Stream::new(restart(&stream.agent, BOX), BOX, true, &now);
     let newest = document((2, 1), BOX, configuration("c = 3"), CONTROLLER);
@@ -105,7 +101,6 @@ fn a_proxy_from_an_old_image_ends_who_was_revoked_since_and_takes_the_newest_tab
     stream.desk.desire_table(table(2, &[6, 7]), Some(&table(1, &[BOX, 6])));
     stream.turn(2);
     assert_eq!(admitted(&stream.agent).len(), 2);
-    // The image knows nothing of that, until it has a controller.
     assert!(admitted(&image).contains(&key(BOX)));
     let mut stream = Stream::new(image, PROXY, true, &now);
     stream.desk.desire_table(table(2, &[6, 7]), Some(&table(1, &[BOX, 6])));
@@ -126,7 +121,6 @@ fn a_controller_that_floods_its_member_fills_a_bounded_queue() {
         agent.handle_frame(at(1), Down::Drain);
     }
     assert!(events(&mut agent).len() <= 2_000);
-    // Entries whose head never comes.
     let entry = published(0, &[30]).revocations.entries(0)[0].clone();
     for _ in 0..2_000 {
         let entries = vec![entry.clone(); 100];
@@ -156,7 +150,6 @@ fn a_member_whose_stream_is_lost_midway_is_sent_the_whole_again() {
     assert!(stream.warnings().is_empty());
 }
 
-/// A box and a proxy with documents of a controller that has been replaced since.
 fn after_a_change_of_controllers() -> (Agent, Agent) {
     let before = published(0, &[30]);
     let mut of_box = Stream::of(BOX, &before);
@@ -188,7 +181,6 @@ fn a_restart_after_the_controllers_key_was_replaced_loses_nothing_that_the_old_o
     let seen = events(&mut of_proxy);
     let warned = |event: &AgentEvent| matches!(event, AgentEvent::Warning(_));
     assert!(!seen.iter().any(warned), "{seen:?}");
-    // Once more, since a start writes the disk again.
     assert_eq!(restart(&of_proxy, PROXY).admission().admitted.len(), 1);
 }
 
@@ -201,7 +193,6 @@ fn a_controller_that_has_retired_signs_nothing_new_and_is_forgotten_once_all_is_
     let refused = of_box.poll_event();
     assert!(matches!(refused, Some(AgentEvent::Warning(_))), "{refused:?}");
     assert_eq!(of_box.kept().configuration_in_force().1.as_deref(), Some("a = 1"));
-    // The new one signs all of it: the old one is not needed any more.
     of_box.handle_frame(at(4), desired((0, 3), BOX, "b = 2", 3));
     of_box.on_session(at(4), true);
     of_box.on_stream_up(at(4));

@@ -13,7 +13,6 @@ fn revocations_reach_a_proxy_and_are_confirmed_once_sessions_have_ended() {
     stream.agent.on_revoked();
     stream.turn(1);
     assert!(stream.told.contains(&DeskEvent::Revoked(head)));
-    // And before anybody can connect after a restart, without a controller.
     let mut again = restart(&stream.agent, PROXY);
     assert_eq!(again.poll_event(), Some(AgentEvent::Revoked(vec![key(BOX)])));
 }
@@ -45,7 +44,6 @@ fn a_restored_controller_learns_what_it_forgot() {
 #[test]
 fn a_chain_that_forked_within_an_epoch_is_seen_and_heals() {
     let before = published(0, &[30, 31]);
-    // The last entry was lost; with a new one in its server, and without.
     for fork in [&[30, 40][..], &[30]] {
         let mut stream = Stream::of(PROXY, &before);
         let forked = published(0, fork);
@@ -60,7 +58,6 @@ fn a_chain_that_forked_within_an_epoch_is_seen_and_heals() {
         assert!(stream.agent.kept().trust().is_revoked(&key(31)), "nothing is forgotten");
         stream.desk.publish(published(0, &[fork, &[41, 31]].concat()));
         stream.turn(2);
-        // What it held before, and the whole.
         stream.agent.on_revoked();
         stream.agent.on_revoked();
         stream.turn(2);

@@ -74,7 +74,6 @@ fn a_controller_that_hears_nobody_declares_nobody_dead() {
     turned.turn(10, both).turn(3_600, |_, _| ());
     let dead = turned.changed.iter().filter(|(_, _, vital)| *vital == Dead);
     assert_eq!(dead.count(), 0);
-    // As soon as it hears one, the other has the whole time again.
     turned.turn(70, first);
     assert_eq!(turned.vital(2), Unheard);
     turned.turn(10, first);

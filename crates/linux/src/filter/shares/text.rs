@@ -10,7 +10,6 @@ use super::super::chain::{Chain, begin, count_and_drop, counter, counter_from, e
 use super::super::sets::{inside_sets, matches_inside, of_family, set};
 use super::{COUNTED, From, Limits};
 
-/// With `before`, the limits of the installed table, its dynamic sets and objects are kept.
 pub(super) fn text(
     table: &str,
     limits: &Limits,
@@ -47,7 +46,6 @@ fn dynamic_sets(limits: &Limits) -> String {
     let mut set = |name: &str, kind: &str, size: u32, rest: &str| {
         let _ = writeln!(text, "  set {name} {{ type {kind}; size {size}; flags dynamic{rest}; }}");
     };
-    // There is at most one element per connection.
     let flows = limits.table.min(MOST_ELEMENTS);
     for (family, address) in [(4, "ipv4_addr"), (6, "ipv6_addr")] {
         let source = host.unwrap_or(address);
@@ -92,7 +90,6 @@ fn list_sets(limits: &Limits) -> String {
     text
 }
 
-/// Chains precede the chains that go to them, as nft requires.
 fn chains(limits: &Limits) -> Vec<Chain> {
     let plain = Chain::plain;
     let [connections, fragments] = COUNTED.map(count_and_drop);
@@ -191,8 +188,7 @@ fn counts(limits: &Limits, drop: &String) -> Vec<Chain> {
     chains
 }
 
-/// Charges the source in a set, or drops the packet; sources beyond the size of the set go to
-/// `rest`.
+/// Charges the source in a set, or drops the packet; sources beyond the set's size go to `rest`.
 fn account(
     limits: &Limits,
     ipv4: bool,
@@ -266,8 +262,7 @@ const TOTAL_PARTS: u32 = 256;
 /// The kernel allocates a set's elements at once.
 const MOST_ELEMENTS: u32 = 262_144;
 const TIMEOUTS: &str = "tcp_flows";
-/// RFC 5382 section 5: idle for 2 h 4 min, where Linux waits for 5 days. A SYN is retransmitted
-/// earlier.
+/// RFC 5382 section 5: 2 h 4 min idle, where Linux waits 5 days. A SYN is retransmitted earlier.
 const TCP: &str = "established : 7440, syn_sent : 30, syn_recv : 30";
 
 #[cfg(test)]

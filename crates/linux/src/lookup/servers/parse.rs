@@ -4,13 +4,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::PORT;
 
-/// The state of a link or a lease of systemd-networkd: `DNS=192.0.2.1 [2001:db8::1]:53%eth0#name`.
 pub(super) fn networkd(text: &str) -> Vec<(IpAddr, u16)> {
     let values = text.lines().filter_map(|line| line.trim().strip_prefix("DNS="));
     values.flat_map(str::split_whitespace).filter_map(server).collect()
 }
 
-/// The portal in a link's state of systemd-networkd: `CAPTIVE_PORTAL=https://..`.
 pub(super) fn networkd_portal(text: &str) -> Option<&str> {
     text.lines().find_map(|line| line.trim().strip_prefix("CAPTIVE_PORTAL="))
 }
@@ -61,8 +59,7 @@ pub(super) fn dhclient(text: &str, interface: &str) -> Vec<(IpAddr, u16)> {
 }
 
 /// The file of OpenWrt's netifd, for the networks that `devices` (`/etc/config/network`) has on
-/// `interface`. The IPv6 network beside `wan` is called `wan6`, those of modems `wan_4` and
-/// `wan_6`.
+/// `interface`. The IPv6 network beside `wan` is `wan6`, those of modems `wan_4` and `wan_6`.
 ///
 /// ```text
 /// # Interface wan             config interface 'wan'

@@ -99,7 +99,6 @@ fn behind_a_stub_are_the_servers_that_it_asks() {
     let stub = ("etc/resolv.conf", "nameserver 127.0.0.53\noptions edns0\n");
     let upstream = ("run/systemd/resolve/resolv.conf", "nameserver 192.0.2.7\n");
     Root::new(&[stub, upstream]).check(&network(), &["192.0.2.7", "192.168.8.1"]);
-    // Without any source the gateway is asked.
     Root::new(&[stub]).check(&network(), &["192.168.8.1"]);
 }
 

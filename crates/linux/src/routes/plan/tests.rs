@@ -190,7 +190,6 @@ fn what_a_network_under_an_uplink_says_of_routes_draws_nothing_out() {
         route("10.77.0.1/32", WWAN, Some("10.9.0.1")),
         route("2000::/3", WWAN, Some("fe80::1")),
     ];
-    // Uplinks by name, and unnamed.
     for include in [&["wwan*"][..], &[]] {
         let mut world = World::new(include, "10.9.0.7/24", &hostile).grant();
         assert_eq!(world.way("8.8.8.8"), Some(TUN), "{include:?}");
@@ -231,11 +230,9 @@ fn a_network_under_an_uplink_draws_nothing_out_by_calling_itself_what_is_in_the_
         ("192.168.8.100/24", "192.168.8.1", &["192.168.8.1/32"][..], &["192.168.8.0/24"][..]),
         ("10.9.7.7/16", "10.9.0.1", &["10.9.0.1/32"], &["10.9.0.0/24"]),
         ("10.9.7.7/26", "10.9.7.1", &["10.9.7.1/32"], &["10.9.7.0/26"]),
-        // Named, granted, and the server's inner network with its length.
         ("10.20.0.7/16", "10.20.0.1", &[], &[]),
         ("10.77.0.2/24", "10.77.0.9", &[], &[]),
         ("10.77.200.2/24", "10.77.200.1", &[], &[]),
-        // A gateway outside the network.
         ("192.168.8.100/24", "10.66.0.5", &[], &["192.168.8.0/24"]),
         ("8.8.8.7/24", "8.8.8.8", &[], &[]),
         ("100.64.0.7/32", "100.64.0.1", &[], &[]),
@@ -247,7 +244,6 @@ fn a_network_under_an_uplink_draws_nothing_out_by_calling_itself_what_is_in_the_
         assert_eq!(found(LocalNetworks::Network), network, "{lease} {gateway}");
         assert_eq!(found(LocalNetworks::None), [""; 0]);
     }
-    // A part of the lease is in the tunnel.
     let near = neighbours(LocalNetworks::Network, "10.19.255.7/14", "10.19.255.1");
     assert_eq!(near, ["10.19.255.0/24"]);
 }
@@ -313,7 +309,6 @@ fn sockets_bound_to_an_interface_with_its_own_default_route_keep_it() {
     };
     let (lan, wwan) = ("lan0".to_owned(), "wwan0".to_owned());
     assert_eq!(bound(&mut world), [(wwan.clone(), PRIORITY_UPLINK), (lan.clone(), PRIORITY_BOUND)]);
-    // An uplink that is out of service.
     world.uplinks.clear();
     assert_eq!(bound(&mut world), [(lan, PRIORITY_BOUND), (wwan, PRIORITY_BOUND)]);
     assert_eq!(world.way("8.8.8.8"), None, "nobody else does");
@@ -333,7 +328,6 @@ fn what_is_marked_is_taken_by_the_interfaces_inside_alone() {
     assert_eq!(marked(&plan), [(false, by_lan.clone()), (true, by_lan)]);
     let here: Vec<&Route> = plan.routes.iter().filter(|route| route.local).collect();
     assert!(here.iter().all(|route| route.table == split_table(&TABLES)) && here.len() == 2);
-    // It differs from all uplinks' tables.
     let mut uplinks = (0..1000).map(|id| uplink_table(&TABLES, UplinkId(id)));
     assert!(uplinks.all(|table| table != split_table(&TABLES)));
 }
@@ -387,7 +381,6 @@ fn the_server_s_inner_addresses_are_in_the_tunnel_whatever_is_excluded() {
     assert_eq!(world.marked_way("10.77.0.1"), None, "it is not known yet");
     let mut world = world.grant();
     world.grant.as_mut().unwrap().gateways.push(prefix("fd77::1/128"));
-    // IPv6 was not granted.
     for (inner, way) in [("10.77.0.1", Some(TUN)), ("fd77::1", None)] {
         assert_eq!(world.way(inner), way);
         assert_eq!(world.marked_way(inner), Some(way));

@@ -52,7 +52,6 @@ fn an_answer_comes_in_where_its_connection_went_out() {
         let Crossing { machine, tunnel, lan, wifi, modem } = &road;
         let instance = Instance::new("rw0").unwrap();
         let mut keeper = keep(machine, "rw0", a_box(false));
-        // Another network behind the box.
         let other = NetNs::create("other").unwrap();
         cable((machine, "lan1", &["10.5.0.1/24"]), (&other, "eth0", &["10.5.0.2/24"]));
         other.ip("route add default via 10.5.0.1").unwrap();
@@ -87,12 +86,10 @@ fn an_answer_comes_in_where_its_connection_went_out() {
             }
             assert!(begun.0.again(), "{address}: its own answers");
         }
-        // A connection of this machine.
         let begun = Begun::new(machine, wifi, "10.3.0.2");
         assert!(!begun.takes_from(modem, "10.3.0.1"));
         assert!(begun.0.again());
         assert_eq!(keeper.drops().get(DropReason::ForwardRefused), refused + 1);
-        // Connections from outside are still answered.
         assert!(road.reaches(wifi, machine, "10.3.0.1"));
     });
 }

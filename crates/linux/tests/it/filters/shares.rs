@@ -14,7 +14,6 @@ fn begin(from: &NetNs, source: &str, to: &str, ports: std::ops::Range<u16>) {
     from.enter(|| {
         for port in ports {
             let socket = UdpSocket::bind((source, port)).unwrap();
-            // The far end refuses the port.
             let _ = socket.send_to(b"there", (to, 9));
         }
     })
@@ -39,7 +38,6 @@ fn entries(machine: &NetNs, source: &str) -> Vec<String> {
     text.lines().filter(|line| first(line).starts_with(source)).map(str::to_owned).collect()
 }
 
-/// Checks that some connections of `source` began, and no more than a share of 320.
 fn assert_bounded(machine: &NetNs, source: &str) {
     let taken = entries(machine, source).len();
     assert!((20..=320).contains(&taken), "{source}: {taken}");
@@ -74,7 +72,6 @@ fn a_client_begins_no_more_connections_than_its_share() {
             begin(tunnel, source, "fd02::2", 10_000..12_000);
         }
         assert_bounded(machine, "fd01:0000:0000:0007:");
-        // Others are not limited.
         for (source, to) in [("10.1.0.2", "10.2.0.2"), ("fd01::3", "fd02::2")] {
             assert!(arrives(tunnel, source, (outside, to), 9), "{source}");
         }
@@ -107,7 +104,6 @@ fn a_client_begins_no_more_connections_than_its_share() {
             assert!(seconds.unwrap() <= 7_440, "{tcp:?}");
         };
         assert_forgotten();
-        // Other prefixes and another MTU do not affect open connections.
         let prefixes = vec![prefix("fd01:0:0:7::/64"), prefix("10.1.9.0/24")];
         let share = Some(Share { connections: 320, prefixes });
         keeper.set_and_wait(FilterOptions { share, mtu: 1_300, ..options }).unwrap();
@@ -140,7 +136,6 @@ fn a_host_behind_a_box_begins_no_more_connections_than_its_share() {
             begin(lan, &source, "fd01::2", 10_000..10_050);
         }
         assert_bounded(machine, "fd02:");
-        // Another host is not limited.
         lan.ip("link add eth1 link eth0 type macvlan mode private").unwrap();
         lan.ip("link set eth1 up").unwrap();
         lan.ip("address add 10.2.0.3/32 dev eth1").unwrap();
@@ -185,7 +180,6 @@ fn what_begins_outside_is_counted_by_its_destination() {
         begin(outside, "10.2.0.2", "10.1.0.2", 10_000..12_000);
         assert_bounded(machine, "10.2.0.2");
         assert!(keeper.drops().get(DropReason::ConnectionShare) >= 1_680);
-        // The client still has its own share, and others have theirs.
         assert!(arrives(tunnel, "10.1.0.2", (outside, "10.2.0.2"), 9));
         assert!(arrives(outside, "10.2.0.2", (tunnel, "10.1.0.3"), 9));
     });
@@ -196,7 +190,6 @@ fn bounds_that_fail_leave_the_filters_and_are_tried_again() {
     run_sandboxed(|| {
         let road = Crossing::new();
         let Crossing { machine, tunnel, lan: outside, .. } = &road;
-        // An nft that supports less.
         let program = ["/usr/sbin/nft", "/sbin/nft", "/usr/bin/nft"];
         let program = program.into_iter().find(|path| std::path::Path::new(path).exists()).unwrap();
         std::fs::copy(program, "/run/nft").unwrap();
@@ -217,14 +210,12 @@ fn bounds_that_fail_leave_the_filters_and_are_tried_again() {
             let output = list.args(["list", "table", "inet", table]).output().unwrap();
             String::from_utf8(output.stdout).unwrap()
         };
-        // The whole table of the bounds fails.
         std::fs::write("/run/unknown", "_shares").unwrap();
         std::fs::write("/run/why", "Cannot allocate memory").unwrap();
         let unbounded = keeper(machine, options.clone());
         assert!(arrives(tunnel, "10.1.0.2", (outside, "10.2.0.2"), 9));
         assert!(!chains("roadweave_share").is_empty(), "the filters are there");
         drop(unbounded);
-        // Without `ct count`, fragments are still bounded.
         std::fs::write("/run/unknown", "ct count").unwrap();
         std::fs::write("/run/why", "No such file or directory").unwrap();
         let mut keeper = keeper(machine, options.clone());
@@ -264,15 +255,13 @@ fn flood(from: &NetNs, source: &str, to: &str, count: u32) {
             }
             _ => unreachable!("one family"),
         }
-        // A full queue drops some.
         let _ = socket.send_to(&packet, &SockAddr::from(SocketAddr::new(to, 0)));
     }
 }
 
 const STREAM: u32 = 2_000;
 
-/// Sends 500 datagrams per second in two fragments each, beside a flood of first fragments from
-/// another source; returns how many arrived.
+/// Sends 500 datagrams per second in two fragments each, beside a flood; returns how many arrived.
 fn stream(from: &NetNs, (bad, good): (&str, &str), to: (&NetNs, &str)) -> u32 {
     let ip = |text: &str| text.parse::<IpAddr>().unwrap();
     let receiver = to.0.enter(|| UdpSocket::bind((ip(to.1), 0)).unwrap()).unwrap();
@@ -317,7 +306,6 @@ fn a_client_leaves_room_for_the_fragments_of_others() {
             assert!(arrives(tunnel, good, (outside, to), 4_000), "{good}");
         }
         assert!(keeper.drops().get(DropReason::FragmentShare) > 60_000);
-        // Fragmented video loses nothing beside a flood.
         for (bad, good, to) in families {
             let received = stream(tunnel, (bad, good), (outside, to));
             assert_eq!(received, STREAM, "{good}");

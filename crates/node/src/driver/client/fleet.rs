@@ -82,7 +82,6 @@ impl ClientRole {
         tracing::info!(proxies = names.join(", "), "the fleet names these proxies");
         let uplinks: Vec<Uplink> = self.steering.routes.uplinks().cloned().collect();
         self.resolver.set_servers(now, &servers, &uplinks, || driver.waker());
-        // An uplink without a route to the former addresses may have one to the new.
         self.next_uplink_retry = Some(now);
     }
 
@@ -102,7 +101,6 @@ impl ClientRole {
         }
     }
 
-    /// Reports whether the session carries data; the session itself times out much later.
     pub(super) fn tell_passage(&mut self, client: &Client, now: Instant) {
         let Some(fleet) = &self.fleet else { return };
         if !self.joined || now < self.passage.next_look {
@@ -136,7 +134,7 @@ impl DataPlaneCheck {
         self.last = None;
     }
 
-    /// Updates with the current counters; `None` while no path of the session answers.
+    /// `None` while no path of the session answers.
     fn look(&mut self, carried: Option<Carried>) {
         let last = match (carried, self.last) {
             (Some(carried), Some(last)) if carried.left == last.left => last,
@@ -221,7 +219,6 @@ mod tests {
         assert_eq!(without(&[server(2)], &revoked), None);
         assert_eq!(without(&[server(1), server(2)], &revoked), Some(vec![server(2)]));
         assert_eq!(without(&[server(1)], &revoked), Some(Vec::new()));
-        // With no server left, the client's own key stands alone, without an address.
         let own = identity(9);
         let nobody = candidates(&[], &own);
         assert_eq!((nobody.len(), nobody[0].key), (1, own.public_key()));

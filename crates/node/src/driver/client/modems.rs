@@ -24,7 +24,6 @@ impl ClientRole {
         if is_told {
             self.forget_modems(client, now);
             self.modems.tell(now, uplink.clone(), facts);
-            // A policy may match the SIM.
             self.apply_policy(client, &uplink);
         }
         Ok(json!({ "told": is_told }))

@@ -11,10 +11,8 @@ use crate::driver::MemberOptions;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::driver) struct CandidateOptions {
-    /// Its addresses, tried in turn. Host names are looked up over each uplink, and again while the
-    /// server does not answer.
+    /// Tried in turn. Host names are looked up over each uplink while the server does not answer.
     pub(in crate::driver) addresses: Vec<ServerName>,
-    /// The rest, without addresses.
     pub(in crate::driver) candidate: Candidate,
 }
 

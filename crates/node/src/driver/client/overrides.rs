@@ -1,5 +1,4 @@
-//! Settings of uplinks from the local socket. They override the configuration until the client
-//! restarts.
+//! Settings of uplinks from the local socket, which override the configuration until a restart.
 
 use std::collections::BTreeMap;
 
@@ -86,8 +85,7 @@ impl ClientRole {
     }
 }
 
-/// Whether pausing `uplink` would leave no other usable path, or no other open socket while there
-/// is no session.
+/// Whether pausing `uplink` would leave no other usable path, or no open socket without a session.
 fn is_last(driver: &Driver<Client>, uplinks: &[Uplink], uplink: Option<&Uplink>) -> bool {
     let Some(uplink) = uplink else { return false };
     let carrying: Vec<String> = match driver.node.status() {

@@ -51,7 +51,7 @@ impl Portals {
         Self { url, waker, sender, findings, uplinks, threads }
     }
 
-    /// Sets the page. Probes under way are cancelled. Returns whether the page changed.
+    /// Cancels probes under way. Returns whether the page changed.
     pub(super) fn set_url(&mut self, now: Instant, url: Option<ProbeUrl>) -> bool {
         if self.url == url {
             return false;
@@ -84,7 +84,6 @@ impl Portals {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        // A thread that ends wakes the loop.
         if self.url.is_none() || self.threads.len() >= THREADS_MAX {
             return None;
         }
@@ -127,13 +126,11 @@ impl Portals {
         }
     }
 
-    /// Takes the findings that are about an uplink's current network.
     fn poll(&mut self, now: Instant) -> Vec<(UplinkId, Finding)> {
         let mut found = Vec::new();
         while let Ok((id, finding)) = self.findings.try_recv() {
             self.threads.remove(&id);
             let Some(of) = self.uplinks.get_mut(&id) else { continue };
-            // Otherwise the answer is about another network.
             if of.interest.take().is_some() {
                 // A full pause follows, however long the probe took.
                 of.due = of.due.max(now + PAUSE);

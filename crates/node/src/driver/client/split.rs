@@ -103,7 +103,6 @@ impl Split {
         if self.goes_astray(now) {
             return;
         }
-        // Routes come before marks.
         let led =
             steering.routes.take_split(self.inside.iter().map(|it| it.name.clone()).collect());
         self.is_led = led.is_ok();
@@ -141,14 +140,12 @@ impl Split {
         self.failure = Some(text);
     }
 
-    /// Whether redirected connections do not arrive, or did not a while ago. A single missing one
-    /// may still be on its way.
+    /// Whether redirected connections do not arrive, or did not a while ago. One may be on its way.
     fn goes_astray(&mut self, now: Instant) -> bool {
         if self.rests_until.is_some_and(|until| now < until) {
             return true;
         }
         self.rests_until = None;
-        // If the counter cannot be read, the next look reads it.
         let astray = split::astray(&mut self.table).unwrap_or(self.astray);
         let more = astray.saturating_sub(std::mem::replace(&mut self.astray, astray));
         if more < 2 {

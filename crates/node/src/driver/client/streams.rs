@@ -80,7 +80,7 @@ impl LanStreams {
         self.entrance.poll_timeout().into_iter().chain(split).min()
     }
 
-    /// Moves data between connections and streams. `is_up`: there is a session that responds.
+    /// `is_up`: there is a session that responds.
     pub(super) fn turn(
         &mut self,
         driver: &mut Driver<Client>,
@@ -102,7 +102,6 @@ impl LanStreams {
         let streams = found.map_or(&mut self.nowhere, |(_, streams)| streams);
         self.entrance.turn(now, &driver.poller, streams);
         for PlayerTold { player, qoe } in self.entrance.take_told() {
-            // Reports beyond the rate limit are dropped.
             let _ = driver.node.tell_player(now, StreamsConfig::LANE, player, qoe);
         }
         for listening in self.entrance.take_listening(&driver.poller) {

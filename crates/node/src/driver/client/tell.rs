@@ -69,7 +69,6 @@ impl ClientRole {
         let (uplink, seconds) = (uplink.as_deref(), notice.lasted().map(|it| it.as_secs_f64()));
         match notice {
             Notice::Answer { is_proven, .. } => {
-                // This log line already explains why there is no session.
                 self.next_reminder = now + REMINDER;
                 if *is_proven {
                     tracing::error!(event, uplink, "{text}");

@@ -32,7 +32,7 @@ impl ClientRole {
             inside.retain(|interface| interface.name != driver.edge.tun_name());
             streams.set_inside(&mut self.steering, now, &inside);
         }
-        // The first uplink to be added starts first, so sort new ones by rank.
+        // The first uplink to be added starts first, so new ones are sorted by rank.
         let have_come = |one: &UplinkEvent, other: &UplinkEvent| {
             matches!((one, other), (UplinkEvent::Appeared(_), UplinkEvent::Appeared(_)))
         };
@@ -45,12 +45,10 @@ impl ClientRole {
         for event in events {
             match event {
                 UplinkEvent::Appeared(uplink) => {
-                    // A replugged interface is a new one with an old name: its socket is dead, and
-                    // its SIM may differ.
+                    // A replugged interface has a dead socket, and maybe another SIM.
                     self.modems.remove(&uplink.name);
                     self.drop_uplink(driver, now, uplink.id);
-                    // Router advertisements must pass before it has an address; they may bring it
-                    // one.
+                    // Router advertisements may bring its address.
                     self.filters.on_new_uplink();
                     self.use_uplink(driver, now, &uplink);
                 }
@@ -180,8 +178,7 @@ impl ClientRole {
         Ok(())
     }
 
-    /// Opens another local port for uplinks whose current port gets no answers: a NAT may hold a
-    /// dead entry for it.
+    /// Opens another local port for uplinks without answers: a NAT may hold a dead entry for it.
     pub(super) fn change_ports(&mut self, driver: &mut Driver<Client>) {
         while let Some(id) = driver.node.take_stale_port() {
             let socket = driver.edge.sockets.get(&Some(id));

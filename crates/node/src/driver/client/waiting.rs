@@ -1,6 +1,5 @@
 //! Actions that wait for nftables tables, which threads put in place: uplinks wait for filters and
-//! marks, the server's grant and routes of exclusions for filters, the answer to a reload request
-//! for all of them.
+//! marks, the server's grant and exclusions for filters, the answer to a reload for all of them.
 
 use roadweave_config::RouteFields;
 use roadweave_proto::Instant;
@@ -63,7 +62,6 @@ impl ClientRole {
             return;
         }
         (routes.exclude, routes.exclude_mark) = (read.exclude, read.exclude_mark);
-        // Traffic that is no longer excluded goes into the tunnel at once.
         let left = before.within(&excluded);
         if left != before {
             self.steering.set_excluded(now, left);
@@ -98,5 +96,5 @@ impl ClientRole {
     }
 }
 
-/// The limit of concurrent callers. A caller that disconnected counts until its reload is done.
+/// A caller that disconnected counts until its reload is done.
 const RELOADS_MAX: usize = 16;

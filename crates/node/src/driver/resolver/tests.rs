@@ -55,14 +55,12 @@ fn addresses_need_no_search_and_count_for_the_families_of_the_uplink() {
 
 #[test]
 fn an_address_of_the_uplinks_own_family_waits_for_nothing() {
-    // Behind an IPv6-only uplink, the IPv4 address needs a NAT64 prefix.
     for other in ["192.0.2.33:1", "nowhere.invalid:1"] {
         let mut resolver = resolver(&[other, "[2001:db8::1]:4433"]);
         resolver.set_uplink(at(0), &uplink(0, "2001:db8:1::2/64"));
         assert_eq!(resolver.handle_timeout(at(0)), [FIRST], "{other}");
         let own = ["[2001:db8::1]:4433".parse().unwrap()];
         assert_eq!(resolver.found(FIRST), own, "{other}");
-        // Advertised prefixes count during the search, and the search takes nothing away.
         let is_literal = other.starts_with("192");
         let changed = resolver.on_router_news(at(0), vec![nat64("64:ff9b::", 60)]);
         assert_eq!(changed, if is_literal { vec![FIRST] } else { vec![] }, "{other}");
@@ -90,7 +88,6 @@ fn a_name_that_cannot_be_found_is_tried_again_ever_more_seldom() {
 
 #[test]
 fn a_server_that_may_have_moved_is_looked_up_again() {
-    // The machine's hosts file knows this name.
     let mut resolver = resolver(&["localhost:4433"]);
     resolver.set_uplink(at(0), &uplink(0, "127.0.0.9/8"));
     resolver.handle_timeout(at(0));
@@ -111,7 +108,6 @@ fn a_server_that_may_have_moved_is_looked_up_again() {
     }
     let moved = Found { servers: vec!["192.0.2.9:1".parse().unwrap()], ..answer(60) };
     assert!(resolver.on_answer(at(6), FIRST, 0, moved));
-    // A later failure takes nothing away.
     assert!(!resolver.on_answer(at(7), FIRST, 0, Found::default()));
     assert_eq!(resolver.found(FIRST), ["192.0.2.9:1".parse().unwrap()]);
 }
@@ -200,7 +196,6 @@ fn news_shorten_a_rest_but_not_below_the_first() {
         resolver.on_router_news(now, name_server(number));
     }
     assert_eq!(resolver.poll_timeout(), Some(now + RETRY));
-    // News during a search count after it.
     now += RETRY;
     resolver.handle_timeout(now);
     resolver.on_router_news(now, name_server(101));

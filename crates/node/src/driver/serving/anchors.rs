@@ -1,5 +1,4 @@
-//! The tenants of a proxy and their anchors, from the file and from the fleet, and where anchors
-//! are.
+//! The tenants of a proxy and their anchors, from the file and from the fleet.
 //!
 //! A thread looks up the names of an anchor: every 10 to 60 s while its leg is away, else every 60
 //! s to 1 h. Anchors are authenticated by key, so a wrong address costs one attempt only.
@@ -40,7 +39,6 @@ impl Anchors {
     }
 
     pub(super) fn set_of_file(&mut self, now: Instant, node: &mut impl Serves, led: TenantRoutes) {
-        // Most reloads change other settings only.
         if self.of_file != led {
             self.of_file = led;
             self.lead(now, node);
@@ -55,9 +53,7 @@ impl Anchors {
     fn lead(&mut self, now: Instant, node: &mut impl Serves) {
         let Some(proxy) = node.proxy() else { return };
         let (file, fleet) = (&self.of_file, &self.of_fleet);
-        // The first of two tenants with the same name counts.
         proxy.set_tenants(now, [&file.tenants[..], &fleet.tenants].concat());
-        // For anchors in the file, the file's addresses count.
         let is_new = |(key, _): &&AnchorPlace| file.places.iter().all(|(known, _)| known != key);
         let others = fleet.places.iter().filter(is_new);
         let all: Vec<AnchorPlace> = file.places.iter().chain(others).cloned().collect();
@@ -101,7 +97,6 @@ impl Anchors {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        // A thread that ends wakes the loop.
         if self.searching() >= SEARCHES_MAX {
             return None;
         }

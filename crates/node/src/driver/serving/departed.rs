@@ -13,8 +13,7 @@ pub(super) struct Departed {
 }
 
 impl Departed {
-    /// Whether an address belongs to one of them. A client's default route may be another's too,
-    /// and is ignored.
+    /// A client's default route may be another's too, and is ignored.
     pub(super) fn has(&self, address: IpAddr) -> bool {
         let owner = self.peers.route(address).filter(|key| self.keys.contains(key));
         let peer = owner.and_then(|key| self.peers.get(&key));

@@ -22,21 +22,18 @@ const FIGURES: Duration = Duration::from_secs(10);
 const FIGURES_WATCHED: Duration = Duration::from_millis(200);
 /// Limit of sessions in one report of figures, so that packets do not wait for it.
 const FIGURES_MAX: usize = 1_000;
-/// While watched, the interval grows by one step for each so many sessions.
 const SESSIONS_WATCHED: usize = 100;
 
 #[derive(Debug)]
 pub(super) struct InFleet {
     fleet: Fleet<()>,
     pub(super) members: Arc<Members>,
-    /// Keys of the configuration file; the controller cannot block them.
     of_file: BTreeSet<PublicKey>,
     is_closed: bool,
     batches: u64,
     /// The batch of revoked keys whose sessions may not have ended yet.
     ending: Option<u64>,
-    /// Whether some of these keys are not members but issuers of members, whose sessions end with
-    /// the next table.
+    /// Whether some of these keys are issuers of members, whose sessions end with the next table.
     ends_by_table: bool,
     offline_max: BTreeMap<String, Duration>,
     offline: BTreeSet<String>,

@@ -32,7 +32,6 @@ pub(in crate::driver) struct HostOptions {
     pub(super) http_ports: Vec<u16>,
 }
 
-// Both files have the fields of the same names.
 macro_rules! host_options_of {
     ($($file:ty),+) => {
         $(impl From<&$file> for HostOptions {
@@ -67,7 +66,6 @@ pub(in crate::driver) struct Host {
 }
 
 impl Host {
-    /// No thread may have been started before.
     pub(super) fn start(
         instance: &Instance,
         tun: &Tun,

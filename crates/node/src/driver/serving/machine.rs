@@ -19,7 +19,7 @@ pub(in crate::driver) struct Machine {
 
 #[derive(Debug, Default)]
 pub(super) struct Leads {
-    /// Prefixes beyond the own inner networks, which are routed into the TUN.
+    /// Beyond the own inner networks.
     pub(super) routed: Vec<IpNet>,
     /// Prefixes that each have one share of the kernel's connection tables.
     pub(super) shared: Vec<IpNet>,

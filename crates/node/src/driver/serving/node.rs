@@ -20,8 +20,7 @@ use crate::StateFile;
 const TENANT: TenantId = TenantId(0);
 
 pub(in crate::driver) trait Serves: Node + EndsStreams {
-    /// Replaces the clients. Returns the former table, to be dropped where it does not delay
-    /// packets.
+    /// Returns the former table, to be dropped where it does not delay packets.
     fn replace(&mut self, now: Instant, change: PeersChange) -> Option<Arc<Peers>>;
 
     fn replace_proxies(&mut self, _now: Instant, _change: PeersChange) -> Option<Arc<Peers>> {
@@ -30,15 +29,13 @@ pub(in crate::driver) trait Serves: Node + EndsStreams {
 
     fn revoke(&mut self, now: Instant, keys: Vec<PublicKey>, tables: &Tables);
 
-    /// The number of sessions, or of attached clients.
     fn sessions(&self) -> usize;
 
     fn is_settled(&self) -> bool {
         true
     }
 
-    /// Whether a client may have a session: an anchor is not notified when a client leaves its
-    /// proxy.
+    /// An anchor is not notified when a client leaves its proxy.
     fn has_session(&self, _key: &PublicKey) -> bool {
         true
     }

@@ -1,6 +1,5 @@
-//! Limits the log of clients that join and leave, as two boxes with one key do endlessly. Each
-//! client has a burst of lines, then one in an interval, and all clients together have a limit.
-//! Suppressed lines are counted.
+//! Limits the log of clients that join and leave, as two boxes with one key do endlessly: for each
+//! client and for all together. Suppressed lines are counted.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,7 +24,6 @@ impl PresenceLog {
     pub(super) fn may_tell(&mut self, now: Instant, key: PublicKey, name: &str) -> bool {
         let new = || Client { name: name.to_owned(), lines: TokenBucket::default(), suppressed: 0 };
         let client = self.clients.entry(key).or_insert_with(new);
-        // The count of suppressed lines is logged first.
         let may = client.suppressed == 0
             && OF_CLIENT.allows(now, &mut client.lines)
             && OF_ALL.allows(now, &mut self.all);

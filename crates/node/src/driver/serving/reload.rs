@@ -1,6 +1,6 @@
-//! Reloads clients and destinations in a thread while the tunnel runs, since it takes a second with
-//! thousands of clients. The thread borrows the machine's routes and returns them with its outcome.
-//! Changes during a reload cause one more reload afterwards.
+//! Reloads clients and destinations in a thread, since it takes a second with thousands of clients.
+//! The thread borrows the machine's routes and returns them with its outcome. Changes during a
+//! reload cause one more reload afterwards.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -35,9 +35,7 @@ pub(in crate::driver) struct ServerReload {
 pub(in crate::driver) struct Destinations {
     /// Denied networks, in addition to the server's own addresses other than inner ones.
     pub(in crate::driver) denied: Vec<IpNet>,
-    /// Exceptions from `denied`.
     pub(in crate::driver) allowed: Vec<AllowedDestination>,
-    /// Ports of this machine that are forwarded to devices behind clients.
     pub(in crate::driver) forwards: Vec<Forward>,
 }
 
@@ -123,7 +121,6 @@ pub(super) struct Reloaded {
     pub(super) destinations: Destinations,
     pub(super) led: TenantRoutes,
     pub(super) of_file: BTreeSet<PublicKey>,
-    /// Changed fields that take effect only at the next start.
     pub(super) ignored: Vec<String>,
 }
 
@@ -156,7 +153,7 @@ impl Reloader {
                     machine.iter_mut().for_each(|machine| machine.lead(&reloaded.change.peers));
                     reloaded
                 });
-                // Freeing the former tables may take long, so drop them in this thread.
+                // Freeing the former tables may take long, so this thread does it.
                 drop(change);
                 if sender.send((machine, reloaded)).is_err() {
                     return;
@@ -168,7 +165,6 @@ impl Reloader {
         Ok(Self { jobs, outcomes, thread, begun: 0, is_busy: false, again: None, machine })
     }
 
-    /// The clients' prefixes; `None` at a proxy, and while the thread is busy.
     pub(super) fn leads(&self) -> Option<&Leads> {
         self.machine.as_ref().map(|machine| &machine.leads)
     }
@@ -230,7 +226,6 @@ impl Reloader {
             self.machine = machine;
         }
         self.jobs = None;
-        // The thread ends once `jobs` is dropped.
         self.thread.take().map(JoinHandle::join);
     }
 }
@@ -304,7 +299,6 @@ mod tests {
         assert_eq!((mine, left_out.prefixes), (nets(&all[..2]), 1));
         let first = left_out.first.expect("the one that does not count");
         assert_eq!(first, ("bus-1".to_owned(), nets(&all[2..])[0]));
-        // At a proxy all count: the anchor checks them.
         assert_eq!(counts(&all, &[], true), (nets(&all), LeftOut::default()));
     }
 }

@@ -62,8 +62,7 @@ pub(in crate::driver) trait Egress {
         format!("sessions: {}", node.sessions())
     }
 
-    /// The status without its name, absent clients, the far end, the drops of the filters and the
-    /// fleet.
+    /// Without its name, absent clients, the far end, the drops of the filters and the fleet.
     fn status(&self, driver: &Driver<Self::Node>, with_sessions: bool) -> Status;
 
     fn close(&mut self, driver: &mut Driver<Self::Node>, serving: &mut Serving);
@@ -118,9 +117,9 @@ impl Ground {
         })
     }
 
-    /// Sets this machine up for `clients`. With a `map`, there are a socket and a device queue for
-    /// each shard. `has_neighbours`: other instances on this machine may have the same inner
-    /// addresses. Removes `streams` if there is no source address for them.
+    /// Sets this machine up for `clients`. With a `map`, each shard has a socket and a device
+    /// queue. `has_neighbours`: other instances on this machine may have the same inner addresses.
+    /// Removes `streams` if there is no source address for them.
     pub(in crate::driver) fn with_host(
         options: &HostOptions,
         serving: &ServingOptions,
@@ -181,7 +180,6 @@ impl Ground {
         let (tuns, host, far_ends) = (self.tuns, self.host, self.far_ends);
         let edge = Edge::new(clock, tuns.into_iter().next());
         let mut driver = Driver::new(Some((&instance, signals, metrics)), waker, edge, node)?;
-        // A proxy has a second socket for its legs.
         for (uplink, socket) in [None, Some(LEG_SOCKET)].into_iter().zip(sockets) {
             driver.add_socket(uplink, socket)?;
         }
@@ -221,7 +219,6 @@ impl<E: Egress> ServingRole<E> {
                 if with_sessions {
                     role.absent = self.serving.absent.status(now);
                 }
-                // Shards have far ends of their own.
                 role.streams = role.streams.take().or(streams);
             }
             RoleStatus::Anchor(role) => role.streams = streams,

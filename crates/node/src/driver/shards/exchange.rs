@@ -1,8 +1,8 @@
-//! Which shard has which client, and what shards hand over to each other: stray packets, and the
-//! keys of clients whose session here a newer one at another shard replaces.
+//! Which shard has which client, and what shards hand over: misrouted packets, and the keys of
+//! clients whose session here a newer one at another shard replaces.
 //!
-//! The newest session of a key is the one that was recorded here last, which orders sessions of all
-//! shards. A shard that has a newer session when it reads of a replacement keeps its session.
+//! The newest session of a key is the one that was recorded here last. A shard that has a newer
+//! session when it reads of a replacement keeps its session.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
@@ -156,11 +156,9 @@ mod tests {
         exchange.on_joined(key(2), 0);
         exchange.on_joined(key(1), 1);
         assert_eq!((replaced(0), replaced(1)), (vec![key(1)], vec![]));
-        // A shard that reads late of a replacement has a newer session by then.
         exchange.on_joined(key(1), 2);
         exchange.on_joined(key(1), 1);
         assert_eq!((replaced(1), replaced(2)), (vec![], vec![key(1)]));
-        // The end of a replaced session does not affect the newest.
         exchange.on_left(&key(1), 2);
         assert!(exchange.hand_over(0, [inner(1)].into_iter()).iter().next().is_none());
         let mut handed = exchange.take(1).strays;

@@ -1,14 +1,13 @@
 //! The sockets of a server's shards: a group at one address, with a BPF program that finds a
 //! packet's socket by the hash of its connection ID.
 //!
-//! The kernel gives a closed socket's number to the last: so all stay open as long as the server
+//! The kernel gives a closed socket's number to the last, so all stay open as long as the server
 //! runs. A load beyond the packet's end returns 0. The program starts at the payload of UDP.
 
 use libc::sock_filter;
 use roadweave_linux::{DeviceError, UdpOptions, UplinkSocket};
 use roadweave_quic::ShardMap;
 
-/// Opens the sockets of all shards of `map` at one address, each at its shard's index.
 pub(in crate::driver) fn open_group(
     options: &UdpOptions,
     map: &ShardMap,
@@ -47,7 +46,7 @@ fn program(map: &ShardMap) -> Vec<sock_filter> {
     steps
 }
 
-// The codes of `linux/bpf_common.h`: class, then size and mode, or operation and source.
+// The codes of `linux/bpf_common.h`.
 const LOAD_BYTE: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
 const LOAD_WORD_AT_X: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_IND) as u16;
 const LOAD_X: u16 = (libc::BPF_LDX | libc::BPF_W | libc::BPF_IMM) as u16;
@@ -116,7 +115,6 @@ mod tests {
             let to = SocketAddr::from(([127, 0, 0, 1], port));
             let mut hits = [0; COUNT as usize];
             for seed in 0..1_200_u64 {
-                // A port of its own, as after an address translator has lost its state.
                 let sender = UdpSocket::bind("127.0.0.1:0").expect("loopback");
                 let packet = packet(seed);
                 sender.send_to(&packet, to).expect("sent");

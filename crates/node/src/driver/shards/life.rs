@@ -1,8 +1,8 @@
 //! Runs one shard, and restarts it after panics.
 //!
 //! A panic ends the sessions of its shard only. The slot keeps socket and device queue open, so
-//! that packets of other shards are still routed correctly. Packets that arrive meanwhile wait for
-//! the restarted server, which answers former clients by stateless resets (RFC 9000 section 10.3).
+//! that packets of other shards are routed correctly. Packets that arrive meanwhile wait for the
+//! restarted server, which answers former clients by stateless resets (RFC 9000 section 10.3).
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -60,7 +60,6 @@ impl ShardSlot {
             (config.clone(), drains.clone(), far_ends.clone(), destinations.clone())
         };
         config.transport.shard = Some(Shard { map: self.common.map, number: self.number });
-        // Each restart has other random connection IDs.
         config.transport.rng_seed = random_bytes()?;
         let epoch = Epoch::new(clock.epoch());
         let mut server = Server::new(epoch, config, identity.clone(), peers.clone())?;
@@ -87,7 +86,6 @@ impl ShardSlot {
         match catch_unwind(AssertUnwindSafe(|| driver.run(&mut worker))) {
             Ok(outcome) => outcome?,
             Err(panic) => {
-                // Keep the counters of the failed run.
                 self.note(Counters::of(&driver));
                 worker.note_streams();
                 resume_unwind(panic);
@@ -109,7 +107,7 @@ impl ShardSlot {
         );
     }
 
-    /// Waits before a restart. Dropping an order lets its caller know that the shard is down.
+    /// Dropping an order lets its caller know that the shard is down.
     fn wait(&self, pause: Duration, orders: &Receiver<Order>) {
         let end = Instant::now() + pause;
         while !self.common.ends.load(Ordering::Acquire) {

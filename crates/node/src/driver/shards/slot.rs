@@ -143,7 +143,6 @@ impl ShardSlot {
         past.over.merge(&present);
         past.over.drops.merge(lost);
         let mut streams = std::mem::take(&mut past.streams);
-        // Its connections ended by resets.
         let open = std::mem::take(&mut streams.connections) as u64;
         if open > 0 {
             *streams.ends.entry(ExitEnd::Reset.name().to_owned()).or_default() += open;

@@ -70,7 +70,6 @@ impl Worker<'_> {
                 ServerEvent::Left { key, .. } => common.exchange.on_left(key, number),
                 _ => {}
             }
-            // If the queue is full, the log would drop the line anyway.
             has_told |= common.events.try_send(event).is_ok();
         }
         if has_told {
@@ -158,7 +157,6 @@ impl Role<Server> for Worker<'_> {
         self.note_events(driver);
         let is_unsettled = !driver.node.is_settled();
         if std::mem::replace(&mut self.is_unsettled, is_unsettled) && !is_unsettled {
-            // The controlling loop waits for the sessions of revoked keys to end.
             self.slot.common.waker.wake();
         }
     }
@@ -167,7 +165,6 @@ impl Role<Server> for Worker<'_> {
         self.slot.common.ends.load(Ordering::Acquire)
     }
 
-    /// Unused: the controlling loop answers requests.
     fn status(&mut self, driver: &mut Driver<Server>) -> Status {
         let role = crate::status::RoleStatus::Server(Default::default());
         driver.status(String::new(), Default::default(), role)

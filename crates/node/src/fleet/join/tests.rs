@@ -169,7 +169,6 @@ fn a_controllers_new_key_is_taken_by_the_word_of_a_root_and_a_forged_token_chang
     let (controller, folder) = (Controller::start(), folder());
     let own = attempt(&controller, &folder).expect("joined").key;
     let (before, files) = kept(folder.path());
-    // The list with its new key was published while this box was off.
     let mut list = before.trust().list().clone();
     (list.number, list.controllers) = (7, vec![key(3)]);
     let moved = Controller::start();

@@ -159,7 +159,6 @@ fn messages_cross_both_ways_once_the_controller_has_spoken() {
     let mut rig = Rig::new(&[address]);
     rig.until(Rig::is_up);
     assert_eq!(rig.line.peer(), Some(key(CONTROLLER)));
-    // A message that is too large is left out, and the next one is sent.
     let large = Up::Event { text: "x".repeat(roadweave_fleet::FRAME_MAX) };
     assert!(matches!(rig.line.send(rig.now, &large), Err(FrameError::TooLarge(_))));
     assert!(rig.is_up());
@@ -185,7 +184,6 @@ fn a_controller_that_accepts_and_says_nothing_is_left() {
 
 #[test]
 fn a_program_that_hangs_behind_its_key_is_left() {
-    // The library does the handshake; the program does not read afterwards.
     let hung = friendly(|mut tls| {
         while tls.conn.is_handshaking() {
             if tls.conn.complete_io(&mut tls.sock).is_err() {
@@ -209,7 +207,6 @@ fn a_controller_that_hangs_is_left_within_65_s_by_a_box_and_within_30_s_by_other
     for (role, asks_after, limit) in
         [(Role::Box, 50, 65), (Role::Proxy, 15, 30), (Role::Anchor, 15, 30)]
     {
-        // It answers only when the stream comes up.
         let address = friendly(|tls| {
             let has_answered = std::cell::Cell::new(false);
             answer(tls, |_| has_answered.replace(true).then(Vec::new));
@@ -223,7 +220,6 @@ fn a_controller_that_hangs_is_left_within_65_s_by_a_box_and_within_30_s_by_other
         let took = rig.now.since(begun).as_secs();
         assert!((asks_after..=limit).contains(&took), "{role:?}: {took} s");
         assert!(rig.down().is_some_and(|why| why.contains("answers no more")), "{:?}", rig.down());
-        // The next round follows soon, at a random time.
         let State::Resting(until) = rig.line.state else { panic!("it rests") };
         assert!(until.since(rig.now) <= Duration::from_secs(1));
     }

@@ -34,7 +34,6 @@ fn the_last_write_is_read_again_and_nothing_lies_beside() {
     assert!(Store::is_there(&directory));
 }
 
-/// A power cut may leave any part of a file, zeros in its place, or what was there before.
 #[test]
 fn a_file_cut_or_mixed_anywhere_gives_way_to_the_former_generation() {
     let folder = folder();
@@ -67,7 +66,6 @@ fn a_disk_without_room_leaves_what_was_there() {
     let folder = folder();
     let mut store = Store::open(folder.path()).expect("made");
     assert!(store.write(&1_u32));
-    // A directory in place of the new file fails as a full disk does.
     let taken = files::beside(&folder.path().join("fleet.0"));
     fs::create_dir(&taken).unwrap();
     assert!(!store.write(&2_u32) && store.is_failing);
@@ -123,6 +121,5 @@ fn where_nothing_can_be_written_it_is_locked_all_the_same() {
     assert!(!is_free(&file), "a program that could write has it");
     drop(store);
     assert!(is_free(&file));
-    // A symbolic link in its place is another error.
     assert!(read_only(folder.path(), refused(Errno::LOOP)).is_err());
 }

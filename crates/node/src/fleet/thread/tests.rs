@@ -79,7 +79,6 @@ fn a_proxy_lets_in_by_the_table_ends_who_is_revoked_and_goes_on_alone() {
     assert!(!controller.store().said.iter().any(confirmed), "not before its session has ended");
     fleet.order(|it| it.ended = Some(batch));
     controller.wait_for(confirmed);
-    // The controller goes, the proxy restarts: all of it is there at once.
     controller.store().is_down = true;
     drop(fleet);
     let fleet = start(folder.path(), Role::Proxy, None);
@@ -111,7 +110,6 @@ fn a_box_confirms_every_batch_of_revocations_by_itself() {
     let (controller, folder) = (Controller::start(), tempfile::tempdir().expect("a folder"));
     joined(&controller, folder.path(), Role::Box);
     let fleet = start(folder.path(), Role::Box, None);
-    // With a session it uses the machine's routes.
     fleet.order(|it| it.session = Some(Some(key(1))));
     for serial in 1..=3 {
         controller.store().published = published(&[7, 8, 9][..serial]);
@@ -149,7 +147,6 @@ fn who_is_revoked_is_out_while_the_disk_hangs_and_a_stop_does_not_wait_for_it() 
     controller.store().published = published(&[7, 8]);
     revoked(&fleet, 8);
     drop(fleet);
-    // Ends the store's thread.
     for pipe in &pipes {
         let _ = std::fs::OpenOptions::new()
             .read(true)
@@ -164,7 +161,6 @@ fn a_revocation_is_confirmed_once_it_is_on_the_disk() {
     joined(&controller, folder.path(), Role::Proxy);
     let fleet = start(folder.path(), Role::Proxy, None);
     assert!(fleet.wait_in_step(Duration::from_secs(10)));
-    // A directory in place of the new file fails as a full disk does.
     let taken = beside(folder.path());
     taken.iter().for_each(|path| std::fs::create_dir(path).expect("made"));
     controller.store().published = published(&[7]);
@@ -182,7 +178,6 @@ fn a_configuration_that_cannot_be_used_is_refused_and_the_former_stays() {
     let (controller, folder) = (Controller::start(), tempfile::tempdir().expect("a folder"));
     let own = joined(&controller, folder.path(), Role::Box);
     let fleet = start(folder.path(), Role::Box, None);
-    // With a session it uses the machine's routes.
     fleet.order(|it| it.session = Some(Some(key(1))));
     let text = |text: &str| Configuration { text: text.to_owned(), approval: None };
     controller.desire(own, 1, text("good"));
@@ -208,7 +203,6 @@ fn a_configuration_that_cannot_be_used_is_refused_and_the_former_stays() {
     });
 }
 
-/// It may end the program, and the next start must know of it.
 #[test]
 fn a_configuration_is_on_the_disk_before_it_is_in_force() {
     let (controller, folder) = (Controller::start(), tempfile::tempdir().expect("a folder"));
@@ -232,7 +226,6 @@ fn a_configuration_is_on_the_disk_before_it_is_in_force() {
     has_met.recv_timeout(Duration::from_secs(20)).expect("it has come");
     std::thread::sleep(Duration::from_millis(200));
     assert!(!is_new(&fleet.news()), "the disk does not have it yet");
-    // When the write fails, the box goes on without the disk.
     for pipe in pipes {
         std::thread::spawn(move || std::fs::read(&pipe));
     }

@@ -12,7 +12,6 @@ use super::reply::answer;
 pub(super) enum Dialect {
     Socks,
     Http,
-    /// HTTP, with the host's answer.
     Forwarded,
 }
 
@@ -23,8 +22,8 @@ pub(super) enum Asked {
     More,
     /// The greeting of SOCKS.
     Greeted { length: usize, answer: [u8; 2] },
-    /// A connection; the bytes that follow are for the destination.
-    /// With a head that goes on to the host, and how many bytes of content follow it.
+    /// The bytes that follow are for the destination. With a head that goes on to the host, and how
+    /// many bytes of content follow it.
     Connect {
         length: usize,
         destination: Destination,
@@ -39,7 +38,6 @@ pub(super) enum Asked {
     Refused { answer: Vec<u8>, end: EntranceEnd },
 }
 
-/// The request of an application for an event stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenRequest {
     pub(super) interval: Duration,

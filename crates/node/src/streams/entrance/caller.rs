@@ -24,8 +24,7 @@ pub(super) fn arrived_by(socket: &TcpStream) -> Option<u32> {
     };
     let mut told = [0_u8; 128];
     let mut length = told.len() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes, the size of the array, and their number to
-    // `length`.
+    // SAFETY: the kernel writes at most `length` bytes, the size of the array, and their number.
     let result = unsafe {
         let (told, length) = (told.as_mut_ptr().cast(), &raw mut length);
         libc::getsockopt(socket.as_raw_fd(), level, option, told, length)

@@ -162,7 +162,6 @@ mod tests {
         check(&from("https://crew.example"), Ok(10));
         check(&from("https://evil.example"), Err("403"));
         check(&from("null"), Err("403"));
-        // Without an origin: an image on another page, and a rebound name.
         let fetched = |site: &str, host: &str| {
             format!("GET /v1/encoder HTTP/1.1\r\nHost: {host}\r\nSec-Fetch-Site: {site}")
         };
@@ -170,7 +169,6 @@ mod tests {
         check(&fetched("same-origin", "evil.example:1080"), Err("403"));
         check(&fetched("same-origin", "192.168.50.1:1080"), Ok(10));
         check(&fetched("none", "[fd00::1]:1080"), Ok(10));
-        // A picture, from a browser without Fetch Metadata.
         let picture = "User-Agent: Mozilla/5.0 (X11; Linux x86_64)\r\nAccept: image/avif,*/*;q=0.8";
         let asked =
             |fields: &str| format!("GET /v1/encoder HTTP/1.1\r\nHost: 192.168.50.1\r\n{fields}");

@@ -1,5 +1,4 @@
-//! The first message of an application. Its first byte identifies the protocol: 5 for SOCKS5, which
-//! no method of HTTP begins with.
+//! The first message of an application. Its first byte is 5 for SOCKS5, which no method of HTTP is.
 
 use roadweave_proto::ServerName;
 use roadweave_proto::wire::{SOCKS_MESSAGE_MAX, SOCKS_VERSION, SocksConnect, SocksGreeting};

@@ -11,16 +11,13 @@ use super::reply::{answer, answer_with};
 pub(super) const HEAD_MAX: usize = 8 * 1024;
 const FIELDS_MAX: usize = 64;
 
-/// The head of a request.
 #[derive(Debug)]
 pub(super) struct Head<'a> {
     pub(super) method: &'a str,
     pub(super) target: &'a str,
     pub(super) version: u8,
     pub(super) fields: &'a [Header<'a>],
-    /// Its bytes.
     pub(super) length: usize,
-    /// The bytes behind it.
     pub(super) rest: &'a [u8],
     /// The origins of pages that may report and listen.
     pub(super) origins: &'a [String],

@@ -89,8 +89,7 @@ impl Entrance {
                 self.part(now, number, socket, handshake.too_slow(), EntranceEnd::Slow)
             }
             Some(State::Opening { splice, dialect: None }) if !self.taking.is_wanted => {
-                // The tunnel is slow, not the destination: connections are wanted only while the
-                // path to the far end works.
+                // The tunnel is slow, not the destination.
                 self.connections.set_deadline(number, Some(now + ANSWER_MAX));
                 Next::Stays(State::Opening { splice, dialect: None })
             }
@@ -291,8 +290,7 @@ fn drain(mut socket: TcpStream, end: EntranceEnd, mut left: usize, scratch: &mut
     }
 }
 
-/// The limit for the far end of a transparent connection; its destination answered within this time
-/// before.
+/// The limit for the far end of a transparent connection, whose destination answered before.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(10);
 const PARTING_MAX: Duration = Duration::from_secs(2);
 const PARTING_BYTES_MAX: usize = 256 << 10;

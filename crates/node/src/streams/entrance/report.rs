@@ -1,5 +1,4 @@
-//! Reports of players in the LAN about their buffers: `POST /v1/qoe`, as JSON or as CMCD
-//! (CTA-5004).
+//! Reports of players in the LAN about their buffers: `POST /v1/qoe`, JSON or CMCD (CTA-5004).
 //!
 //! ```text
 //! application/json   {"player":1,"qoe":{"cached_bytes":0,"cached_frames":90,"bps":0,"fps":30}}

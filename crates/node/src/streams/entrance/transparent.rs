@@ -38,8 +38,8 @@ impl Entrance {
         transparent.map(|listener| listener.address)
     }
 
-    /// Sets whether transparent connections are taken from the next turn on, as long as there is
-    /// room. Initially they are not.
+    /// Sets whether transparent connections are taken from the next turn on, if there is room.
+    /// Initially they are not.
     pub fn set_taking(&mut self, is_wanted: bool) {
         self.taking.is_wanted = is_wanted;
     }
@@ -106,7 +106,6 @@ impl Entrance {
         self.open_stream(now, number, streams, joining, destination)
     }
 
-    /// A transparent connection goes through the tunnel the next time.
     pub(super) fn refuse_socket(&self, socket: &TcpStream, is_transparent: bool) {
         if is_transparent {
             blame(socket, self.settings.marks);

@@ -12,7 +12,6 @@ use roadweave_proto::wire::ResetCode;
 
 use super::source::connect;
 
-/// "Connection Attempt Delay", RFC 8305 section 5.
 const DELAY: Duration = Duration::from_millis(250);
 
 pub(super) const AT_ONCE: usize = 2;

@@ -60,7 +60,7 @@ fn answer(
     }
 }
 
-/// Alternates the families, beginning with the first address's (RFC 8305 section 4).
+/// Alternates the families (RFC 8305 section 4).
 fn in_turns(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let first_is_ipv4 = addresses.first().is_some_and(SocketAddr::is_ipv4);
     let (first, second): (Vec<_>, Vec<_>) =

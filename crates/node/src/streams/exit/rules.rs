@@ -1,5 +1,5 @@
-//! Where clients' streams may lead: the packet filter's rules, applied to connections that this
-//! machine makes for clients, which do not pass that filter.
+//! Where clients' streams may lead: the packet filter's rules, for connections that this machine
+//! makes for clients, which do not pass that filter.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
@@ -44,8 +44,7 @@ impl ExitRules {
 }
 
 /// Whether this machine has the address now, loopback included: other addresses cannot be bound. On
-/// any other error (no descriptors) and with `ip_nonlocal_bind` the address counts as its own, so
-/// it is not allowed.
+/// any other error (no descriptors) and with `ip_nonlocal_bind` the address counts as its own.
 #[allow(clippy::disallowed_methods, reason = "nothing is sent by this socket")]
 pub(super) fn is_local(address: IpAddr) -> bool {
     use rustix::io::Errno;

@@ -85,7 +85,6 @@ fn connect_once(
 
 fn bind(socket: &Socket, source: IpAddr) -> io::Result<()> {
     socket.set_ip_transparent_v4(true)?;
-    // Connections to different destinations may share a port.
     socket.set_reuse_address(true)?;
     let drawn = u16::from_ne_bytes(random_bytes().map_err(io::Error::other)?);
     let port = PORTS.start() + drawn % (PORTS.end() - PORTS.start() + 1);

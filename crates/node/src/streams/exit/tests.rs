@@ -50,7 +50,6 @@ fn connections_that_are_being_made_count_for_all_their_sockets() {
     let mut exit = exit(5);
     open(&mut exit, 1, 0);
     open(&mut exit, 2, 0);
-    // A third one may need two sockets, and one is left.
     open(&mut exit, 3, 0);
     assert_eq!(counts(&exit), (2, 1));
 

@@ -212,8 +212,7 @@ fn a_host_says_by_which_priority_its_answer_goes() {
     assert!(take_turns(&order(&both)));
 }
 
-/// The text that reaches a host if the application sends `text` to the proxy, and the application's
-/// answer.
+/// What a host and the application get if the application sends `text` to the proxy.
 fn forwarded(text: impl FnOnce(&str) -> String, answer: &'static [u8]) -> (String, Vec<u8>, World) {
     let (listener, to) = destination();
     let port = listener.local_addr().expect("bound").port();
@@ -221,7 +220,6 @@ fn forwarded(text: impl FnOnce(&str) -> String, answer: &'static [u8]) -> (Strin
         let mut socket = listener.accept().expect("a caller").0;
         socket.set_read_timeout(Some(Duration::from_millis(300))).expect("not zero");
         let (mut got, mut chunk) = (Vec::new(), [0; 4096]);
-        // Reads until nothing comes: a FIN before the answer could end the exchange.
         while let Ok(length) = socket.read(&mut chunk) {
             assert_ne!(length, 0, "it is told of the end before it has answered");
             got.extend_from_slice(&chunk[..length]);
@@ -269,7 +267,6 @@ fn a_request_for_another_host_goes_there_alone() {
     world.check_ends(&[(EntranceEnd::Closed, 1)]);
 }
 
-/// Closing a socket with unread bytes would make the kernel discard the end of the answer.
 #[test]
 fn an_answer_comes_whole_whatever_follows_the_request() {
     let (listener, to) = destination();

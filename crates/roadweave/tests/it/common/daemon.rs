@@ -15,7 +15,6 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts `command` with its output going to `log`.
     pub fn start(mut command: Command, log: PathBuf) -> Self {
         let output = fs::File::create(&log).unwrap();
         let errors = output.try_clone().unwrap();

@@ -10,7 +10,6 @@ use domain::base::{Message, MessageBuilder, Name, Rtype, Ttl};
 use domain::rdata::{A, Aaaa, Cname};
 use roadweave_linux::netns::NetNs;
 
-/// Names with their addresses, and an alias of one of them.
 #[derive(Debug, Default)]
 pub struct Zone {
     pub addresses: Vec<(String, IpAddr)>,

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use super::{NetNs, WAIT_MAX};
 
-/// A host that sends each caller its address, in 48 bytes, and then echoes until the caller ends.
-/// It listens until [`Host::end`].
+/// A host that sends each caller its address, in 48 bytes, and then echoes, until [`Host::end`].
 pub struct Host {
     ended: Arc<AtomicBool>,
     address: SocketAddr,
@@ -54,14 +53,12 @@ pub fn connect(camera: &NetNs, to: SocketAddr) -> std::io::Result<TcpStream> {
     Ok(socket)
 }
 
-/// The caller's address that the host sends first.
 pub fn seen_from(socket: &mut TcpStream) -> std::io::Result<SocketAddr> {
     let mut address = [0; 48];
     socket.read_exact(&mut address)?;
     Ok(std::str::from_utf8(&address).unwrap().trim().parse().unwrap())
 }
 
-/// Reads the head of an HTTP answer, and no byte beyond it.
 pub fn read_head(socket: &mut TcpStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -103,7 +100,6 @@ pub fn to_address(to: impl Into<SocketAddr>) -> Vec<u8> {
     [&[5, 1, 0], &address[..], &to.port().to_be_bytes()].concat()
 }
 
-/// Sends `sent` and a FIN, and reads to the end.
 pub fn there_and_back(socket: &TcpStream, sent: &[u8]) -> Vec<u8> {
     let (mut writing, bytes) = (socket.try_clone().unwrap(), sent.to_vec());
     let writer = spawn(move || {

@@ -8,7 +8,6 @@ pub fn public(number: u8) -> String {
     Identity::from_seed([number; 32]).public_key().to_string()
 }
 
-/// The lines of a member's own file: its key and its state directory.
 pub fn own(road: &Road, number: u8) -> String {
     let key = Identity::from_seed([number; 32]).to_base64();
     format!("private_key = \"{key}\"\nstate_directory = \"{}\"\n", road.path("").display())
@@ -32,7 +31,6 @@ pub fn tenant(name: &str, anchor: u8, address: &str) -> String {
     )
 }
 
-/// The file of a box with both uplinks and these proxies, each a number and a port.
 pub fn client(road: &Road, number: u8, proxies: &[(u8, u16)]) -> String {
     let lists = ["server", "[proxies]"].iter().zip(proxies).map(|(list, (number, port))| {
         let key = public(*number);

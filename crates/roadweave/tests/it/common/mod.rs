@@ -39,7 +39,6 @@ pub use daemon::Daemon;
 
 pub const CLIENT: &str = "rw0";
 pub const SERVER: &str = "rws";
-/// The server's inner addresses.
 pub const GATEWAY_V4: &str = "10.77.0.1";
 pub const GATEWAY_V6: &str = "fd77::1";
 pub const ECHO_PORT: u16 = 7;
@@ -105,7 +104,6 @@ impl Road {
         );
         let init = roadweave(&["init", "--server", "198.51.100.1:4433", FOLDER]);
         assert!(init.status.success(), "{init:?}");
-        // Keeps state of the machine out of the tests.
         for name in ["client.toml", "server.toml"] {
             road.edit(name, |text| format!("state_directory = \"{FOLDER}\"\n{text}"));
         }
@@ -122,7 +120,6 @@ impl Road {
         self.route_uplink(number);
     }
 
-    /// Plugs a camera in behind the box: 192.168.50.2, with the box as its gateway.
     pub fn connect_camera(&self) -> NetNs {
         let camera = NetNs::create("camera").unwrap();
         cable(
@@ -141,14 +138,12 @@ impl Road {
         camera
     }
 
-    /// Sets the default route of an uplink's DHCP client; the kernel drops it with the carrier.
     pub fn route_uplink(&self, number: u8) {
         let route = format!("route replace default via 10.{number}.0.1 metric {number}00");
         self.vehicle.ip(&route).unwrap();
     }
 
-    /// Drops all packets at the server's end of an uplink, or ends that: a dead network behind a
-    /// modem that is up.
+    /// Drops all packets at the server's end of an uplink, or ends that: the modem stays up.
     pub fn silence(&self, interface: &str, silent: bool) {
         let table = format!("netdev silent_{interface}");
         if silent {
@@ -160,8 +155,7 @@ impl Road {
         }
     }
 
-    /// The state of the system that daemons might change, in box and server: interfaces, rules,
-    /// routes, filters, settings, and files.
+    /// The state of the system that daemons might change, in box and server.
     pub fn state(&self) -> Vec<String> {
         let mut state = Vec::new();
         for namespace in [&self.vehicle, &self.server] {
@@ -205,7 +199,6 @@ impl Road {
         Path::new(FOLDER).join(name)
     }
 
-    /// Writes a configuration file, which holds a private key and so is for its owner alone.
     pub fn write(&self, name: &str, text: impl AsRef<str>) {
         write_secret(&self.path(name), text.as_ref());
     }
@@ -239,7 +232,6 @@ impl Road {
         (server, client)
     }
 
-    /// The same, with both uplinks and an echo at [`GATEWAY_V4`].
     pub fn start_with_echo(&self) -> (Daemon, Daemon) {
         let both = self.start_both();
         self.echo(&self.server, GATEWAY_V4);
@@ -247,8 +239,7 @@ impl Road {
         both
     }
 
-    /// The output of `roadweave show --json`, asked again while the instance is busy: on a loaded
-    /// machine it may wait for `nft` longer than a caller waits for it.
+    /// Asked again while the instance is busy, as it may be on a loaded machine.
     pub fn show(&self, instance: &str) -> Value {
         let watch = Watch::start();
         loop {
@@ -275,7 +266,6 @@ impl Road {
         String::from_utf8(roadweave(&["show", "--socket", &socket(instance)]).stdout).unwrap()
     }
 
-    /// Mounts a file with this text over `/etc/resolv.conf`.
     pub fn set_resolvers(&self, text: &str) {
         let file = self.path("resolv.conf");
         fs::write(&file, text).unwrap();
@@ -313,7 +303,6 @@ impl Road {
         });
     }
 
-    /// Answers every UDP packet to `address` in `namespace` with itself.
     pub fn echo(&self, namespace: &NetNs, address: &str) {
         let address = SocketAddr::new(address.parse().unwrap(), ECHO_PORT);
         let socket = namespace.enter(|| UdpSocket::bind(address).unwrap()).unwrap();
@@ -332,14 +321,12 @@ impl Road {
         socket
     }
 
-    /// Sends a packet to the echo at [`GATEWAY_V4`] every 50 ms until one comes back; returns the
-    /// time that took.
+    /// Sends a packet to the echo every 50 ms; returns the time until one comes back.
     pub fn wait_for_traffic(&self) -> Duration {
         let socket = self.socket_to(GATEWAY_V4);
         socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         let start = Watch::start();
         while start.elapsed() < WAIT_MAX {
-            // While there is no tunnel, the kernel may refuse.
             let _ = socket.send(b"is anybody there?");
             if socket.recv(&mut [0; 100]).is_ok() {
                 return start.elapsed();
@@ -398,7 +385,6 @@ pub fn counted(namespace: &NetNs, counter: &str) -> u64 {
     packets.unwrap().parse().unwrap()
 }
 
-/// The uplinks with usable paths in the only session of a status.
 pub fn usable(status: &Value) -> Vec<&str> {
     let paths = status["sessions"][0]["paths"].as_array().map_or(&[][..], Vec::as_slice);
     let mut uplinks: Vec<&str> = paths
@@ -458,7 +444,6 @@ pub fn ping(namespace: &NetNs, address: &str, options: &str) -> Output {
     command.env("LC_ALL", "C").output().unwrap()
 }
 
-/// The same; an answer must come.
 pub fn check_ping(namespace: &NetNs, address: &str, options: &str) {
     let output = ping(namespace, address, options);
     assert!(output.status.success(), "{address} from {}: {output:?}", namespace.name());

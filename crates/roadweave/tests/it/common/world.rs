@@ -16,12 +16,10 @@ const CONTROLLER: &str = "198.51.100.1:4400";
 pub const SERVES_AT: &str = "198.51.100.1:4433";
 pub const ANCHOR_AT: &str = "203.0.113.2:4434";
 
-/// The inner addresses of a server or anchor. Tests listen there.
 const INNER: &str = "addresses = [\"10.77.0.1/16\"]\nallow_destinations = [\"10.77.0.1\"]\n";
 
 pub const ANCHOR: &str = "rwa";
 
-/// A road with a controller at the server's end, and an owner who is logged in there.
 pub struct World {
     pub road: Road,
     programs: [PathBuf; 2],
@@ -113,7 +111,6 @@ impl World {
         self.road.write("anchor.toml", self.serves("site-1", ANCHOR_AT) + &tun);
     }
 
-    /// Starts the members of [`World::join_with_anchor`], and waits until packets pass.
     pub fn start_with_anchor(&self) -> [Daemon; 3] {
         let (anchor, proxy) = (self.start_anchor(), self.start_proxy("proxy"));
         let client = self.road.start_client("client");
@@ -143,7 +140,6 @@ impl World {
         format!("{}listen = {listen:?}\n", self.state(name))
     }
 
-    /// Files with state directories, and without keys or other members.
     fn write_files(&self) {
         let shards = format!("shards = {}\n{INNER}", self.shards);
         let server = shards + &format!("[tun]\nname = \"{SERVER}\"\n");

@@ -30,8 +30,7 @@ fn clip_bytes() -> &'static [u8] {
     })
 }
 
-/// Measures the clip after a network with 20 ms of delay that loses the packets `lost` (frame,
-/// packet of the frame).
+/// Measures the clip after 20 ms of delay and the losses `lost` (frame, packet of the frame).
 fn run(lost: impl Fn(usize, usize) -> bool) -> Option<(Comparison, Playout)> {
     if let Err(missing) = ffmpeg::check() {
         assert!(std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_none(), "{missing}");

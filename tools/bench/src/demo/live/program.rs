@@ -9,8 +9,7 @@ use crate::demo::ffmpeg;
 
 const NAME: &str = "roadweave-video";
 
-/// The program, beside this one or in `PATH`, if its encoder can encode a picture. The error
-/// contains the fix.
+/// The program, beside this one or in `PATH`, if its encoder works. The error has the fix.
 pub fn find() -> Result<PathBuf, String> {
     let program = program::find(NAME).ok_or_else(|| {
         format!("{NAME} is neither beside this program nor in PATH; build it with: make video")

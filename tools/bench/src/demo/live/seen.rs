@@ -21,15 +21,13 @@ pub struct LiveFigures {
     /// Sum of the gaps above 200 ms between shown pictures, divided by the stream time.
     pub stall_ratio: f64,
     pub stalls: usize,
-    /// Mean SSIM of all frames of the camera, 0..1; this and the next two are absent unless
-    /// pictures are compared.
+    /// Mean SSIM of all frames of the camera, 0..1; absent, like the next two, without pictures.
     pub ssim: Option<f64>,
     /// Mean of `-10 log10(1 - SSIM)` of the shown pictures.
     pub ssim_shown_db: Option<f64>,
     /// The same over all frames of the camera, 0 for frames not shown within 100 ms.
     pub ssim_in_time_db: Option<f64>,
-    /// Time from capture to display of all frames of the camera, ms; the deadline for frames not
-    /// shown or later.
+    /// Capture to display of all frames of the camera, ms; the deadline for missing or late ones.
     pub frame_delay_ms: Percentiles,
     pub bitrate_bps: f64,
     pub frames: usize,
@@ -77,8 +75,7 @@ impl Window {
         Duration::from_secs(self.seconds.into())
     }
 
-    /// Measures the film's `frames`; `ssim` has a value for each frame of the film, if pictures
-    /// were compared.
+    /// Measures the film's `frames`; `ssim` has a value for each, if pictures were compared.
     pub fn measure(&self, frames: &[Frame], ssim: Option<&[f32]>, player: &Player) -> LiveRun {
         let window = self.frames();
         let sent: Vec<&Frame> = frames.iter().filter(|it| window.contains(&it.index)).collect();

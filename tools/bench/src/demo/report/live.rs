@@ -11,8 +11,7 @@ use crate::demo::table::LIVE_COLUMNS;
 use crate::demo::ways::LeftOut;
 use crate::table;
 
-/// The figures, and the ways that were left out. `before`: number of strategies with colours so
-/// far.
+/// The figures, and the ways left out. `before`: number of strategies with colours so far.
 pub fn table(runs: &[LiveRun], left_out: &[LeftOut], before: usize) -> String {
     if runs.is_empty() && left_out.is_empty() {
         return String::new();

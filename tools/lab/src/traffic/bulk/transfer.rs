@@ -8,8 +8,8 @@
 //!     poll_transmit                                 handle_packet
 //! ```
 //!
-//! It knows nothing of tunnels: it reacts to loss and delay as a browser or a backup does. Its
-//! packets are UDP payloads; the caller adds headers. The settings are the QUIC library's defaults.
+//! It reacts to loss and delay like a browser or a backup. Its packets are UDP payloads; the caller
+//! adds headers. The settings are the QUIC library's defaults.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -41,13 +41,10 @@ pub(super) enum Half {
 pub(super) struct Transferred {
     /// Bytes of the stream that the receiver has read in order.
     pub received_bytes: u64,
-    /// When the receiver had everything.
     pub completed: Option<Instant>,
-    /// The sender's smoothed round-trip time, once it is connected.
     pub smoothed_rtt: Option<Duration>,
     pub lost_packets: u64,
     pub congestion_events: u64,
-    /// Whether the connection failed.
     pub is_broken: bool,
 }
 
@@ -347,7 +344,6 @@ fn transport_config(bulk: Bulk, seed: u64) -> noq_proto::TransportConfig {
     transport
 }
 
-/// Connection IDs from a seed.
 #[derive(Debug)]
 struct SeededIds {
     seed: [u8; 32],

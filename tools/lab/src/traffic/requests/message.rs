@@ -79,8 +79,7 @@ impl Outgoing {
         Self { parts: (0..count).map(part).collect() }
     }
 
-    /// Pieces of audio, sent as they are spoken from `now` on, and a request after a silence of one
-    /// piece.
+    /// Pieces of audio, sent as they are spoken from `now` on, and a request after a silent one.
     pub(super) fn speech(now: Instant, chunks: u32) -> Self {
         let chunk = |number: u32| {
             let at = now + super::CHUNK * number;

@@ -1,5 +1,4 @@
-//! Depacketizer against packetizer, over a network that loses, duplicates, reorders and forges
-//! packets.
+//! Depacketizer against packetizer: packets are lost, duplicated, reordered and forged.
 
 use proptest::prelude::*;
 

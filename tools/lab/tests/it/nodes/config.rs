@@ -83,7 +83,6 @@ impl Config {
         Self { sites, has_anchor: true, uplinks: 1, ..Self::crowd(boxes, "xnc") }
     }
 
-    /// The tenants that proxies start with.
     pub fn proxy_tenants(&self) -> Vec<ProxyTenant> {
         let tenant = |tenant| ProxyTenant {
             name: tenant_name(tenant),
@@ -215,7 +214,6 @@ impl Config {
 #[derive(Clone, Debug, Default)]
 pub struct StreamsAt {
     pub boxes: bool,
-    /// Proxies that relay streams.
     pub proxies: BTreeSet<usize>,
     /// Memory for the streams of all clients at the anchor, bytes; `None` without streams.
     pub anchor: Option<usize>,

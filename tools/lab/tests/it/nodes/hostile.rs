@@ -43,8 +43,7 @@ impl Hostile {
         self.vehicle
     }
 
-    /// Sends as much as congestion control allows once the hello is sent; follow it with
-    /// [`Nodes::flush`].
+    /// Sends as much as congestion control allows after the hello; follow it with [`Nodes::flush`].
     pub fn press(&mut self, nodes: &mut Nodes) {
         let now = nodes.now();
         let Some(endpoint) = nodes.bare(self.vehicle) else { return };

@@ -69,7 +69,6 @@ impl Ledger {
         self.promised.clear();
     }
 
-    /// Checks a delivered packet.
     pub fn note(&mut self, plan: &Plan, arrival: &Arrival) -> Result<(), String> {
         let Arrival { at, direction, packet, .. } = arrival;
         let number = self.by_bytes.get(&(*direction, packet.clone())).copied();

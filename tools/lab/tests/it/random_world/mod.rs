@@ -29,7 +29,6 @@ fn ensure(holds: bool, why: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(why()) }
 }
 
-/// Runs the seeds; a failure prints the plan and the command that replays it.
 fn run_all<O>(seeds: Range<u64>, run: impl Fn(u64) -> Result<O, String>) -> Vec<O> {
     let replay = |seed: u64, why: &str| {
         eprintln!(

@@ -268,7 +268,6 @@ impl<'a> Stage<'a> {
         })
     }
 
-    /// Checks paths and queues against their limits.
     fn check_bounds(&mut self) -> Result<(), String> {
         let now = self.world.now();
         let (up, down) = (self.world.client_status(), self.world.server_status());
@@ -298,7 +297,6 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Records the lanes whose receiver keeps the order.
     fn note_promises(&mut self, now: Instant, sent: Direction, receiver: Option<&SessionStatus>) {
         let own = self.plan.lanes(other(sent)).len();
         for lane in 0..self.plan.lanes(sent).len() {
@@ -411,8 +409,7 @@ impl<'a> Stage<'a> {
         drops
     }
 
-    /// Checks that every packet of one direction was delivered, counted as dropped, or lost in a
-    /// link.
+    /// Checks that each packet of a direction was delivered, counted as dropped, or lost in a link.
     fn check_books(&mut self, direction: Direction) -> Result<(), String> {
         let (Some(client), [server]) =
             (self.world.client_status(), &self.world.server_status()[..])
@@ -491,8 +488,7 @@ impl<'a> Stage<'a> {
         )
     }
 
-    /// Bytes of the smallest source datagram in `direction`, with its headers. A last fragment may
-    /// be nearly empty.
+    /// Bytes of the smallest source datagram with its headers; a last fragment may be nearly empty.
     fn smallest_datagram(&self, direction: Direction) -> u64 {
         let flows = self.plan.flows.iter().filter(|flow| flow.direction == direction);
         let sizes = flows.map(|flow| match flow.bytes {
