@@ -224,9 +224,8 @@ impl Endpoint {
 
     /// All connections, ascending.
     ///
-    /// One that is over stays for a few round trips to repeat its close, at most 3 s whatever the
-    /// peer does, and only among the last 256 that are over; it goes once its events are polled and
-    /// its packets sent.
+    /// One that is over stays for a few round trips to repeat its close, at most 3 s, and only
+    /// among the last 256 that are over; it goes once its events are polled and its packets sent.
     pub fn connection_ids(&self) -> Vec<ConnectionId> {
         let gone = |id: &ConnectionId, connection: &Connection| {
             self.drained.contains(id) && connection.is_spent()

@@ -1,5 +1,4 @@
-//! What the transport needs beyond TLS: connection IDs and the keys of tokens, derived from a seed
-//! so that equal seeds give equal runs.
+//! What the transport needs beyond TLS, derived from a seed: connection IDs and keys of tokens.
 
 use std::time::Duration;
 

@@ -10,9 +10,8 @@
 //! ```
 //!
 //! Any n of the n + k packets of a block restore it, whichever path pauses. A packet is overdue
-//! when its path should have answered: most such packets are merely slow, so a repair would be
-//! wasted on them, and counting them as lost takes much longer. Insurance uses spare room only; a
-//! coded packet that has no room at once is not sent.
+//! when its path should have answered; most such packets are merely slow. Insurance uses spare room
+//! only: a coded packet that has no room at once is not sent.
 //!
 //! Blocks are whole encode ranges of XNC, so that combinations of both are nested.
 
@@ -325,7 +324,6 @@ fn free(path: &PathOffer<'_>) -> u64 {
 /// Six encode ranges of XNC, fewer than a combination may span.
 const BLOCK_MAX: usize = 60;
 const BLOCKS_MAX: usize = 256;
-/// A block without a marker ends after this pause.
 const OPEN_MAX: Duration = Duration::from_millis(10);
 const LOOK_INTERVAL: Duration = Duration::from_millis(3);
 /// The insurance of a block is useless after this many deadlines.

@@ -259,7 +259,6 @@ impl Streams {
     ) -> Result<(), StreamError> {
         self.usable(id)?;
         self.end(now, id, code);
-        // The user knows.
         let stream = self.table.get_mut(&id).expect("it was there");
         stream.events.clear();
         self.settle(now, id);
@@ -455,8 +454,7 @@ impl Streams {
         (self.config.send_max / 512) as usize + self.config.opened_max + self.config.accepted_max
     }
 
-    /// The bound of ranges held for readers, beside `RANGES_MIN` of each stream; segments and gaps
-    /// are rarely shorter than the divisor.
+    /// Beside `RANGES_MIN` of each stream; segments and gaps are rarely shorter than the divisor.
     pub(crate) fn held_ranges_max(&self) -> usize {
         (self.receive_credit.window / 1024) as usize
     }

@@ -472,7 +472,6 @@ fn streams_hold_in_random_worlds() {
     assert!(failed.is_empty(), "of the seeds {seeds:?} these failed first: {failed:?}");
     println!("{all:#?}");
     if seeds.end - seeds.start >= SEEDS {
-        // The worlds were as bad as they should be.
         for what in HAPPENS.split_whitespace() {
             assert!(all.0.get(what).is_some_and(|count| *count > 0), "no world has seen: {what}");
         }

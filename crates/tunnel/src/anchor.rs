@@ -195,9 +195,8 @@ impl Anchor {
         self.bindings.attached().count()
     }
 
-    /// The newest binding of each device, signed by it, to be kept over a restart. Write it soon
-    /// after each [`AnchorEvent::Attached`]: after a binding that was lost an older one counts
-    /// again.
+    /// The newest signed binding of each device, to be kept over a restart. Write it soon after
+    /// each [`AnchorEvent::Attached`]: if a binding is lost, an older one counts again.
     pub fn bindings(&self) -> Vec<(PublicKey, Binding)> {
         self.bindings.newest().map(|(device, binding)| (*device, binding.clone())).collect()
     }

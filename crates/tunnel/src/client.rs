@@ -161,7 +161,6 @@ struct Uplink {
     port: Port,
     next_attempt: Instant,
     next_path: Instant,
-    /// Paths that were opened and not usable.
     path_failures: usize,
     /// When a path that is not usable by then is replaced by one to another address.
     path_deadline: Instant,
@@ -174,7 +173,6 @@ struct Current {
     session: Session,
     since: Instant,
     welcome: Welcome,
-    /// The far end of its streams, once known.
     far_end: Option<FarEnd>,
     doubted: bool,
 }

@@ -64,8 +64,7 @@ impl InnerPacket<'_> {
     }
 }
 
-/// Whether the fixed part is plausible: version 4 or 5, a known key length, and a known type or the
-/// reason of a refusal.
+/// Version 4 or 5, a known key length, and a known type or the reason of a refusal.
 fn is_handshake(bytes: &[u8]) -> bool {
     let Some(fixed) = bytes.first_chunk::<HANDSHAKE>() else { return false };
     let word =

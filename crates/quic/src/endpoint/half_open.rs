@@ -14,10 +14,9 @@
 //! proved ones. An attacker with a few addresses could fill the room with handshakes that are never
 //! completed: so the source with most gives way to others, while they have less than half of its
 //! number, so that no two drive each other out without end. Where each source has one, as when
-//! thousands of clients come back to a restarted server, each has some time first: otherwise
-//! newcomers would end all of them. Carriers put many boxes behind one address, so a proved source
-//! may have many handshakes; forged packets in its name cost it a round trip, to prove itself. A
-//! source is an IPv4 address or an IPv6 /64, one subscriber's network.
+//! thousands of clients return to a restarted server, each has some time first. Carriers put many
+//! boxes behind one address, so a proved source may have many handshakes. A source is an IPv4
+//! address or an IPv6 /64, one subscriber's network.
 //!
 //! Source: RFC 9000 section 8.1.2.
 
@@ -86,8 +85,7 @@ impl HalfOpen {
         goes.map_or(Admission::Ignore, Admission::Replace)
     }
 
-    /// The oldest handshake of the source with most proved ones, if that has more than twice `own`;
-    /// a source's only one must have had its time.
+    /// If that source has more than twice `own`; a source's only one must have had its time.
     fn oldest_of_crowded(&self, now: Instant, own: usize) -> Option<ConnectionId> {
         let proved = self.sources.values().map(|count| &count.proved);
         let most = proved.max_by_key(|proved| (proved.len(), Reverse(proved.first())))?;
@@ -114,8 +112,7 @@ impl HalfOpen {
         };
     }
 
-    /// How many of the newest `most` began within `time` before `now`: all, and those of `remote`'s
-    /// source.
+    /// Of the newest `most`, begun within `time` before `now`: all, and those of `remote`'s source.
     pub(super) fn begun_since(
         &self,
         now: Instant,

@@ -9,8 +9,7 @@ use crate::outbox::{Ecn, Route};
 use crate::source::{Local, Source};
 
 impl Endpoint {
-    /// A client begins a handshake. This bounds half-open connections; admission by key follows
-    /// later.
+    /// Bounds half-open connections; admission by key follows later.
     pub(super) fn handle_incoming(
         &mut self,
         now: Instant,

@@ -49,10 +49,9 @@ fn a_handshake_survives_heavy_loss() {
 
 #[test]
 fn the_first_key_update_loses_nothing() {
-    // The library updates its keys by itself after 10 to 1000 packets. It compares packet numbers
-    // of different paths, and so takes packets under the old keys, in flight on a slower path that
-    // carried more, for packets under later keys. The update before further paths are opened
-    // prevents it.
+    // The library compares packet numbers of different paths, and so takes packets under the old
+    // keys, in flight on a slower path, for packets under later keys. The update before further
+    // paths are opened prevents it.
     for seed in 1..9 {
         let mut world = World::connected_with(links(&[10, 100]), &config(seed));
         world.sides[SERVER].feedback = false;
@@ -302,7 +301,6 @@ fn a_handshake_that_is_never_completed_is_given_up() {
     assert_eq!(world.sides[SERVER].endpoint_events, [failed]);
 }
 
-/// A reason phrase is bytes that the peer chooses; unescaped it could be a line of our own log.
 #[test]
 fn a_reason_that_forges_a_log_line_is_escaped_and_cut() {
     let mut world = World::connected(links(&[20]));

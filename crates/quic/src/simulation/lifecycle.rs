@@ -124,7 +124,6 @@ fn another_port_or_address_keeps_the_path() {
     }
 }
 
-/// They come from an address that the server has replaced; it acknowledges them all the same.
 #[test]
 fn latecomers_from_a_former_address_are_received() {
     let mut world = World::connected(links(&[100]));

@@ -125,7 +125,6 @@ impl Link {
         }
     }
 
-    /// Changes the pace, for waiting packets as well.
     fn change(&mut self, now: Instant, iat: Duration) {
         (self.iat, self.free_at) = (iat, now);
         for (_, arrives) in &mut self.under_way {

@@ -33,7 +33,6 @@ impl Raven {
         self.learn_pooled(now);
     }
 
-    /// The index of the network `name`, or of a new one.
     pub(super) fn network(&mut self, name: Option<&str>) -> Option<usize> {
         let known = |network: &Network| name.is_some() && network.name.as_deref() == name;
         if let Some(known) = self.networks.iter().position(known) {

@@ -373,7 +373,6 @@ fn nonsense_is_refused_with_a_reason_and_changes_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// A damaged file is taken or refused, and what was taken can be used.
     #[test]
     fn any_damage_is_survived(place in 0.0..1.0_f64, byte in 32_u8..127, cut in any::<bool>()) {
         let mut teacher = raven(90);

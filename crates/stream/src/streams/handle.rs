@@ -276,8 +276,7 @@ impl Streams {
                     reset.tell = Obligation::Met;
                 }
             }
-            // A peer that refuses the stream must still learn how much was sent: the reset is
-            // repeated until it is answered.
+            // A peer that refuses the stream must still learn how much was sent.
             None => stream.end(code, true, !is_answer || code == ResetCode::Unknown),
         }
         self.receive_credit.on_received(growth);

@@ -71,7 +71,6 @@ fn a_peer_that_breaks_the_rules_of_all_streams_loses_all() {
     check_closed(&full, Violation::SessionCredit);
 }
 
-/// The final size of a reset counts, or credit would be lost for good.
 #[test]
 fn a_reset_beyond_the_credit_of_the_session_ends_all() {
     let mut streams = server(4);
@@ -152,7 +151,6 @@ fn a_peer_that_never_reads_holds_back_one_writer() {
     assert!(told.contains(&Event::Reset { id, code, by_peer: false }), "{told:?}");
 }
 
-/// Two ends that have both forgotten a stream do not answer each other for ever.
 #[test]
 fn an_answer_is_never_answered() {
     let mut streams = server(4);
@@ -192,8 +190,7 @@ fn what_is_malformed_is_refused_and_counted() {
     assert_eq!((streams.stats().malformed, streams.violation()), (4, None));
 }
 
-/// Random frames between calls of a careless user: nothing panics, memory keeps its bound, and the
-/// tables agree with the streams.
+/// Frames between calls of a careless user: the tables agree with the streams, and nothing panics.
 #[test]
 fn frames_at_random_cost_a_bound() {
     for seed in 0..400 {
@@ -259,7 +256,6 @@ fn use_at_random(random: &mut SplitMix64, streams: &mut Streams, now: Instant) {
     };
 }
 
-/// A frame of one of a few streams. Few are of this end, since one that was not opened ends all.
 fn any_frame(random: &mut SplitMix64) -> StreamFrame {
     let index = random.below(6) as u64;
     let ours = random.below(8) == 0;

@@ -398,7 +398,6 @@ impl Anchor {
         all.table.on_turned(device);
         all.keep_to_budget(now, device, &mut self.accounts);
         if all.table.violation(device).is_some() {
-            // Others begin when the client attaches again.
             all.forget_way(device);
             all.table.end(device);
             if let Some(at) = self.bindings.at(device) {

@@ -286,7 +286,7 @@ pub(super) struct NoticeLimiter {
 impl NoticeLimiter {
     fn admit(&mut self, now: Instant, notice: &Notice) -> bool {
         if notice.lasted().is_some() {
-            // The beginning was reported, and no other notice ends it.
+            // Its beginning was reported, and nothing else reports its end.
             return true;
         }
         let subject = notice.subject();

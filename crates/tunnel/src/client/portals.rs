@@ -17,8 +17,7 @@ use super::notices::Notice;
 use super::{Client, Uplink};
 use crate::node::Node as _;
 
-/// How often an uplink that is held back is tried: after a login it recovers even if HTTP does not
-/// show it.
+/// Retries go on, since after a login an uplink may recover without HTTP showing it.
 pub(super) const HELD_BACK_RETRY: Duration = Duration::from_secs(4);
 
 /// A network that answers HTTP with a login page.

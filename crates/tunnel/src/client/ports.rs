@@ -6,8 +6,7 @@
 //! ```
 //!
 //! A network may keep an entry for a port that leads nowhere: a router that forwarded before it
-//! translated addresses keeps the private one, and each further packet keeps that entry alive. Only
-//! a packet from another port gets a new entry.
+//! translated addresses keeps the private one, and each further packet keeps that entry alive.
 
 use std::time::Duration;
 

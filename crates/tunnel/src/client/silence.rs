@@ -88,7 +88,6 @@ impl Client {
         }
     }
 
-    /// A session that goes on answering needs nothing beside it.
     fn on_answers(&mut self, now: Instant) {
         let Some(flapping) = &mut self.flapping else { return };
         let answers = *flapping.answers.get_or_insert(now);

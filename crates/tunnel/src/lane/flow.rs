@@ -15,10 +15,9 @@
 //! empties the bucket has grown; it is small again when the bucket is full.
 //!
 //! A flow that changes its class changes its lane, and lanes keep no order among themselves. So a
-//! grown flow moves after a pause of [`PAUSE`], such as a transfer makes while it waits for its
-//! first acknowledgements, or else after [`PACKETS_TO_MOVE`] packets, at the risk that a few
-//! packets overtake others once. A flow that has become small has been quiet long enough. Media
-//! moves at once: its receiver sorts the numbered packets.
+//! grown flow moves after a pause of [`PAUSE`], or else after [`PACKETS_TO_MOVE`] packets, at the
+//! risk that a few packets overtake others once. Media moves at once: its receiver sorts the
+//! numbered packets.
 
 mod media;
 mod rtp;

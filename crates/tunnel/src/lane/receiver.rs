@@ -68,7 +68,6 @@ pub(crate) struct LaneReceiver {
     opening: Option<Order>,
     run: Option<Run>,
     lost_before: u64,
-    /// What is counted here; [`LaneReceiver::stats`] adds the rest.
     stats: ReceiveStats,
     determined: Vec<(PacketId, Bytes)>,
 }

@@ -76,7 +76,6 @@ pub(crate) struct LaneSender {
     copies: Copies,
     cuts: Cuts,
     has_new_parts: bool,
-    /// The age at which a waiting packet is discarded.
     age_max: Duration,
     next_id: PacketId,
     codes: bool,
@@ -274,7 +273,7 @@ impl LaneSender {
         self.stats.queue_bytes as usize
     }
 
-    /// The newest packet ended a video frame, as is known only now.
+    /// Called when a later packet shows that the newest one ended a video frame.
     pub(crate) fn end_frame(&mut self) {
         match self.queue.back_mut() {
             Some(last) => last.ends_frame = true,
@@ -464,7 +463,6 @@ pub(crate) struct HeldBack {
     pub(crate) urgency: Urgency,
 }
 
-/// How many packets of the queue [`LaneSender::flow_bytes`] examines.
 const FLOW_LOOK: usize = 32;
 /// How much longer than its packets a range may last: t of CellFusion section 4.4.2.
 const RANGE_SPAN: Duration = Duration::from_millis(60);

@@ -6,8 +6,7 @@
 //!                                    └─ the peer is gone ──────────────► through the next session
 //! ```
 //!
-//! The encoder's pool would not do: it also keeps packets that the peer has, which would come
-//! twice.
+//! The encoder's pool is no substitute: it also keeps packets that the peer has.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -8,8 +8,7 @@
 //! ```
 //!
 //! The anchor has no paths, so it cannot know when they have room. It sends what the proxy allows:
-//! twice what left within the last round trip of the leg, so that the lane always has something to
-//! send and urgent frames wait behind few others.
+//! twice what left within the last round trip of the leg.
 //!
 //! The ends agree on the epoch of their streams. It does not change within a session: frames do not
 //! carry it, and former ones may be under way.

@@ -6,9 +6,8 @@
 //! the same client joined at another shard ─► its session here ends
 //! ```
 //!
-//! The kernel leads most packets to the right shard. A packet at the wrong one, since the kernel is
-//! late or a stranger chose the ID, is put out here, and the driver hands it to the right one: only
-//! once, so that nothing circulates.
+//! The kernel leads most packets to the right shard. The driver hands on a packet at the wrong one,
+//! since the kernel is late or a stranger chose the ID: once, so that nothing circulates.
 
 use bytes::Bytes;
 use roadweave_identity::PublicKey;
@@ -22,7 +21,7 @@ use crate::node::{Node as _, RecvMeta};
 #[derive(Debug, Default)]
 pub(super) struct Strays {
     waiting: StrayQueue,
-    /// While a handed-over stray is handled: put out again it would circulate.
+    /// Set while a handed-over stray is handled, which would circulate.
     is_closed: bool,
 }
 
@@ -71,7 +70,6 @@ impl Server {
             let name = self.sessions.get(&id).map(|joined| joined.peer.name.clone());
             self.replace(now, id, *key, &name.unwrap_or_default());
         }
-        // It has other streams there.
         self.end_streams_of(key);
     }
 

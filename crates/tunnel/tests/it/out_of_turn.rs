@@ -1,4 +1,4 @@
-//! A server and a client without manners: what it gets by saying things out of turn.
+//! A server against a client that says things out of turn.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

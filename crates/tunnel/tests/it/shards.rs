@@ -240,7 +240,7 @@ fn a_client_that_comes_again_to_another_shard_leaves_the_one_before() {
     for life in 1..=30 {
         let before = world.owner(0).expect("a session");
         world.clients[0] = world.client(0, life);
-        // Not so often that the server refuses it.
+        // Slow enough for the server's limit.
         world.run(6_000);
         let after = world.owner(0).expect("a session");
         assert_eq!(world.sessions().iter().sum::<usize>(), 1, "at {before} and {after}");

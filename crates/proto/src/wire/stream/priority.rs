@@ -63,7 +63,6 @@ impl StreamPriority {
 }
 
 /// Urgency 3 (RFC 9218 section 4.1), and incremental: connections without a priority take turns.
-/// The default of section 4.2 is for responses of one connection, which belong to one application.
 impl Default for StreamPriority {
     fn default() -> Self {
         Self::DEFAULT

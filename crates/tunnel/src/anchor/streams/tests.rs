@@ -109,7 +109,7 @@ fn a_client_that_breaks_the_rules_loses_its_own_streams() {
     attach(&mut anchor, at(10), (OTHER_BOX, 1), on(0, 1), 7);
     let first = open(&mut anchor, at(20), on(0, 0), 0).expect("its own");
     let other = open(&mut anchor, at(20), on(0, 1), 0).expect("its own");
-    // It says that a stream is open which the anchor has never opened.
+    // Reports a stream open that the anchor never opened.
     pass(&mut anchor, at(30), on(0, 0), &[0x20, 0x0a, 1]);
     anchor.turn_streams(at(30));
     assert_eq!(anchor.poll_streams_over(), Some(first));

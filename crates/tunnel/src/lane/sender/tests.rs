@@ -667,7 +667,6 @@ pub(crate) fn lose(sender: &mut LaneSender, now: Instant, ids: impl IntoIterator
     }
 }
 
-/// The decoder receives a datagram, whose lane is returned.
 pub(crate) fn decode(
     decoder: &mut Decoder,
     datagram: Bytes,

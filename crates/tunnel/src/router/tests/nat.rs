@@ -63,8 +63,7 @@ fn an_address_behind_nat_is_learned_from_hellos_and_follows_them() {
         routes.extend(packets.packets().map(|(route, _)| route.destination));
     }
     assert_eq!(routes, [Nat::at(1)], "what waited leaves by the link that is known");
-    // The binding moves, as an answer to what was sent there shows; then the other link takes its
-    // place.
+    // The binding moves, as an answer to what was sent there shows; then the other link does.
     let said = nat.turn(1_000).remove(0).1;
     nat.bytes(1_003, Nat::at(2), &answer(5, 1, &said));
     assert_eq!(nat.remotes(), [None, Some(Nat::at(2).to_string())]);

@@ -13,9 +13,8 @@
 //!   passes, forty times the drift of clocks, and invisible to a receiver that looks for queues.
 //! - A clock that leaps makes packets come sooner or later than the longest wait allows. Sooner:
 //!   all starts again with that packet. Later: packets go out as they come, and after a second of
-//!   only such packets all starts again. Smaller leaps look like another path.
-//! - A peer with wrong times delays its packets by the longest wait at most: the delay is at most
-//!   that above the least difference, and no packet's is smaller.
+//!   only such packets all starts again.
+//! - A peer with wrong times delays its own packets by the longest wait at most.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -161,7 +160,6 @@ impl Delays {
         self.total = self.took.values().map(|[_, before]| u64::from(*before)).sum();
     }
 
-    /// Lowers the delay a little, towards what covers recent packets.
     fn fall(&mut self, now: Instant) {
         let passed = now.since(self.looked);
         if passed < LOOK_EVERY || self.took.is_empty() {
@@ -197,7 +195,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The delay falls by one part in this many of the time that passes. WebRTC's detector, which
 /// multiplies a slope by at most 60 groups and 4, and reacts beyond 6, does not see it.
 const FALL_SHARE: u32 = 100;
-/// The longest silence that counts.
 const FALL_AT_ONCE: Duration = Duration::from_secs(1);
 /// How long all packets must be beyond the longest wait before it counts as a leap of the clock.
 const LEAP_TIME: Duration = Duration::from_secs(1);
