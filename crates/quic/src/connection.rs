@@ -263,7 +263,6 @@ impl Connection {
     /// each, once and in order; messages survive the death of a path while another lives.
     ///
     /// # Errors
-    ///
     /// The message is longer than [`MESSAGE_MAX`](crate::MESSAGE_MAX), too many wait, or the
     /// connection is over.
     pub fn send_message(&mut self, message: Bytes) -> Result<(), MessageError> {

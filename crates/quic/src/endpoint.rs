@@ -86,7 +86,6 @@ impl Endpoint {
     /// paths.
     ///
     /// # Errors
-    ///
     /// This is a server, or there is no such address.
     pub fn connect(
         &mut self,
@@ -238,8 +237,7 @@ impl Endpoint {
         self.connections.len()
     }
 
-    /// Packets without a connection: resets, retries, refusals. [`Endpoint::poll_transmit`] has
-    /// them too.
+    /// Resets, retries and refusals; [`Endpoint::poll_transmit`] has them too.
     pub fn outbox(&mut self) -> &mut Outbox {
         &mut self.outbox
     }

@@ -115,7 +115,6 @@ const RATE_MIN: Rate = Rate::from_kbps(16);
 /// RFC 9002 section 7.2, with room for the first doubling.
 const INITIAL_WINDOW_PACKETS: f64 = 30.0;
 const BURST_TIME: Duration = Duration::from_millis(2);
-/// Least burst, packets.
 const BURST_PACKETS_MIN: u64 = 4;
 /// Least time between two wake-ups, unless packets are rarer.
 const WAKE_INTERVAL: Duration = Duration::from_micros(500);

@@ -61,8 +61,7 @@ impl ShardMap {
         self.key
     }
 
-    /// The shard for the payload of a UDP packet; the first if it is too short for an ID of 8
-    /// bytes.
+    /// The shard for the payload of a UDP packet; the first if it is too short for an ID.
     pub fn shard_of(&self, packet: &[u8]) -> u16 {
         let id = match packet.first() {
             Some(first) if first & LONG_HEADER == 0 => packet.get(1..),

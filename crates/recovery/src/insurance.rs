@@ -152,8 +152,7 @@ impl Insurance {
         self.next_look = self.next_look.map(|due| due.max(now + LOOK_INTERVAL));
     }
 
-    /// The coded packets to send now, in the spare room of `paths`. Call it only when nothing
-    /// waits.
+    /// The coded packets to send in the spare room of `paths`. Call it only when nothing waits.
     pub fn poll(&mut self, now: Instant, paths: &[PathOffer<'_>]) -> Option<Premium> {
         if self.next_look.is_none_or(|due| due > now) {
             return None;
@@ -328,7 +327,6 @@ const OPEN_MAX: Duration = Duration::from_millis(10);
 const LOOK_INTERVAL: Duration = Duration::from_millis(3);
 /// The insurance of a block is useless after this many deadlines.
 const USEFUL_DEADLINES: f64 = 1.5;
-/// The weight of a packet in [`Insurance::overdue`].
 const LEARNING: f64 = 1.0 / 128.0;
 /// The factor of the expected late packets that are insured before any is late.
 const RISK: f64 = 2.0;

@@ -108,7 +108,7 @@ impl Windows {
         (left / self.byte_time(now, path)).max(0.0)
     }
 
-    /// A window per round trip lets through within delta, and one at least.
+    /// What a window per round trip, and one at least, lets through within delta.
     fn carried(&self, now: Instant, path: &PathSnapshot) -> f64 {
         let left = self.delta.as_secs_f64() - self.one_way(now, path);
         (left * carrier_rate(path)).max(path.congestion_window as f64)

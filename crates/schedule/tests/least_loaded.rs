@@ -10,6 +10,7 @@ use std::time::Duration;
 use roadweave_proto::{Instant, PathId, PathOffer, PathSnapshot};
 use roadweave_schedule::{Decision, PacketInfo, PathSet, Scheduler};
 
+/// The scheduler, which remembers nothing.
 #[derive(Debug, Default)]
 pub struct LeastLoaded;
 

@@ -27,8 +27,7 @@ pub struct Config {
     pub receive_max: u64,
     /// Bytes that all streams together hold until they are acknowledged.
     pub send_max: u64,
-    /// Bytes at the start of a stream that go before everything else: a first video frame, or a
-    /// small answer.
+    /// Bytes at the start of a stream that go before all else: a first video frame, a small answer.
     pub head: u64,
     /// Bytes of a stream that may go before others on request (a priority, or a first video frame);
     /// after that a fifth of the bytes that it sends.

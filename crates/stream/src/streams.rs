@@ -265,8 +265,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Sets which optional frames the peer accepts: changes of priority, and data before it has
-    /// granted credit.
+    /// Sets which optional frames the peer accepts: changes of priority, and data before credit.
     pub fn set_peer_takes(&mut self, offer: Option<StreamsOffer>) {
         self.peer_takes_priorities = offer.is_some_and(|offer| offer.takes_priorities);
         self.peer_takes_early = offer.is_some_and(|offer| offer.takes_early);
@@ -332,8 +331,7 @@ impl Streams {
         Ok(())
     }
 
-    /// The next event; call until `None`. A stream with unfetched events keeps its place among
-    /// those that may be open.
+    /// The next event; call until `None`. A stream with unfetched events counts as open.
     pub fn poll_event(&mut self, now: Instant) -> Option<Event> {
         let id = *self.index.eventful.first()?;
         let stream = self.table.get_mut(&id)?;

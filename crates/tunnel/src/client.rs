@@ -373,8 +373,7 @@ impl Client {
         &self.usage
     }
 
-    /// Sets the time of day in seconds since 1970, and whether it is synchronised. A new day may
-    /// begin.
+    /// Sets the time of day in seconds since 1970, and whether it is synchronised.
     pub fn on_time_of_day(&mut self, unix_seconds: u64, is_synchronised: bool) {
         self.usage.on_time_of_day(unix_seconds, is_synchronised);
         self.apply_policies();

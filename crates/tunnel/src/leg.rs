@@ -363,7 +363,6 @@ const UNKEPT: u64 = 0;
 const KEPT_MAX: usize = 8 << 20;
 /// Waiting bytes above which frames wait elsewhere.
 const FRAMES_AHEAD: usize = 64 << 10;
-/// How long frames wait at least for a full leg.
 const MOMENT: Duration = Duration::from_millis(1);
 /// Only frames in very large packets are larger.
 const FRAMES_SIZE: usize = 2_048;

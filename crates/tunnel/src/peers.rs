@@ -131,7 +131,6 @@ pub struct PeersChange {
     pub changed: Vec<PublicKey>,
 }
 
-/// Restrictions beyond the list of peers.
 #[derive(Debug, Default)]
 struct Barred {
     revoked: BTreeSet<PublicKey>,

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
+/// What waits in a [`BoundedQueue`].
 pub trait Waits {
     /// Its bytes, without the queue's overhead for each.
     fn bytes(&self) -> usize;
@@ -29,7 +30,9 @@ impl<T, const MAX: usize, const OVERHEAD: usize> Default for BoundedQueue<T, MAX
 }
 
 impl<T: Waits, const MAX: usize, const OVERHEAD: usize> BoundedQueue<T, MAX, OVERHEAD> {
+    /// The most bytes that may wait.
     pub const BYTES_MAX: usize = MAX;
+    /// The bytes that each costs beside its own.
     pub const OVERHEAD_BYTES: usize = OVERHEAD;
 
     /// Adds one; returns whether there was room.
@@ -43,6 +46,7 @@ impl<T: Waits, const MAX: usize, const OVERHEAD: usize> BoundedQueue<T, MAX, OVE
         has_room
     }
 
+    /// The oldest.
     pub fn pop(&mut self) -> Option<T> {
         let one = self.waiting.pop_front()?;
         self.bytes -= one.bytes() + OVERHEAD;
@@ -67,10 +71,12 @@ impl<T: Waits, const MAX: usize, const OVERHEAD: usize> BoundedQueue<T, MAX, OVE
         self.bytes
     }
 
+    /// How many wait.
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
 
+    /// Whether none waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

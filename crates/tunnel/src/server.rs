@@ -378,8 +378,7 @@ impl Server {
         self.legs.as_ref().map(|legs| legs.status())
     }
 
-    /// The number of connections: sessions, waiting ones, handshakes, and ended ones that are not
-    /// forgotten yet.
+    /// The number of connections: sessions, waiting ones, handshakes, and recently ended ones.
     pub fn connections(&self) -> usize {
         self.endpoint.connection_ids().len()
     }

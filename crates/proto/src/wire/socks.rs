@@ -127,6 +127,7 @@ impl SocksConnect {
 }
 
 impl SocksError {
+    /// The answer to such a request.
     pub fn reply(self) -> SocksReply {
         match self {
             Self::Command(_) => SocksReply::CommandNotSupported,

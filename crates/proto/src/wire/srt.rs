@@ -12,8 +12,7 @@ const SRT_HEADER: usize = 16;
 const HANDSHAKE: usize = SRT_HEADER + 48;
 const SOLO: u8 = 0b1100_0000;
 
-/// The header of an SRT packet, or of bytes that look like one: except for handshakes, only several
-/// packets together are a proof.
+/// The header of an SRT packet, or bytes like one: only handshakes are a proof by themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SrtHeader {
     /// A handshake, unmistakable by its constants.

@@ -26,7 +26,6 @@ impl Connection {
     /// A datagram that starts with a byte of 0xfe or above costs one byte more and a copy.
     ///
     /// # Errors
-    ///
     /// [`SendError::Blocked`] if window or pacer hold it back, [`SendError::NotUsable`],
     /// [`SendError::TooLarge`] and [`SendError::Closed`]; all give the datagram back.
     pub fn send_on(
@@ -52,7 +51,6 @@ impl Connection {
     /// `token` comes back as with [`send_on`](Connection::send_on).
     ///
     /// # Errors
-    ///
     /// As [`send_on`](Connection::send_on), but for `Blocked`.
     pub fn send_through(
         &mut self,
@@ -81,10 +79,9 @@ impl Connection {
     }
 
     /// Sends feedback on exactly this path, in one packet with the acknowledgements that wait.
-    /// Window and pacer do not hold it back, since it is small and rare; its fate is not reported.
+    /// Window and pacer do not hold it back; its fate is not reported.
     ///
     /// # Errors
-    ///
     /// As [`send_on`](Connection::send_on), but for `Blocked`.
     pub fn send_feedback_on(
         &mut self,

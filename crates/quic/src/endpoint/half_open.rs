@@ -85,7 +85,8 @@ impl HalfOpen {
         goes.map_or(Admission::Ignore, Admission::Replace)
     }
 
-    /// If that source has more than twice `own`; a source's only one must have had its time.
+    /// The oldest handshake of the source with most, if it has over twice `own`; an only one must
+    /// be old.
     fn oldest_of_crowded(&self, now: Instant, own: usize) -> Option<ConnectionId> {
         let proved = self.sources.values().map(|count| &count.proved);
         let most = proved.max_by_key(|proved| (proved.len(), Reverse(proved.first())))?;
@@ -112,7 +113,8 @@ impl HalfOpen {
         };
     }
 
-    /// Of the newest `most`, begun within `time` before `now`: all, and those of `remote`'s source.
+    /// Among the newest `most`, those begun within `time` before `now`: all, and of `remote`'s
+    /// source.
     pub(super) fn begun_since(
         &self,
         now: Instant,

@@ -95,7 +95,7 @@ impl Reordering {
         was_missing
     }
 
-    /// Up to number `newest`. Returns the ages of the overtaken packets.
+    /// Ends a batch up to number `newest`; returns the ages of its overtaken packets.
     pub(super) fn end_batch(&mut self, newest: Option<u64>) -> Samples {
         self.newest = newest;
         std::mem::take(&mut self.batch)

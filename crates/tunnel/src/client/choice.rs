@@ -240,7 +240,6 @@ impl Choice {
         }
     }
 
-    /// The candidate to move to, if the current one is consistently worse.
     pub(super) fn wish(&self, now: Instant) -> Option<usize> {
         if self.last_move.is_some_and(|moved| now < moved + MOVE_PAUSE) {
             return None;

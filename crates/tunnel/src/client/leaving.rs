@@ -153,6 +153,5 @@ impl Client {
     }
 }
 
-/// How long a session is heard after it has a successor.
 const HEARD_FOR: Duration = Duration::from_secs(2);
 const LEAVING_MAX: usize = 2;

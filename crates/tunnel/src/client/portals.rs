@@ -37,8 +37,7 @@ pub(super) struct HeldBack {
 }
 
 impl Client {
-    /// Sets whether the network under `uplink` answers HTTP with a login page. Ignored for an
-    /// uplink whose path is validated.
+    /// Sets what HTTP over `uplink` shows of a login page. Ignored if its path is validated.
     pub fn set_portal(&mut self, now: Instant, uplink: UplinkId, portal: Option<Portal>) {
         match portal {
             None => self.release(now, uplink),

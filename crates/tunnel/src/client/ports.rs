@@ -14,7 +14,6 @@ use roadweave_proto::{Instant, PathStatus, UplinkId};
 
 use super::{Client, Uplink};
 
-/// The port of a path changes after this long without an answer.
 const SILENT_MAX: Duration = Duration::from_secs(10);
 /// A port is kept at least this long: an answer may take as long.
 const PORT_AGE_MIN: Duration = Duration::from_secs(1);

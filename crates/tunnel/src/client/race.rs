@@ -35,7 +35,6 @@ use super::{Client, ClientEvent, Current, MTU_MIN, seed};
 use crate::server::UNUSED;
 use crate::session::{Session, SessionConfig};
 
-/// How long only the last server is tried.
 pub(super) const PREFERRED_SERVER_DELAY: Duration = Duration::from_secs(1);
 /// How much later the second uplink begins: often the first is answered before.
 pub(super) const RACE_STAGGER: Duration = Duration::from_millis(100);
@@ -44,7 +43,6 @@ const RESTART_PATIENCE: Duration = Duration::from_secs(1);
 /// Others wait for the welcome this many times as long as the first answer took: the end of the
 /// handshake and the hello take a round trip each, and an address validation one more.
 const WELCOME_ROUNDS: u32 = 3;
-/// How long others wait after an answer.
 const PATIENCE_MIN: Duration = RACE_STAGGER;
 const PATIENCE_MAX: Duration = Duration::from_secs(2);
 const STAGGER_JITTER: Duration = Duration::from_millis(50);

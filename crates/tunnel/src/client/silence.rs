@@ -17,7 +17,6 @@ const FAST_FAILOVER: Duration = Duration::from_secs(10);
 const TAKEOVER_AFTER: Duration = Duration::from_secs(2);
 /// How long a session must answer to count as recovered: longer than a keep-alive takes to notice.
 const STEADY: Duration = Duration::from_secs(3);
-/// How long a replacement lets the session answer before it takes over.
 const REPLACEMENT_GRACE: Duration = Duration::from_millis(500);
 
 /// A session that fell silent and has not answered for [`STEADY`] since. A network that lets a
@@ -37,9 +36,8 @@ impl Client {
         self.current.is_none() || self.replacement.is_none() && (silent || self.renews)
     }
 
-    /// This machine slept, or the process stood still, for `lasted` until `now`. The server may
-    /// have forgotten the session, and the uplinks may be in other networks: every path must answer
-    /// again, and failover is immediate.
+    /// This machine slept, or the process stood still, for `lasted` until `now`. Every path must
+    /// answer again, since networks may have changed, and failover is immediate.
     pub fn on_pause(&mut self, now: Instant, lasted: Duration) {
         self.fast_failover_until = now + FAST_FAILOVER;
         self.on_new_chance(now, None);

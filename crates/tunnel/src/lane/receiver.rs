@@ -64,7 +64,6 @@ pub(crate) struct LaneReceiver {
     reorder: Reorder,
     pub(crate) promise: Promise,
     ages: Ages,
-    /// The initial order, until the first packet or promise.
     opening: Option<Order>,
     run: Option<Run>,
     lost_before: u64,

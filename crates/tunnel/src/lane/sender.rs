@@ -329,7 +329,6 @@ impl LaneSender {
         }
     }
 
-    /// Records from now on what [`LaneSender::take_unfinished`] returns.
     pub(crate) fn keep_unfinished(&mut self) {
         self.unacknowledged.get_or_insert_default();
     }

@@ -26,8 +26,7 @@ pub(super) struct Strays {
 }
 
 impl ServerConfig {
-    /// The settings of one of `count` shards of a server with these: limits over all clients are
-    /// divided.
+    /// The settings of one of `count` shards: limits over all clients are divided.
     pub fn of_shard(&self, count: u16) -> Self {
         let mut config = self.clone();
         let share = |all: usize| (all / usize::from(count.max(1))).max(1);

@@ -28,7 +28,6 @@ pub(crate) trait StreamEnd {
     /// Takes a symbol of the client, or fails with the reason for which it is dropped.
     fn handle_symbol(&mut self, now: Instant, symbol: Bytes) -> Result<(), DropReason>;
 
-    /// When this end lets a symbol of `bytes` bytes pass.
     fn passes_at(&mut self, _: Instant, _: Direction, _bytes: usize) -> Instant {
         Instant::ZERO
     }

@@ -38,7 +38,6 @@ fn inner_packet(from: IpAddr, to: IpAddr) -> Bytes {
     packet.into()
 }
 
-/// Shards behind one address, and clients with two uplinks each, without delay.
 struct World {
     epoch: Epoch,
     now: Instant,

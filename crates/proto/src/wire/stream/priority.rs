@@ -43,8 +43,7 @@ impl StreamPriority {
         Self { urgency, incremental: true }
     }
 
-    /// Whether it precedes streams with the default priority: sooner, or without taking turns with
-    /// them.
+    /// Whether it precedes streams with the default priority: by urgency, or by not taking turns.
     pub const fn is_raised(self) -> bool {
         self.urgency < Self::DEFAULT.urgency
             || self.urgency == Self::DEFAULT.urgency && !self.incremental

@@ -126,7 +126,6 @@ impl Delays {
         self.wait_max.as_millis() as i64
     }
 
-    /// The longest delay allowed: the longest wait above the least.
     fn delay_max(&self) -> i64 {
         let least = self.took.first_key_value().map(|(least, _)| least * MILLI);
         least.map_or(i64::MAX, |least| least + self.wait_max.as_micros() as i64)
@@ -187,7 +186,6 @@ fn micros(at: Instant) -> i64 {
 }
 
 const MILLI: i64 = 1_000;
-/// Packets of a thousand that may be late.
 const LATE_PER_MILLE: u64 = 10;
 /// Delays are remembered for one to two periods.
 const PERIOD: Duration = Duration::from_secs(10);
