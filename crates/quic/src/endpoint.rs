@@ -64,7 +64,6 @@ pub struct Endpoint {
     half_open: HalfOpen,
     response_limiter: ResponseLimiter,
     drained: BTreeSet<ConnectionId>,
-    /// Connections that may have changed since they were last looked after.
     touched: BTreeSet<ConnectionId>,
     unsent: BTreeSet<ConnectionId>,
     deadlines: Deadlines<ConnectionId>,

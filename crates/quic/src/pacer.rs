@@ -123,7 +123,6 @@ const WAKE_INTERVAL: Duration = Duration::from_micros(500);
 mod tests {
     use super::*;
 
-    /// Rates in bytes per second.
     fn input(controller_rate: Option<u64>, delivered_rate: u64) -> PacerInput {
         PacerInput {
             pacing: Pacing::Rate,

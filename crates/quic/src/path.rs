@@ -45,7 +45,6 @@ pub(crate) struct Path {
     pub(crate) last_sent: Instant,
     pub(crate) last_asked: Instant,
     pub(crate) last_heard: Instant,
-    /// Frames received by then.
     pub(crate) frames_heard: noq_proto::FrameStats,
     heard_interval: Duration,
     /// Answers to challenges before the address changed; one more validates it.

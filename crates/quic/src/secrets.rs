@@ -53,7 +53,6 @@ impl ConnectionIdGenerator for SeededIds {
     }
 }
 
-/// Bytes.
 pub(crate) const ID_LEN: usize = 8;
 const TRIES_PER_SHARD: usize = 64;
 

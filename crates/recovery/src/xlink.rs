@@ -72,7 +72,6 @@ pub struct Xlink {
     delays: Delays,
     /// Packets in flight that would be copied without control.
     eligible: BTreeSet<u32>,
-    /// When to look at the next, without other events.
     next_look: Option<Instant>,
     reinjected: u64,
 }

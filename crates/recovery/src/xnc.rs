@@ -60,7 +60,6 @@ pub struct Xnc {
     /// Tagged with the sequence number of the range.
     flight: Flight<u64>,
     ranges: VecDeque<Range>,
-    /// The sequence number of `ranges[0]`.
     first_range: u64,
     pending: BTreeMap<u64, Deferred>,
     /// By path: when the newest acknowledged packet left.

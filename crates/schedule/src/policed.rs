@@ -256,7 +256,6 @@ fn is_paced_soon(path: &PathOffer<'_>, bytes: u64) -> bool {
 const MARGIN: Duration = Duration::from_millis(20);
 /// Round trips are similar if they differ by less than a quarter, or than this.
 const SIMILAR_MIN: Duration = Duration::from_millis(10);
-/// How long a packet waits for the pacer of the path whose turn it is.
 const TURN_WAIT_MAX: Duration = Duration::from_millis(20);
 const BYTES_MAX: u64 = 1 << 16;
 /// The most that a path is owed, in packets of [`PACKET_BYTES`].

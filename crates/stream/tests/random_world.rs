@@ -122,7 +122,6 @@ impl Seen {
     }
 }
 
-/// The byte at `offset` that the end `side` writes to the stream.
 fn byte(id: StreamId, side: usize, offset: u64) -> u8 {
     (SplitMix64::word(id.0 << 1 | side as u64, offset >> 3) >> (8 * (offset & 7))) as u8
 }

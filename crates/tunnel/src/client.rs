@@ -203,7 +203,6 @@ pub struct Client {
     silent_since: Option<Instant>,
     fast_failover_until: Instant,
     flapping: Option<Flapping>,
-    /// A connection that was welcomed beside a silent session, to replace it.
     replacement: Option<AcceptedConnection>,
     /// Whether another session with the same server is to replace this one.
     renews: bool,

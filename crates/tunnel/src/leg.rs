@@ -361,7 +361,6 @@ const BURST: Duration = Duration::from_millis(2);
 const UNKEPT: u64 = 0;
 /// Bytes kept until acknowledged, at most; streams notice losses beyond it by themselves.
 const KEPT_MAX: usize = 8 << 20;
-/// Waiting bytes above which frames wait elsewhere.
 const FRAMES_AHEAD: usize = 64 << 10;
 const MOMENT: Duration = Duration::from_millis(1);
 /// Only frames in very large packets are larger.

@@ -38,7 +38,6 @@ impl Ecn {
 }
 
 impl Path {
-    /// Whether a packet that leaves now is marked, given whether the library `wants` it.
     pub(crate) fn marks(&mut self, now: Instant, wants: bool) -> bool {
         if !wants {
             if self.ecn.marking == EcnMarking::Marked {

@@ -103,7 +103,6 @@ impl Xnc {
         }
     }
 
-    /// Repeats a repair that has not arrived, if the windows allow it.
     pub(super) fn poll_overdue_repair(
         &mut self,
         now: Instant,

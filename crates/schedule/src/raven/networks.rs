@@ -110,7 +110,6 @@ const FIRST_LEARNING: usize = tables::SAMPLES_MIN + 1;
 /// Shorter round trips are no samples, seconds: a prediction divides by them.
 pub(super) const RTT_MIN: f64 = 1e-6;
 
-/// The least time between two learnings from all networks.
 const POOLING_INTERVAL: Duration = Duration::from_secs(600);
 
 pub(super) const NAME_MAX: usize = 64;

@@ -88,7 +88,6 @@ impl Tables {
         }
     }
 
-    /// The error at a percentile, interpolated between whole ones.
     fn error(&self, percent: f64) -> f64 {
         let at = percent.clamp(0.0, (PERCENTILES - 1) as f64);
         let below = self.errors[at.floor() as usize];

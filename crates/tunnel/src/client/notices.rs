@@ -311,7 +311,6 @@ impl NoticeLimiter {
 }
 
 impl Client {
-    /// Emits a notice unless it, or too many others, were emitted recently. Returns whether it did.
     pub(super) fn notify(&mut self, now: Instant, notice: Notice) -> bool {
         let tells = self.notice_limiter.admit(now, &notice);
         if tells {

@@ -13,7 +13,6 @@ use crate::node::Node as _;
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// How long after a pause a connection is tried as soon as all paths are silent.
 const FAST_FAILOVER: Duration = Duration::from_secs(10);
-/// How long all paths must be silent for a replacement to take over.
 const TAKEOVER_AFTER: Duration = Duration::from_secs(2);
 /// How long a session must answer to count as recovered: longer than a keep-alive takes to notice.
 const STEADY: Duration = Duration::from_secs(3);

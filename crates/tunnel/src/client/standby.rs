@@ -38,7 +38,6 @@ use super::{Client, MTU_MIN};
 pub(super) struct Standby {
     /// The candidate that waits, or that is asked to while none does.
     pub(super) target: Option<usize>,
-    /// The candidate that is asked to replace the one that waits.
     challenger: Option<usize>,
     began: Instant,
     attempts: BTreeMap<ConnectionId, Pair>,

@@ -166,7 +166,6 @@ impl Decided {
 const LATE_MIN: Duration = Duration::from_secs(1);
 /// Frames given up in a row, at most: at 30 a second the picture moves every 167 ms.
 const IN_A_ROW_MAX: usize = 4;
-/// The longest pause between two packets of a frame.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// The longest time over which a sender spreads a (key) frame.
 const FRAME_MAX: Duration = Duration::from_millis(1000);

@@ -263,7 +263,6 @@ pub(super) fn transport(of_sessions: &TransportConfig) -> TransportConfig {
 
 /// After this long without carrying anything a leg is away: clients lose packets until they know.
 const AWAY_AFTER: Duration = Duration::from_secs(1);
-/// After this long without an answer the connection is replaced.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(3);
 const PROVEN_AFTER: Duration = Duration::from_secs(5);
 /// After this long without an answer a handshake is tried at another address.

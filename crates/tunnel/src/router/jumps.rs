@@ -23,7 +23,6 @@ const NEAR: u32 = 1024;
 const WITNESSES: u32 = 3;
 /// More new numbers below than this many for each of them refute it.
 const WEIGHT: u32 = 4;
-/// The most copies kept in doubt, of all links.
 const KEPT_MAX: usize = 16;
 
 #[derive(Debug, Default)]

@@ -117,7 +117,6 @@ pub(crate) const TOO_MANY_SESSIONS: &str = "too-many-sessions";
 const TOLD_MAX: usize = 4;
 /// The sustained interval of lines of a kind.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// How long after a line the rest is reported as a number.
 const SUMMARY: Duration = Duration::from_secs(30);
 
 #[cfg(test)]

@@ -82,7 +82,6 @@ pub(super) struct Loads {
 #[derive(Debug, Default)]
 pub(super) struct Sending {
     plan: LoadPlan,
-    /// When a limit lets the next datagram pass.
     waits_until: Option<Instant>,
     first: Option<Instant>,
     counts: LoadCounts,
@@ -190,7 +189,6 @@ impl Session {
         }
     }
 
-    /// The sum of the load that was sent last, once it is over.
     pub(crate) fn take_sent_load(&mut self) -> Option<(TestId, LoadCounts)> {
         self.loads.sent.take()
     }

@@ -54,7 +54,6 @@ impl Session {
         }
     }
 
-    /// Frees the oldest data until `bytes` bytes are held, as far as possible.
     pub(crate) fn shrink_to(&mut self, now: Instant, bytes: u64) {
         // Each holder once: what is left after that cannot be freed.
         let senders = self.senders.iter().map(|sender| sender.memory().total());

@@ -23,7 +23,6 @@ use crate::rate::{Direction, Limit};
 /// Bytes of frames made ahead of room, so that a scheduler can choose among paths.
 const AHEAD: usize = 16 << 10;
 
-/// What is behind a session with streams: their end, or a way there.
 pub(crate) trait StreamEnd {
     /// Takes a symbol of the client, or fails with the reason for which it is dropped.
     fn handle_symbol(&mut self, now: Instant, symbol: Bytes) -> Result<(), DropReason>;

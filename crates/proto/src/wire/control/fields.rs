@@ -187,7 +187,6 @@ pub(crate) fn tenant(fields: &Fields) -> Result<String, ControlError> {
 pub(crate) struct Fields(Vec<(u16, Bytes)>);
 
 impl Fields {
-    /// The kind of one whole message, and its fields.
     pub(crate) fn parse(mut bytes: Bytes) -> Result<(u8, Self), ControlError> {
         if bytes.len() > MAX_CONTROL_MESSAGE {
             return Err(ControlError::TooLong(bytes.len()));

@@ -169,7 +169,6 @@ impl Client {
     }
 }
 
-/// How long the standby has to answer before a move to it is given up.
 const GOAL_PATIENCE: Duration = Duration::from_secs(2);
 impl Question {
     fn new(now: Instant) -> Self {

@@ -17,7 +17,6 @@ use roadweave_proto::Instant;
 /// transfer's window, and a longer wait costs only where a packet never comes.
 const PER_MILLE: u64 = 999;
 const SLACK: Duration = Duration::from_millis(3);
-/// Observations are forgotten after one to two spans.
 const SPAN: Duration = Duration::from_secs(10);
 /// Missing packets that must have come before the wait is shortened: a transfer that starts doubles
 /// its rate each round trip, and its first gaps say little. A span also lasts for at least as many.

@@ -277,7 +277,6 @@ impl LaneSender {
         (until > now).then_some(Life { since: now, until })
     }
 
-    /// `lost`: a mask, from the packet `start` on, of the packets that the repair is for.
     fn queue_repair(
         &mut self,
         life: Life,

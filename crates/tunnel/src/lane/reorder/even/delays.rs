@@ -34,7 +34,6 @@ pub(crate) struct Delays {
     /// The delay by both clocks, µs.
     delay: i64,
     looked: Instant,
-    /// Since when all packets have come beyond the longest wait.
     beyond: Option<Instant>,
 }
 
@@ -187,13 +186,11 @@ fn micros(at: Instant) -> i64 {
 
 const MILLI: i64 = 1_000;
 const LATE_PER_MILLE: u64 = 10;
-/// Delays are remembered for one to two periods.
 const PERIOD: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The delay falls by one part in this many of the time that passes. WebRTC's detector, which
 /// multiplies a slope by at most 60 groups and 4, and reacts beyond 6, does not see it.
 const FALL_SHARE: u32 = 100;
 const FALL_AT_ONCE: Duration = Duration::from_secs(1);
-/// How long all packets must be beyond the longest wait before it counts as a leap of the clock.
 const LEAP_TIME: Duration = Duration::from_secs(1);
 const BIN_BYTES: usize = 32;
