@@ -17,7 +17,7 @@ pub(crate) struct Unread {
 impl Unread {
     pub(crate) fn note(&mut self, now: Instant, time: Duration) {
         let time = time.min(UNREAD_MAX).max(self.time(now) / 2);
-        // A usual delay is allowed for anyway.
+        // The threshold of suspicion allows for a usual delay.
         self.time = if time > SUSPICION_MIN { time } else { Duration::ZERO };
         self.over = Instant::FAR_FUTURE;
     }

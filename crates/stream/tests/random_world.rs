@@ -432,7 +432,6 @@ impl World {
                 if used.reset.is_some() || timed_out(other) {
                     continue;
                 }
-                // An end without a reset knows that all was done.
                 let knows_end = used.all_acknowledged || other.reset.is_some();
                 assert!(knows_end, "{id:?}: end {side} does not know how it ended: {used:?}");
                 assert!(used.all_read || used.stops, "{id:?}: end {side} saw no end: {used:?}");

@@ -256,7 +256,6 @@ mod tests {
         let behind_carrier = begin_all(&mut half_open, 1_000..1_009, true, carrier);
         assert_eq!(behind_carrier, replaced(0..9), "the oldest of a crowded source each");
         assert_eq!(half_open.handshakes.len(), 100);
-        // Those that lost their places do not take them back.
         let hostile = begin_all(&mut half_open, 2_000..2_400, true, hostile);
         assert_eq!(hostile, [Admission::Ignore; 400]);
         let mut churned = begin_all(&mut half_open, 3_000..3_100, true, carrier);

@@ -87,7 +87,6 @@ fn a_restarted_server_resets_old_connections_soon_and_no_other_can() {
     // A client that sends nothing learns it by its keep-alive.
     assert_eq!(replaced(own.clone(), &config(77), false), Some(CloseReason::Reset));
     assert_eq!(replaced(Arc::new(Identity::from_seed([66; 32])), &config(2), true), None);
-    // The same key and another salt.
     let other = TransportConfig { reset_salt: [1; 32], ..config(2) };
     assert_eq!(replaced(own, &other, true), None);
 }

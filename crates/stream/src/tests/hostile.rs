@@ -118,7 +118,6 @@ fn a_peer_that_leaves_gaps_costs_a_bound() {
     let held: usize = streams.table.values().map(|stream| stream.receive.records()).sum();
     assert_eq!(held, most);
     assert_eq!(streams.stats().dropped, 4 * (STREAM_CREDIT / 2 - 1) - most as u64);
-    // What was read makes room for others.
     for id in [0, 2, 4, 6] {
         streams.stop(NOW, StreamId(id), ResetCode::Other).expect("open");
     }
@@ -221,7 +220,6 @@ fn frames_at_random_cost_a_bound() {
             }
             assert!(streams.memory() <= streams.memory_max(), "seed {seed}");
         }
-        // A silent peer is given up, and nothing is left.
         let mut rounds = 0;
         while let Some(at) = streams.poll_timeout() {
             rounds += 1;

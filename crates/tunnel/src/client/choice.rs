@@ -311,7 +311,7 @@ impl Choice {
         for (candidate, state) in self.states.iter_mut().enumerate() {
             let median = round.median(candidate, candidate != self.current);
             if state.figure.is_none() && median.is_some() {
-                // It was away and is back. A candidate that refuses answers probes all the time.
+                // It answers again. A candidate that refuses clients answers probes all the time.
                 state.rests_until = Instant::ZERO;
             }
             state.figure = median.map(|median| median + state.to_anchor);

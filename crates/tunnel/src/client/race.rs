@@ -297,7 +297,7 @@ impl Client {
         let Some(rest) = self.pairs.rest(now, pair, rejection, reason.clone()) else { return };
         let Some(uplink) = self.uplinks.get_mut(&pair.0) else { return };
         uplink.next_attempt = uplink.next_attempt.min(now);
-        // What is still to be tried need not wait.
+        // The remaining pairs need not wait.
         self.patience.due = Instant::ZERO;
         let uplink = uplink.name.clone();
         let is_proven = rejection == Rejection::Refused;
@@ -429,7 +429,7 @@ impl Client {
             if let Some(uplink) = self.uplinks.get_mut(&id) {
                 uplink.next_attempt = now + all_rest + stagger;
             }
-            // The server would say the same over any uplink; another server might not.
+            // The server would answer the same over any uplink.
             if !rest.is_zero() {
                 self.pairs.rest_for(now, (id, current.pair.1), rest);
             }

@@ -157,7 +157,6 @@ mod tests {
         for (id, (position, body)) in (0..).zip(parts) {
             kept.on_sent(PacketId(id), at(1), symbol(position, body));
         }
-        // The first fragment has arrived.
         kept.on_done(PacketId(0));
         assert_eq!(packets(&mut kept), [b"Eabcde".to_vec(), b"Ef".to_vec()]);
         kept.on_sent(PacketId(5), at(1), symbol(Last, b"h"));

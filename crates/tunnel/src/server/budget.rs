@@ -186,7 +186,6 @@ mod tests {
             assert!(all.iter().all(|(_, bytes)| *bytes == 0));
             everybody.extend(all.into_iter().map(|(id, _)| id));
         }
-        // Sessions that hold nothing have nothing to drop.
         assert_eq!(everybody.len(), holders);
         assert!(everybody.iter().all(|id| id.0 % 1_000 > 0));
     }

@@ -141,7 +141,6 @@ mod tests {
             lines.extend(refusals.count(now, "unknown-key", what, address(number % 200)));
             lines.extend(refusals.poll_summary(now));
             if number == 50_000 {
-                // The flood does not hide other kinds.
                 let expired = refusals.count(now, "expired-key", ": expired".into(), address(7));
                 assert_eq!(expired.as_deref(), Some("192.0.2.7:1031: expired"));
             }

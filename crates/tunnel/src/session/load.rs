@@ -165,7 +165,7 @@ impl Session {
         sending.waits_until = None;
         if !sending.is_over(now) {
             if self.senders.iter().any(LaneSender::has_backlog) {
-                // What wakes the lane wakes this as well.
+                // The load wakes with the lane.
                 return;
             }
             carrier.set_pacing(Pacing::Rate);

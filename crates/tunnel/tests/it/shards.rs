@@ -279,7 +279,6 @@ fn a_packet_for_a_client_that_is_nowhere_is_counted_once() {
     world.shards[1].handle_inner(Instant::ZERO, &down);
     let stray = world.shards[1].poll_stray().expect("the driver asks who has it");
     assert!(matches!(stray, Stray::Inner { .. }), "{stray:?}");
-    // It is not there either, and does not circulate.
     world.shards[2].handle_stray(Instant::ZERO, stray);
     assert_eq!((world.shards[1].poll_stray(), world.shards[2].poll_stray()), (None, None));
     assert_eq!(world.shards[2].drops().get(DropReason::NoSession), 1);

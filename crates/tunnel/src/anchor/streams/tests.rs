@@ -162,7 +162,6 @@ fn a_client_opens_no_more_streams_than_its_share() {
     attach(&mut anchor, at(10), (BOX, 1), on(0, 0), 7);
     let mut opened = 0;
     for id in 0..1_000_u16 {
-        // A number of two bytes.
         let [high, low] = (id << 1).to_be_bytes();
         let frames = [0x20, 1, 0x40 | high, low, 9, 4, 192, 0, 2, 1, 0, 80, 0];
         pass(&mut anchor, at(20), on(0, 0), &frames);

@@ -92,8 +92,7 @@ fn a_neighbour_takes_no_link_that_is_heard() {
     }
     assert_eq!((nat.remotes(), nat.0.status().peer_restarts), (bound.clone(), 0));
     assert_eq!(nat.0.drops().get(DropReason::UnknownPeer), 4);
-    // The first link falls silent: it may be found elsewhere, but not with another epoch while the
-    // second one is heard.
+    // A silent link may be found elsewhere, but not with another epoch while one is heard.
     nat.bytes(5_000, Nat::at(2), &hello(5, 1));
     nat.bytes(5_001, Nat::at(66), &hello(6, 0));
     assert_eq!((nat.remotes(), nat.0.status().peer_restarts), (bound, 0));
