@@ -2,7 +2,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::*;
 
-/// A target that writes as the test answers.
 struct Gate {
     arrived: Arc<Mutex<Vec<u8>>>,
     /// The result of each write; everything passes once the sender is dropped.

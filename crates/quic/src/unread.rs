@@ -37,7 +37,6 @@ impl Unread {
 
 /// No path is suspect sooner: a system under load is late by as much.
 pub(crate) const SUSPICION_MIN: Duration = Duration::from_millis(30);
-/// An answer that is unread for longer is late.
 const UNREAD_MAX: Duration = Duration::from_secs(3);
 /// Longer than packets that measure the paths of a used connection are apart.
 const FRESH: Duration = Duration::from_millis(500);

@@ -36,7 +36,6 @@ pub(crate) struct SendBuffer {
     in_flight: Ranges<Instant>,
     lost: Ranges,
     fin: Obligation,
-    /// The highest offset that the peer accepts.
     credit: u64,
 }
 

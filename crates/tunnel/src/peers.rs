@@ -134,7 +134,6 @@ pub struct PeersChange {
 #[derive(Debug, Default)]
 struct Barred {
     revoked: BTreeSet<PublicKey>,
-    /// If set, only these clients may connect.
     closed_but: Option<BTreeSet<PublicKey>>,
 }
 

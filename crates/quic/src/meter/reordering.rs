@@ -129,7 +129,6 @@ pub(crate) struct LostPacket {
 }
 
 const LATE_SHARE: u32 = 64;
-/// Overtaken packets from which lateness is known.
 const LATE_MIN: u32 = 16;
 const LATENESS_MEMORY: Duration = Duration::from_secs(5);
 /// Bounds what a peer's acknowledgements can make this side wait for.

@@ -7,7 +7,6 @@ use roadweave_proto::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TrackedPayload {
-    /// With the user's token.
     Datagram(u64),
     Fragment(u32),
 }

@@ -30,7 +30,6 @@ pub(super) struct Interval {
 }
 
 impl Interval {
-    /// Of a path without any sample.
     pub(super) const UNKNOWN: Self = Self { low: 0.0, high: f64::INFINITY };
 }
 

@@ -78,7 +78,6 @@ struct Flow {
     /// Thousandths of bytes that it may send and stay interactive.
     budget: u64,
     has_grown: bool,
-    /// Packets until it moves without a pause, once its class changes.
     packets_to_move: u32,
     /// Bytes since the last media packet or real-time DSCP; `None` beyond [`BESIDE_MEDIA`].
     beside_media: Option<u64>,

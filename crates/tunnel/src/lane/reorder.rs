@@ -53,7 +53,6 @@ type ExtendedId = u64;
 pub(crate) struct Unit {
     pub(crate) first: PacketId,
     pub(crate) last: PacketId,
-    /// The ID by which it became known.
     pub(crate) id: PacketId,
     /// Distance from `first` to the end of its predecessor in its flow; 0 without a near one.
     pub(crate) after: u16,

@@ -80,7 +80,6 @@ pub(crate) struct LaneSender {
     next_id: PacketId,
     codes: bool,
     arrival_times: Option<ArrivalTimes>,
-    /// Set if the lane keeps the order of each flow.
     predecessors: Option<FlowPredecessors>,
     seeds: Pcg64Mcg,
     path_names: BTreeMap<PathId, String>,

@@ -317,7 +317,6 @@ impl Legs {
 const SUPERSEDED_STAYS: Duration = Duration::from_secs(3);
 /// One per attempt, and one more if the anchor has a newer one.
 const BINDINGS_AT_ONCE: u32 = 8;
-/// In the long run it may sign one in this time.
 const BINDING_INTERVAL: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

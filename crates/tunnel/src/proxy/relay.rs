@@ -43,7 +43,6 @@ pub(super) struct Relay {
 struct Room {
     sent: u64,
     waiting: u64,
-    /// What the anchor may have sent in total.
     until: u64,
     window: u64,
     since: Instant,
@@ -142,7 +141,6 @@ impl Relay {
         before - self.waiting.len()
     }
 
-    /// What to report to the anchor, if it is worth a message.
     fn due(&mut self, now: Instant, round_trip: Duration) -> Option<(u64, u16, Duration)> {
         if !self.is_agreed() || self.room.size == 0 {
             return None;

@@ -16,7 +16,6 @@ use std::time::Duration;
 use roadweave_proto::{Instant, PacketId};
 
 const FORMER_MAX: usize = 8;
-/// A former epoch may return after the present one was silent for this long.
 const FORMER_SILENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]

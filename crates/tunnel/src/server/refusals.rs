@@ -115,7 +115,6 @@ pub(crate) const TOO_MANY_SESSIONS: &str = "too-many-sessions";
 
 /// The most lines of a kind within this many times [`INTERVAL`].
 const TOLD_MAX: usize = 4;
-/// The sustained interval of lines of a kind.
 const INTERVAL: Duration = Duration::from_secs(10);
 const SUMMARY: Duration = Duration::from_secs(30);
 

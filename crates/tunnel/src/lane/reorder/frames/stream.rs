@@ -183,7 +183,6 @@ impl Stream {
         true
     }
 
-    /// Releases what is whole, or cannot become more complete.
     fn advance(&mut self, missing: &Gaps, out: &mut Outlet<'_>) {
         while let Some((first, waiting)) = self.held.first_key_value() {
             let first = *first;
