@@ -204,7 +204,6 @@ impl fmt::Debug for RawKeyVerifier {
     }
 }
 
-/// Methods that the traits of both sides have in common.
 macro_rules! verify_signatures {
     () => {
         fn verify_tls12_signature(

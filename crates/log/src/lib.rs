@@ -6,8 +6,7 @@
 //! ```
 //!
 //! Standard error may be a pipe without a reader or a file on a full partition; neither may stop a
-//! tunnel. Lost lines are counted, shown by `roadweave show --json`, and reported as soon as lines
-//! can be written again.
+//! tunnel. Lost lines are counted, and reported as soon as lines can be written again.
 //!
 //! `tracing-appender` counts only what its queue refused, bounds the queue by lines instead of
 //! bytes, and ends with an `eprintln!`, which panics.
@@ -265,9 +264,7 @@ static PROCESS: OnceLock<Lines> = OnceLock::new();
 const QUEUE_BYTES_MAX: usize = 512 * 1024;
 /// Short lines cost memory beyond their bytes.
 const QUEUE_LINES_MAX: usize = 8 * 1024;
-/// Interval of reports of lost lines.
 const TELL_INTERVAL: Duration = Duration::from_secs(1);
-/// Wait for a non-blocking pipe.
 const NAP: Duration = Duration::from_millis(20);
 
 #[cfg(test)]

@@ -2,7 +2,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::*;
 
-/// A target that writes as the test answers.
 struct Gate {
     arrived: Arc<Mutex<Vec<u8>>>,
     /// The result of each write; everything passes once the sender is dropped.
@@ -162,7 +161,6 @@ fn a_machine_that_never_gets_to_it_and_a_reader_who_takes_nothing_hold_no_progra
     assert!((300..10_000).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
     let (lines, _reader) = starved(Duration::ZERO);
     (0..100).for_each(|_| lines.push(vec![b'x'; 4_096]));
-    // Until the pipe is full.
     lines.flush(Duration::from_millis(500), Duration::from_millis(500));
     let begun = Instant::now();
     lines.flush(Duration::from_millis(50), LONG);

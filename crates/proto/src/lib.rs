@@ -1,8 +1,7 @@
-//! What all crates share: ids, units, plain values that pass between layers, everything that
-//! crosses the network ([`wire`]), and readers of players' plain HTTP ([`media`]).
+//! What all crates share: ids, units, plain values, everything that crosses the network ([`wire`]),
+//! and readers of players' plain HTTP ([`media`]).
 //!
-//! Nothing here does I/O or reads a clock. An [`Instant`] counts nanoseconds from the start of a
-//! run, so that logs of equal runs are equal bytes.
+//! Nothing here does I/O or reads a clock.
 
 pub mod media;
 pub mod wire;

@@ -2,8 +2,7 @@
 
 use crate::{PathSnapshot, PathStatus};
 
-/// A path at one moment, as offered to a lane. The snapshot is independent of policies; their
-/// limits are the other fields.
+/// A path at one moment, as offered to a lane; policies' limits are the fields beside the snapshot.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PathOffer<'a> {
     /// The state of the path.

@@ -1,8 +1,7 @@
 //! Seeded random numbers.
 
-/// The generator SplitMix64, with one word of state: good enough to choose among packets, paths and
-/// times, and not for secrets. Coefficients of coded packets are its words (docs/wire.md), so both
-/// ends must agree on it bit for bit.
+/// The generator SplitMix64, with one word of state, not for secrets. Coefficients of coded packets
+/// are its words (docs/wire.md), so both ends must agree on it bit for bit.
 ///
 /// Source: Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014.
 #[derive(Clone, Debug)]

@@ -13,8 +13,7 @@ pub struct RttEstimator {
 }
 
 impl RttEstimator {
-    /// The round trip is `initial` before the first sample, its variation half (RFC 9002 section
-    /// 5.3).
+    /// `initial` before the first sample, with half of it as variation (RFC 9002 section 5.3).
     pub fn new(initial: Duration) -> Self {
         Self {
             latest: initial,

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use crate::Instant;
 
-/// A token bucket, initially full, by the generic cell rate algorithm. The caller gives the time
-/// after which what is taken is there again (`cost`), and that after which an empty bucket is full
-/// (`burst`).
+/// A token bucket, initially full (generic cell rate algorithm). The caller gives the time after
+/// which what is taken is there again (`cost`), and after which an empty bucket is full (`burst`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenBucket {
     full_at: Instant,

@@ -50,8 +50,7 @@ pub struct TransportConfig {
     pub idle_timeout: Duration,
     /// The longest handshake.
     pub handshake_timeout: Duration,
-    /// A path that answers nothing for this long while others do is closed, which bounds the memory
-    /// of its unanswered probes.
+    /// A path that is silent for this long while others answer is closed: bounds memory of probes.
     pub unresponsive_timeout: Duration,
     /// How often a silent client sends on its best path.
     pub keep_alive: Duration,
@@ -108,7 +107,6 @@ impl TransportConfig {
     /// Checks the bounds that the fields state.
     ///
     /// # Errors
-    ///
     /// Names the first field that is out of its bounds.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let checks = [

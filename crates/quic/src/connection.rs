@@ -94,8 +94,7 @@ pub struct Connection {
     events: VecDeque<Event>,
     outbox: Outbox,
     scratch: Vec<u8>,
-    /// Datagrams in the library's queue, oldest first, with their paths. Empty between calls unless
-    /// the library kept one back.
+    /// Oldest first, with their paths. Empty between calls unless the library kept one back.
     unsent: VecDeque<(PathId, Option<TrackedPayload>)>,
     empty_queue_space: usize,
 
@@ -111,9 +110,8 @@ enum Phase {
     Handshake {
         until: Instant,
     },
-    /// A client that has updated its keys waits for an acknowledgement under the new ones. Until
-    /// then a further path would lose packets: the library compares packet numbers across paths to
-    /// distinguish old keys from new.
+    /// A client waits for an acknowledgement under its new keys. A further path would lose packets
+    /// until then: the library compares packet numbers across paths to distinguish keys.
     Rekeying {
         since: Instant,
     },
@@ -265,7 +263,6 @@ impl Connection {
     /// each, once and in order; messages survive the death of a path while another lives.
     ///
     /// # Errors
-    ///
     /// The message is longer than [`MESSAGE_MAX`](crate::MESSAGE_MAX), too many wait, or the
     /// connection is over.
     pub fn send_message(&mut self, message: Bytes) -> Result<(), MessageError> {

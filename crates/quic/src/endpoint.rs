@@ -75,7 +75,6 @@ pub struct Endpoint {
 #[derive(Default)]
 struct WorkList {
     drained: BTreeSet<ConnectionId>,
-    /// Connections that may have changed since they were last looked after.
     touched: BTreeSet<ConnectionId>,
     unsent: BTreeSet<ConnectionId>,
     deadlines: Deadlines<ConnectionId>,
@@ -104,7 +103,6 @@ impl Endpoint {
     /// paths.
     ///
     /// # Errors
-    ///
     /// This is a server, or there is no such address.
     pub fn connect(
         &mut self,
@@ -243,9 +241,8 @@ impl Endpoint {
 
     /// All connections, ascending.
     ///
-    /// One that is over stays for a few round trips to repeat its close, at most 3 s whatever the
-    /// peer does, and only among the last 256 that are over; it goes once its events are polled and
-    /// its packets sent.
+    /// One that is over stays for a few round trips to repeat its close, at most 3 s, and only
+    /// among the last 256 that are over; it goes once its events are polled and its packets sent.
     pub fn connection_ids(&self) -> Vec<ConnectionId> {
         let gone = |id: &ConnectionId, connection: &Connection| {
             self.work.drained.contains(id) && connection.is_spent()
@@ -258,8 +255,7 @@ impl Endpoint {
         self.connections.len()
     }
 
-    /// Packets without a connection: resets, retries, refusals. [`Endpoint::poll_transmit`] has
-    /// them too.
+    /// Resets, retries and refusals; [`Endpoint::poll_transmit`] has them too.
     pub fn outbox(&mut self) -> &mut Outbox {
         &mut self.outbox
     }

@@ -98,8 +98,7 @@ pub enum CloseReason {
     /// The server refuses this client, and has proved its key. Another attempt will not help.
     #[error("refused by the server: {0}")]
     Refused(Refusal),
-    /// The answer is not from the requested server: it is misconfigured, or a network on the way
-    /// answers in its place.
+    /// The server is misconfigured, or a network on the way answers in its place.
     #[error("the server showed the key {got}, which is not the one expected")]
     WrongServerKey {
         /// The key it showed.

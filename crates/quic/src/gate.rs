@@ -13,9 +13,8 @@
 //! [`Connection`](crate::Connection) enforces what the real controller allows before it hands a
 //! datagram over.
 //!
-//! The wrapper also sees each packet number sent, acknowledged and lost. The [`Meter`] behind the
-//! gate records them, and so knows the fate of each datagram, the bytes in flight and the
-//! round-trip time.
+//! The wrapper also sees each packet number sent, acknowledged and lost, which the [`Meter`] behind
+//! the gate records.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -36,7 +35,6 @@ pub(crate) enum GateState {
     Sealed,
     /// What congestion control does not hold back.
     Closed,
-    /// Everything.
     Open,
 }
 
@@ -49,8 +47,7 @@ pub(crate) struct Gate {
 
 impl Gate {
     fn new(meter: Meter) -> Arc<Self> {
-        // Closed, not sealed: a path that the peer opened must be able to answer its challenge
-        // before the connection knows it.
+        // Closed, not sealed: a path that the peer opened must answer its challenge at once.
         let state = AtomicU8::new(GateState::Closed as u8);
         Arc::new(Self { state, news: AtomicBool::new(false), meter: Mutex::new(meter) })
     }

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-/// Gives each probe of an idle connection its turn, in the order of requests, so that thousands of
-/// suspect paths cost little.
+/// Each probe of an idle connection has its turn, so that thousands of suspect paths cost little.
 #[derive(Debug, Default)]
 pub(crate) struct IdleProbes {
     whole_at: Mutex<Instant>,
@@ -21,7 +20,6 @@ impl IdleProbes {
 }
 
 const INTERVAL: Duration = Duration::from_millis(1);
-/// Burst: probes of some dozens of clients.
 const BURST: Duration = Duration::from_millis(200);
 
 #[cfg(test)]

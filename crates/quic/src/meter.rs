@@ -56,8 +56,7 @@ pub(crate) struct Meter {
     /// One for each acknowledgement of something newer.
     pub(crate) round_trips: Delays,
     pub(crate) delivery: DeliveryRate,
-    /// Bytes in flight when the last acknowledged packet left, by its round-trip time: what the
-    /// path passed in that time (Little's law).
+    /// What the path passed in the round trip of the last acknowledged packet (Little's law).
     passed: Option<(Instant, Rate)>,
     pub(crate) window: u64,
     pub(crate) pacing_rate: Option<Rate>,
@@ -158,7 +157,6 @@ impl Meter {
         Progress { app_limited: self.is_app_limited(now), window_limited }
     }
 
-    /// Subtracts the peer's waits from the round trips of the present batch.
     fn take_waits_off(&mut self) {
         let batch = &mut self.signals[self.settled_signals..];
         let newest = batch.iter().filter_map(|(_, fate)| match fate {
@@ -179,14 +177,12 @@ impl Meter {
         self.pacing_rate = metrics.pacing_rate.map(Rate::from_bytes_per_second);
     }
 
-    /// Notes that the path was full at `now`, by the window, or by the pacer, which releases a
-    /// packet each `interval`.
+    /// By the window, or by the pacer, which releases a packet each `interval`.
     pub(crate) fn on_limited(&mut self, now: Instant, by_window: bool, interval: Duration) {
         self.utilization.on_limited(now, by_window, interval, self.rtt.smoothed());
     }
 
-    /// Whether the sender recently left room unused, so that the rate of acknowledgements says
-    /// nothing about the path's capacity.
+    /// If so, the rate of acknowledgements says nothing about the path's capacity.
     pub(crate) fn is_app_limited(&self, now: Instant) -> bool {
         self.utilization.is_app_limited(now)
     }

@@ -8,9 +8,8 @@
 //! ```
 //!
 //! The bounds are for flows that do not fill the path. From a few acknowledgements that arrive
-//! together a controller may derive many times the path's rate, and from a few probes in the second
-//! so little that the next packet would wait for half of one. Four packets in a round trip are its
-//! least window.
+//! together a controller may derive many times the path's rate, and from a few probes so little
+//! that the next packet would wait for half a second.
 //!
 //! A stream that leaves room shows the congestion control its own rate, not the path's. Paced at
 //! that it would wait at windows half empty just when another path fails. Hence [`Pacing::Window`].
@@ -63,8 +62,7 @@ impl Pacer {
 
     pub(crate) fn on_sent(&mut self, now: Instant, bytes: u64) {
         self.fill(now);
-        // Packets that another pacer released cost at most a burst: later ones need not wait for
-        // all of them.
+        // Packets that another pacer released cost at most a burst.
         let burst = self.burst as f64;
         self.budget = (self.budget.min(burst) - bytes as f64).max(-burst);
     }
@@ -107,8 +105,7 @@ fn burst(rate: Rate, mtu: u16) -> u64 {
     timely.max(u64::from(mtu) * BURST_PACKETS_MIN)
 }
 
-/// How far above the delivery rate a controller may pace: BBR's start-up gain of 2.77 twice over,
-/// and a video frame in a slow flow at the link's speed.
+/// BBR's start-up gain of 2.77 twice over, and a video frame in a slow flow at the link's speed.
 const RATE_HEADROOM: f64 = 8.0;
 /// Packets per round trip that are always allowed: the least window of BBR.
 const PACKETS_MIN: f64 = 4.0;
@@ -118,7 +115,6 @@ const RATE_MIN: Rate = Rate::from_kbps(16);
 /// RFC 9002 section 7.2, with room for the first doubling.
 const INITIAL_WINDOW_PACKETS: f64 = 30.0;
 const BURST_TIME: Duration = Duration::from_millis(2);
-/// Least burst, packets.
 const BURST_PACKETS_MIN: u64 = 4;
 /// Least time between two wake-ups, unless packets are rarer.
 const WAKE_INTERVAL: Duration = Duration::from_micros(500);
@@ -127,7 +123,6 @@ const WAKE_INTERVAL: Duration = Duration::from_micros(500);
 mod tests {
     use super::*;
 
-    /// Rates in bytes per second.
     fn input(controller_rate: Option<u64>, delivered_rate: u64) -> PacerInput {
         PacerInput {
             pacing: Pacing::Rate,

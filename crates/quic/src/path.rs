@@ -45,7 +45,6 @@ pub(crate) struct Path {
     pub(crate) last_sent: Instant,
     pub(crate) last_asked: Instant,
     pub(crate) arrivals: Arrivals,
-    /// Frames received by then.
     pub(crate) frames_heard: noq_proto::FrameStats,
     /// Answers to challenges before the address changed; one more validates it.
     pub(crate) answers_before: Option<u64>,
@@ -141,7 +140,6 @@ impl Path {
         }
     }
 
-    /// Current; a snapshot's is as old as the snapshot.
     pub(crate) fn smoothed_rtt(&self) -> Duration {
         self.gate.meter().rtt.smoothed()
     }
@@ -165,8 +163,7 @@ impl Path {
         Some(unread.put_off(since + self.answer_timeout(meter.rtt.pto())))
     }
 
-    /// When it becomes suspect, a packet counts as lost, or a pacer releases a packet that a sender
-    /// waits for.
+    /// The next time of a suspicion, a loss, or a pacer that releases a packet.
     pub(crate) fn poll_timeout(&self, unread: &Unread) -> Option<Instant> {
         let meter = self.gate.meter();
         let release = self.release_due(meter.mtu);
@@ -179,7 +176,6 @@ impl Path {
             .map_or(answer_timeout, |probation| probation.answer_timeout.min(answer_timeout))
     }
 
-    /// Makes it suspect, or clears it. Returns whether anything changed.
     pub(crate) fn judge(&mut self, now: Instant, unread: &Unread) -> bool {
         let answered = self.gate.meter().acknowledged_up_to();
         self.probation.take_if(|probation| answered.is_some_and(|sent| sent >= probation.since));
@@ -298,7 +294,6 @@ impl Path {
     }
 }
 
-/// The pacer's input for `pacing`; the path's policy allows at most `most`.
 fn pacer_input(meter: &Meter, now: Instant, pacing: Pacing, most: Option<Rate>) -> PacerInput {
     let ramp = match pacing {
         Pacing::Controller => Ramp::default(),

@@ -157,9 +157,8 @@ impl std::fmt::Debug for Prober {
     }
 }
 
-/// Whether a packet of an unknown version is so short that an answer might be longer: "Servers
-/// SHOULD discard smaller packets that specify unsupported versions", below 1,200 bytes (RFC 9000
-/// section 5.2.2).
+/// An answer might be longer than the packet: "Servers SHOULD discard smaller packets that specify
+/// unsupported versions", below 1,200 bytes (RFC 9000 section 5.2.2).
 pub(crate) fn is_too_short_to_answer(packet: &[u8]) -> bool {
     let Some((first, mut rest)) = packet.split_first() else { return false };
     if first & LONG == 0 || rest.len() < 4 || packet.len() >= PROBE_BYTES {

@@ -1,5 +1,4 @@
-//! What the transport needs beyond TLS: connection IDs and the keys of tokens, derived from a seed
-//! so that equal seeds give equal runs.
+//! What the transport needs beyond TLS, derived from a seed: connection IDs and keys of tokens.
 
 use std::time::Duration;
 
@@ -54,7 +53,6 @@ impl ConnectionIdGenerator for SeededIds {
     }
 }
 
-/// Bytes.
 pub(crate) const ID_LEN: usize = 8;
 const TRIES_PER_SHARD: usize = 64;
 

@@ -5,16 +5,14 @@
 //! a shard's own IDs: random ones, drawn until their hash says its number
 //! ```
 //!
-//! All packets of a connection carry IDs of its shard, whatever the path and the addresses, so each
-//! finds it: by a program in the kernel that computes the same hash, else in the process that reads
-//! the packet. A client's first packets carry a random ID of the client: its hash chooses the
-//! shard, and repetitions go to the same.
+//! All packets of a connection carry IDs of its shard, so each finds it: by a program in the kernel
+//! that computes the same hash, else in the process that reads the packet. A client's first packets
+//! carry a random ID of the client: its hash chooses the shard, and repetitions go to the same.
 //!
 //! Without the key, IDs are random in all bytes. A shard number in a byte would let two networks
-//! that carry paths of one client guess that these belong together (RFC 9000 section 5.1), let
-//! anybody count the shards, and let a stranger aim at one. It is no cipher: a kernel program has
-//! 32-bit arithmetic and no loops, and many IDs of one shard reveal the key; the loss is what the
-//! plain byte would show to all.
+//! that carry paths of one client guess that these belong together (RFC 9000 section 5.1), and let
+//! a stranger aim at a shard. The hash is no cipher, since a kernel program has 32-bit arithmetic
+//! and no loops: many IDs of one shard reveal the key.
 //!
 //! Source: XLINK section 6 (connection IDs route to the right process); RFC 8999 section 5 (where
 //! IDs are, in all versions of QUIC).
@@ -63,8 +61,7 @@ impl ShardMap {
         self.key
     }
 
-    /// The shard for the payload of a UDP packet; the first if it is too short for an ID of 8
-    /// bytes.
+    /// The shard for the payload of a UDP packet; the first if it is too short for an ID.
     pub fn shard_of(&self, packet: &[u8]) -> u16 {
         let id = match packet.first() {
             Some(first) if first & LONG_HEADER == 0 => packet.get(1..),
@@ -98,8 +95,7 @@ impl Shard {
 
 /// Set in the first byte of a long header (RFC 8999 section 5.1).
 const LONG_HEADER: u8 = 0x80;
-/// Bytes of a connection ID that count: all of a server's, and the fewest of a client's first one
-/// (RFC 9000 section 7.2).
+/// All of a server's ID, and the fewest of a client's first one (RFC 9000 section 7.2).
 const ROUTED_LEN: usize = 8;
 
 #[cfg(test)]

@@ -32,14 +32,12 @@ pub(crate) fn transport_config(
         .default_path_keep_alive_interval(None)
         .keep_alive_interval(None)
         .initial_rtt(config.initial_rtt)
-        // A peer discards packets that more than this overtook: nothing that arrived counts as
-        // lost.
+        // A peer discards packets that more than this overtook.
         .packet_threshold(PACKET_THRESHOLD as u32)
         // The meter detects loss; this is for the library's own frames, and must not come first:
-        // the library does not report acknowledgements of packets that it gave up, and where
-        // packets overtake each other, its round-trip time is that of the fastest, a tenth of
-        // others'. It is also how long a lost frame of the library waits while later ones arrive,
-        // such as the end of the handshake.
+        // the library does not report acknowledgements of packets that it gave up, and takes the
+        // round-trip time of the fastest packets. It is also how long a lost frame of the library
+        // waits while later ones arrive.
         .time_threshold(16.0)
         .ack_frequency_config(Some(ack_frequency()))
         .initial_mtu(INITIAL_MTU)
@@ -56,8 +54,7 @@ pub(crate) fn transport_config(
     Ok(transport)
 }
 
-/// Acknowledgements within a millisecond, or a little more where packets are sparse: they time the
-/// recovery of lost packets.
+/// Acknowledgements time the recovery of lost packets.
 fn ack_frequency() -> AckFrequencyConfig {
     let mut config = AckFrequencyConfig::default();
     config

@@ -6,9 +6,8 @@ use roadweave_proto::Instant;
 
 /// How long packets wait until they are handed over: an answer may wait as long.
 ///
-/// The effect of a packet fades with the next ones. On a used connection these come soon, so it
-/// also ends after [`FRESH`]: otherwise one late packet would delay the suspicion of dead paths. On
-/// an unused one the next packet may be far off.
+/// The effect of a packet fades with the next ones, and on a used connection ends after [`FRESH`]:
+/// otherwise one late packet would delay the suspicion of dead paths.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Unread {
     time: Duration,
@@ -18,7 +17,7 @@ pub(crate) struct Unread {
 impl Unread {
     pub(crate) fn note(&mut self, now: Instant, time: Duration) {
         let time = time.min(UNREAD_MAX).max(self.time(now) / 2);
-        // A usual delay is allowed for anyway.
+        // The threshold of suspicion allows for a usual delay.
         self.time = if time > SUSPICION_MIN { time } else { Duration::ZERO };
         self.over = Instant::FAR_FUTURE;
     }
@@ -38,10 +37,8 @@ impl Unread {
 
 /// No path is suspect sooner: a system under load is late by as much.
 pub(crate) const SUSPICION_MIN: Duration = Duration::from_millis(30);
-/// An answer that is unread for longer is late.
 const UNREAD_MAX: Duration = Duration::from_secs(3);
-/// How long one packet shows the lateness of a used connection: packets that measure its paths are
-/// a fifth of a second apart.
+/// Longer than packets that measure the paths of a used connection are apart.
 const FRESH: Duration = Duration::from_millis(500);
 
 #[cfg(test)]

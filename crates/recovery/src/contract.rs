@@ -51,7 +51,6 @@ fn repairs(recovery: &mut dyn Recovery, times_ms: &[u64]) -> Vec<Repair> {
     times_ms.iter().flat_map(at_time).collect()
 }
 
-/// Sends ten packets and acknowledges all but `lost`.
 fn burst(recovery: &mut dyn Recovery, lost: &[u32]) {
     (0..10).for_each(|id| recovery.on_sent(at(0), sent(id, 0), &paths()));
     let arrived = (0..10).filter(|id| !lost.contains(id));

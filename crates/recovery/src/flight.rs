@@ -8,12 +8,10 @@
 //! ```
 //!
 //! A packet may have copies on several paths, some waiting for theirs. It is in flight as long as
-//! one of them is, and lost when all are; a copy that waits is not overdue. The common packet with
-//! one copy costs nothing more.
+//! one of them is, and lost when all are; a copy that waits is not overdue.
 //!
 //! IDs ascend, so the packets are a queue without gaps, and each event finds its packet in constant
-//! time. The timer is a heap whose entries are checked at its front: the entry of an acknowledged
-//! packet is dropped then.
+//! time. The entries of the timer's heap are checked at its front.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -47,7 +45,6 @@ struct Further {
     sent: Option<Instant>,
 }
 
-/// The unsettled packets of one lane, each with a tag.
 #[derive(Debug)]
 pub(crate) struct Flight<T> {
     first: PacketId,
@@ -89,8 +86,7 @@ impl<T: Copy> Flight<T> {
         self.slots.is_empty()
     }
 
-    /// Notes a copy on `path`, lost after `loss_delay`. Returns the tag of a packet that is
-    /// evicted.
+    /// A copy on `path`, lost after `loss_delay`. Returns the tag of a packet that is evicted.
     pub(crate) fn on_sent(
         &mut self,
         now: Instant,
@@ -105,7 +101,6 @@ impl<T: Copy> Flight<T> {
         let waited = self.take_further(sequence, path);
         let slot = &mut self.slots[index];
         match slot.state {
-            // Settled in the meantime.
             State::Settled => return evicted,
             State::InFlight { .. } => {
                 self.further.entry(sequence).or_default().push(Further { path, sent: Some(now) });
@@ -265,8 +260,7 @@ impl<T: Copy> Flight<T> {
 
     /// The next packet that is overdue; it is lost now.
     ///
-    /// `loss_delay` is evaluated again with the current path and the number of transmissions: a
-    /// grown round trip makes it longer.
+    /// `loss_delay` is evaluated with the current path and the number of transmissions.
     pub(crate) fn poll_overdue(
         &mut self,
         now: Instant,

@@ -10,9 +10,8 @@
 //! ```
 //!
 //! Any n of the n + k packets of a block restore it, whichever path pauses. A packet is overdue
-//! when its path should have answered: most such packets are merely slow, so a repair would be
-//! wasted on them, and counting them as lost takes much longer. Insurance uses spare room only; a
-//! coded packet that has no room at once is not sent.
+//! when its path should have answered; most such packets are merely slow. Insurance uses spare room
+//! only: a coded packet that has no room at once is not sent.
 //!
 //! Blocks are whole encode ranges of XNC, so that combinations of both are nested.
 
@@ -153,8 +152,7 @@ impl Insurance {
         self.next_look = self.next_look.map(|due| due.max(now + LOOK_INTERVAL));
     }
 
-    /// The coded packets to send now, in the spare room of `paths`. Call it only when nothing
-    /// waits.
+    /// The coded packets to send in the spare room of `paths`. Call it only when nothing waits.
     pub fn poll(&mut self, now: Instant, paths: &[PathOffer<'_>]) -> Option<Premium> {
         if self.next_look.is_none_or(|due| due > now) {
             return None;
@@ -325,12 +323,10 @@ fn free(path: &PathOffer<'_>) -> u64 {
 /// Six encode ranges of XNC, fewer than a combination may span.
 const BLOCK_MAX: usize = 60;
 const BLOCKS_MAX: usize = 256;
-/// A block without a marker ends after this pause.
 const OPEN_MAX: Duration = Duration::from_millis(10);
 const LOOK_INTERVAL: Duration = Duration::from_millis(3);
 /// The insurance of a block is useless after this many deadlines.
 const USEFUL_DEADLINES: f64 = 1.5;
-/// The weight of a packet in [`Insurance::overdue`].
 const LEARNING: f64 = 1.0 / 128.0;
 /// The factor of the expected late packets that are insured before any is late.
 const RISK: f64 = 2.0;

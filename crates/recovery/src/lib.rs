@@ -123,8 +123,7 @@ pub trait Recovery: Send + std::fmt::Debug {
     /// Notes a copy: the first, a further one, or one after [`Repair::Again`].
     fn on_sent(&mut self, now: Instant, packet: SentCopy, paths: &[PathSnapshot]);
 
-    /// Notes a copy that waits for its path. [`Recovery::on_sent`] or [`Recovery::on_lost`]
-    /// follows.
+    /// A copy waits for its path. [`Recovery::on_sent`] or [`Recovery::on_lost`] follows.
     fn on_waiting(&mut self, now: Instant, packet: SentCopy, paths: &[PathSnapshot]);
 
     /// The last packet ended a video frame.
@@ -157,8 +156,7 @@ pub trait Recovery: Send + std::fmt::Debug {
     /// A packet of [`Repair::Again`] found no room in time.
     fn on_abandoned(&mut self, id: PacketId);
 
-    /// The packet is not needed any more. Returns whether it was in flight, or lost and not
-    /// repaired.
+    /// The packet is not needed. Returns whether it was in flight, or lost and not repaired.
     fn on_superseded(&mut self, _id: PacketId) -> bool {
         false
     }
@@ -188,8 +186,7 @@ pub trait Recovery: Send + std::fmt::Debug {
     /// Whether nothing is left to do.
     fn is_settled(&self) -> bool;
 
-    /// A packet that was lost since the last call. The oldest are forgotten if they are not
-    /// fetched.
+    /// A packet lost since the last call; the oldest are forgotten if not fetched.
     fn poll_lost(&mut self) -> Option<PacketId> {
         None
     }

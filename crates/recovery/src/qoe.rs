@@ -64,8 +64,7 @@ impl Report {
     }
 }
 
-/// How long a report counts. Players report several times a second; the last report of a closed one
-/// must not hold for ever.
+/// Players report several times a second; the last report of a closed one must not hold for ever.
 const REPORT_LIFE: Duration = Duration::from_secs(3);
 
 #[cfg(test)]

@@ -15,8 +15,7 @@ use std::time::Duration;
 
 use roadweave_proto::PathSnapshot;
 
-/// The least margin on the round trip: the peer gathers acknowledgements for up to 2 ms, and a busy
-/// machine wakes late.
+/// The peer gathers acknowledgements for up to 2 ms, and a busy machine wakes late.
 const SLACK_MIN: Duration = Duration::from_millis(5);
 /// The least margin as a share of the round trip: a queue that begins to fill is no loss.
 const SLACK_SHARE: u32 = 8;
@@ -65,8 +64,7 @@ pub(crate) fn late_after(path: &PathSnapshot, deadline: Duration) -> Duration {
     (deadline * LATE_PERCENT / 100).max(path.min_rtt + slack)
 }
 
-/// Percent of the deadline: a frame later than twice the deadline is a stall, and its repair needs
-/// the rest of that time.
+/// A frame later than twice the deadline is a stall, and its repair needs the rest of that time.
 const LATE_PERCENT: u32 = 130;
 
 #[cfg(test)]

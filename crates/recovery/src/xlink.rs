@@ -11,13 +11,12 @@
 //! T2 are the values that dt exceeds in so many percent of the cases ([`Thresholds`], section 7.1);
 //! until enough was observed only the comparison between them decides.
 //!
-//! dt comes from the receiving application, if it reports ([`Qoe`]); its cases are moments. A
-//! real-time receiver has next to no buffer and seldom reports. Then dt is each packet's slack, the
-//! lane's deadline less its age until it is acknowledged, and the cases are the packets that would
-//! have a copy without control ([`delays`]): a packet is copied when it has waited for longer than
-//! most of them. So the thresholds bound the copies as in the paper: by the share beyond T2 of the
-//! cost that re-injection would have without control. dt and thresholds may be negative: bounded by
-//! zero, they would be zero most of the time where deadlines are shorter than round trips.
+//! dt comes from the receiving application, if it reports ([`Qoe`]); its cases are moments.
+//! Otherwise dt is each packet's slack, the lane's deadline less its age until it is acknowledged,
+//! and the cases are the packets that would have a copy without control ([`delays`]): a packet is
+//! copied when it has waited for longer than most of them. The thresholds bound the copies as in
+//! the paper. dt and thresholds may be negative: bounded by zero, they would be zero most of the
+//! time where deadlines are shorter than round trips.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -73,7 +72,6 @@ pub struct Xlink {
     delays: Delays,
     /// Packets in flight that would be copied without control.
     eligible: BTreeSet<u32>,
-    /// When to look at the next, without other events.
     next_look: Option<Instant>,
     reinjected: u64,
 }
@@ -200,7 +198,6 @@ impl Xlink {
                 self.eligible.insert(id.0);
             }
         }
-        // Evicted packets are never acknowledged here.
         while self.eligible.len() > ELIGIBLE_MAX {
             self.eligible.pop_first();
         }

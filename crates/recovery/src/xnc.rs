@@ -17,10 +17,9 @@
 //! path that lost the most of the run, unless something newer was acknowledged there: before its
 //! probe timeout a dead path is not suspected, and would swallow the repair as well.
 //!
-//! Then the packets are forgotten: there is one shot. The losses of a burst are detected one after
-//! the other within a few milliseconds; they are gathered for [`XncConfig::gather`] or until the
-//! whole range is accounted for, so that a burst becomes one combination and not many single
-//! copies.
+//! Then the packets are forgotten: there is one shot. The losses of a burst are detected within a
+//! few milliseconds; they are gathered for [`XncConfig::gather`] or until the whole range is
+//! accounted for, so that a burst becomes one combination.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -61,7 +60,6 @@ pub struct Xnc {
     /// Tagged with the sequence number of the range.
     flight: Flight<u64>,
     ranges: VecDeque<Range>,
-    /// The sequence number of `ranges[0]`.
     first_range: u64,
     pending: BTreeMap<u64, Deferred>,
     /// By path: when the newest acknowledged packet left.

@@ -40,7 +40,6 @@ impl Scheduler for Ecf {
         let Some((fastest, fast)) = candidates().min_by_key(speed) else {
             return Decision::Wait;
         };
-        // The pacer of a path with window is waited for.
         let send_on = |position: usize| match paths[position].snapshot.room() >= bytes {
             true => Decision::Send(PathSet::one(position)),
             false => Decision::Wait,

@@ -58,8 +58,7 @@ pub struct PacketInfo {
     pub backlog_bytes: u64,
     /// Hash of the 5-tuple.
     pub flow: u64,
-    /// Bytes of its flow that wait, including this packet; of a long queue only those near the
-    /// front.
+    /// Bytes of its flow that wait near the front of the queue, including this packet.
     pub flow_bytes: u64,
     /// Time since it came.
     pub waited: Duration,
@@ -96,8 +95,7 @@ pub trait Scheduler: Send + std::fmt::Debug {
     /// Chooses the paths for `packet`.
     ///
     /// `paths`: all paths of the session by ascending [`roadweave_proto::PathId`]; the decision
-    /// names positions in this slice. Returns [`Decision::Wait`] when every congestion window is
-    /// full.
+    /// names positions in it. Returns [`Decision::Wait`] when every congestion window is full.
     fn select(&mut self, now: Instant, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> Decision;
 
     /// A datagram of the lane left on `path`: a packet, a copy or a coded packet. `flow`: as

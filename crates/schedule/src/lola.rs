@@ -13,21 +13,17 @@
 //! - A path carries no more than arrives within delta, the lane's deadline: at most `(delta -
 //!   min_rtt / 2) / iat` packets under way (equation 2), by the pace at which its packets arrive
 //!   ([`Windows`]).
-//! - Each packet goes where `owd + (under way + 1) * iat` is smallest (equation 6). That this is
-//!   the min-max of equation 4: a path's estimate rises with each packet put there, whatever
-//!   happens on the others. Were there a better spread, it would have fewer packets on some path
-//!   than the greedy one, and so more on another, where each further packet arrives no sooner than
-//!   the greedy one's last: greed took a sooner place while there was one. So the better spread's
-//!   last packet is no sooner.
-//! - What finds no place waits in the lane's queue, which is in the order of deadlines since all
-//!   packets have the same time, until it is late. While almost nothing of the lane is under way,
-//!   two packets leave anyway each time that a path is to be probed, and show its state.
+//! - Each packet goes where `owd + (under way + 1) * iat` is smallest (equation 6). This greedy
+//!   choice is the min-max of equation 4: a path's estimate rises with each packet put there,
+//!   whatever happens on the others, so a spread with fewer packets on one path has more on
+//!   another, where they arrive no sooner.
+//! - What finds no place waits in the lane's queue until it is late. While almost nothing of the
+//!   lane is under way, two packets leave anyway each time that a path is to be probed.
 //! - A path that got no two packets in a row for `min(1 s, 2 * iat)` gets copies of the first two
 //!   of the next frame, so that its pace is known (section 3.6); not while others of the lane are
-//!   under way on it, which show as much. Only a packet that has a place elsewhere is copied.
+//!   under way on it. Only a packet that has a place elsewhere is copied.
 //!
-//! The path's congestion window and pacer hold as well; where they make a packet wait, that counts
-//! into its arrival.
+//! The path's congestion window and pacer hold as well, and count into a packet's arrival.
 //!
 //! Source: LoLa section 3.
 
@@ -140,7 +136,6 @@ impl PathState {
     }
 }
 
-/// How long window and pacer hold back `bytes` bytes, seconds.
 fn held_back(path: &PathSnapshot, bytes: u64) -> f64 {
     let for_pacer = match path.pacing_rate {
         Some(rate) if path.pacing_budget < bytes => {
@@ -182,8 +177,7 @@ impl Scheduler for Lola {
             .map(|(position, path)| self.estimate(now, position, path, bytes))
             .filter(|estimate| estimate.has_place || is_quiet && probed.contains(estimate.position))
             .min_by(|a, b| a.arrival.total_cmp(&b.arrival));
-        // Without a place it waits for one; without room it waits for the pacer of that path, which
-        // is sooner than any other path.
+        // Without a place it waits for one; without room it waits for the pacer of that path.
         let Some(estimate) = soonest.filter(|estimate| estimate.has_room) else {
             return Decision::Wait;
         };

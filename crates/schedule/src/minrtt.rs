@@ -4,16 +4,14 @@
 //! Source: CellFusion section 4.2, which takes min-RTT from multipath TCP's default scheduler.
 //! `expected-rtt` is ours: the smoothed round-trip time is that of packets which left long ago, and
 //! so the video follows a link into its queue, and stays away from one whose queue has long been
-//! empty ([`PathSnapshot::expected_rtt`]). And a path that is faster by a millisecond but for each
-//! packet that takes a hundred more is no better: half of the deviation counts as well.
+//! empty ([`PathSnapshot::expected_rtt`]). Half of the deviation counts as well.
 //!
 //! Two things the papers leave open:
 //!
-//! - A path that stopped answering keeps the low round-trip time of its good days, and would
-//!   swallow a window of packets each time it looks free. So a path that is [`PathStatus::Suspect`]
-//!   gets data only when no path answers at all.
+//! - A path that stopped answering keeps the low round-trip time of its good days. So a path that
+//!   is [`PathStatus::Suspect`] gets data only when no path answers at all.
 //! - A video frame comes as a burst, and the pacer of a fast path lets it through within
-//!   milliseconds. To send the rest on a path that is slower by a hundred would be absurd:
+//!   milliseconds. Sending the rest on a path that is slower by a hundred would delay it:
 //!
 //! ```text
 //! now       the faster paths' pacers have passed the backlog      a packet sent now on the slow path

@@ -15,10 +15,9 @@
 //!   ([`FAR`]), or by its route ([`FAR_ROUTE_PERCENT`]). Where round trips are alike and rates
 //!   change, a full window often stays full.
 //!
-//! The queue of a transfer lengthens the round trips of the near path, and not its route. At the
-//! other end the acknowledgements wait in that queue, so that the near path seems slow, is paced by
-//! the little that they are, and has a small window. A few of them that go the far way hold up all
-//! that follow.
+//! The queue of a transfer lengthens the round trips of the near path, and not its route. The
+//! acknowledgements wait in that queue, so that the near path seems slow at the other end and has a
+//! small window. A few of them that go the far way hold up all that follow.
 //!
 //! ```text
 //! rate       near path now
@@ -39,14 +38,11 @@ use crate::{Decision, PacketInfo, PathSet, Scheduler};
 #[derive(Debug)]
 pub struct Ordered;
 
-/// A full window is waited for beside a path of this many times the round trip: the transfer would
-/// be as slow as the far one.
+/// With this many times the round trip, the transfer would be as slow as the far path.
 const FAR: u32 = 2;
-/// A full window is waited for beside a path whose recent minimum round trip, free of queues, is
-/// this many percent of the near one's. Not more, since luck shortens the minimum of many round
-/// trips.
+/// Of the near path's recent minimum round trip, free of queues. Not more, since luck shortens the
+/// minimum of many round trips.
 const FAR_ROUTE_PERCENT: u32 = 150;
-/// The most round trips in which rates double.
 const ROUNDS_MAX: f64 = 16.0;
 
 impl Scheduler for Ordered {
@@ -119,8 +115,7 @@ mod tests {
 
     #[test]
     fn a_queue_of_its_own_makes_the_near_path_no_farther() {
-        // It has 40,000 bytes under way; at 400,000 bytes per second for 100 ms more than 40,000
-        // bytes pass.
+        // Of 40,000 bytes under way more pass at 400,000 bytes per second for 100 ms.
         let ms = Duration::from_millis;
         let near =
             PathSnapshot { bytes_in_flight: 40_000, min_rtt: ms(40), ..path(0, 100, 40_000) };

@@ -37,7 +37,6 @@ struct Batch {
     arrived: Instant,
     packets: u32,
     bytes: u64,
-    /// The sender's pauses before its packets.
     pauses: Duration,
 }
 

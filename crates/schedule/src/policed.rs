@@ -12,15 +12,13 @@
 //!
 //! - Paths that do not answer are ignored: when the primary paths are all suspect, the secondary
 //!   ones are first. When no path answers, the scheduler sees all of them.
-//! - Weights count among usable paths of one priority with similar round trips: the packet that the
-//!   scheduler would send on one of them goes to the one whose turn it is, if its window has room;
-//!   it waits some milliseconds for the pacer, since a frame comes as a burst. Smooth weighted
-//!   round robin: 3:1 is a b a a, not a a a b.
+//! - Weights count among usable paths of one priority with similar round trips: the packet goes to
+//!   the one whose turn it is, if its window has room; it waits some milliseconds for the pacer,
+//!   since a frame comes as a burst. Smooth weighted round robin: 3:1 is a b a a, not a a a b.
 //! - A budget of redundancy bounds copies: a packet for several paths leaves on the best of them
 //!   ([`PathSet::first_choice`]) in spite of its budget, and is copied to those that have budget
 //!   left. Weights do not count here.
-//! - A scheduler that keeps each flow on its path ignores weights, and waits for its path instead
-//!   of using secondary ones.
+//! - A scheduler that keeps each flow on its path ignores weights and secondary paths.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -258,7 +256,6 @@ fn is_paced_soon(path: &PathOffer<'_>, bytes: u64) -> bool {
 const MARGIN: Duration = Duration::from_millis(20);
 /// Round trips are similar if they differ by less than a quarter, or than this.
 const SIMILAR_MIN: Duration = Duration::from_millis(10);
-/// How long a packet waits for the pacer of the path whose turn it is.
 const TURN_WAIT_MAX: Duration = Duration::from_millis(20);
 const BYTES_MAX: u64 = 1 << 16;
 /// The most that a path is owed, in packets of [`PACKET_BYTES`].

@@ -18,9 +18,8 @@
 //! Large transfers must not be doubled. When all paths but one, or all that would be chosen, have a
 //! window's worth of a flow's data under way or waiting, its packets go out once, by min-RTT that
 //! waits for a fast path rather than use a slow one (`ordered`); when fewer than two packets of it
-//! wait anywhere or are under way on the best path, its copies begin again. In the time between,
-//! copies wait for their paths, and the lane withdraws those of packets that have arrived. Each
-//! flow has its own mode ([`flows`]), as each connection has in the paper.
+//! wait anywhere or are under way on the best path, its copies begin again. Each flow has its own
+//! mode ([`flows`]), as each connection has in the paper.
 //!
 //! A paced flow never fills a window, however much it sends. So whatever has sent [`LARGE`] bytes,
 //! or [`LARGE_OF_STREAMS`] of streams, without an end is a large transfer as well, and stays one
@@ -204,11 +203,10 @@ impl Raven {
         }
     }
 
-    /// Whether copies may be sent. A silent path may get a copy, but what it holds says nothing of
-    /// how much is sent.
+    /// A silent path may get a copy, but what it holds says nothing of how much is sent.
     ///
-    /// Source: RAVEN section 4.5. A subflow's queue there is the kernel's, which holds what is in
-    /// flight as well as what waits.
+    /// Source: RAVEN section 4.5. A subflow's queue there holds what is in flight as well as what
+    /// waits.
     fn next_mode(
         &mut self,
         now: Instant,
@@ -226,8 +224,7 @@ impl Raven {
         };
         let few = two_packets(paths);
         let holds_little = |candidate: &Candidate| candidate.queue < few;
-        // Packets that arrived over the best path are done, even if a slow path still holds them:
-        // in the paper an arrival over any subflow leaves all queues.
+        // In the paper an arrival over any subflow leaves all queues, also those of slow paths.
         let best_holds_little = lowest(candidates, |_| true).is_some_and(holds_little);
         // A burst begins with all that it holds.
         let has_paused = flow.sent_at.is_none_or(|at| now.since(at) >= PAUSE);
@@ -286,8 +283,7 @@ struct Candidate {
     window: u64,
 }
 
-/// The candidate with the lowest prediction among those that `may` be it; a silent path only if
-/// there is no other.
+/// A silent path has the lowest prediction only if there is no other.
 fn lowest(candidates: &[Candidate], may: impl Fn(&Candidate) -> bool) -> Option<&Candidate> {
     let only_suspects = candidates.iter().all(|candidate| candidate.is_suspect);
     candidates
@@ -361,11 +357,9 @@ fn two_packets(paths: &[PathOffer<'_>]) -> u64 {
     2 * paths.iter().map(|path| u64::from(path.snapshot.mtu)).max().unwrap_or(0)
 }
 
-/// Bytes after which a transfer is large: its packets have an order, which a far path would
-/// disturb.
+/// The packets of a larger transfer have an order, which a far path would disturb.
 const LARGE: u64 = 64_000;
-/// The same for streams: the most that is copied of a transfer in the paper, 41.67 % of 50 kB
-/// (section 5.6).
+/// The most that is copied of a transfer in the paper, 41.67 % of 50 kB (section 5.6).
 const LARGE_OF_STREAMS: u64 = 20_800;
 /// The pause that ends a stream: longer than between two video frames.
 const PAUSE: Duration = Duration::from_millis(80);

@@ -3,9 +3,8 @@
 //! Source: the redundant framework (Networking'24) section III-A; CellFusion section 8.3 calls it
 //! RE.
 //!
-//! A suspect path gets copies as far as its window reaches. A copy waits for a pacer, and is
-//! withdrawn if another arrives first. A path without window gets none; a packet waits only when no
-//! path has window.
+//! A suspect path gets copies as far as its window reaches. A packet waits only when no path has
+//! window.
 
 use roadweave_proto::{Instant, PathOffer};
 

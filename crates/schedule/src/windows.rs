@@ -5,9 +5,8 @@
 //!                                                        what is in flight ───────────────┘ less
 //! ```
 //!
-//! All is counted in bytes, since packets have all sizes. A path of unknown pace counts with the
-//! rate of its congestion control. [`crate::Lola`] probes its paths, so that their paces are known;
-//! without probes only the paths in use have one.
+//! All is counted in bytes. A path of unknown pace counts with the rate of its congestion control.
+//! [`crate::Lola`] probes its paths, so that their paces are known.
 //!
 //! Source: LoLa sections 3.2 and 3.3.
 
@@ -109,8 +108,7 @@ impl Windows {
         (left / self.byte_time(now, path)).max(0.0)
     }
 
-    /// The most bytes that the congestion window lets through within delta: a window per round
-    /// trip, and one at least.
+    /// What a window per round trip, and one at least, lets through within delta.
     fn carried(&self, now: Instant, path: &PathSnapshot) -> f64 {
         let left = self.delta.as_secs_f64() - self.one_way(now, path);
         (left * carrier_rate(path)).max(path.congestion_window as f64)
@@ -186,7 +184,6 @@ const PACKET_BYTES: u64 = 1200;
 const BYTE_TIME_MIN: f64 = 8e-10;
 /// The share of the windows that the next frame should fill (equation 3).
 const ROOM_SHARE: f64 = 0.8;
-/// The shortest pause that means that the sender had nothing to send.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 /// The longest pause within a frame: shorter than between frames at 30 a second.
 const PAUSE_MAX: Duration = Duration::from_millis(25);

@@ -27,8 +27,7 @@ pub struct Config {
     pub receive_max: u64,
     /// Bytes that all streams together hold until they are acknowledged.
     pub send_max: u64,
-    /// Bytes at the start of a stream that go before everything else: a first video frame, or a
-    /// small answer.
+    /// Bytes at the start of a stream that go before all else: a first video frame, a small answer.
     pub head: u64,
     /// Bytes of a stream that may go before others on request (a priority, or a first video frame);
     /// after that a fifth of the bytes that it sends.
@@ -39,9 +38,8 @@ pub struct Config {
 
 impl Config {
     /// Bounds for `streams` streams of each side: twice their first credit, at least 16 MiB. One
-    /// stream alone may have half: 0.6 s at 100 Mbit/s, for round trips over all links, their
-    /// queues, and a repair of the slowest. The timeout is two minutes (RFC 1122 section 4.2.3.5
-    /// requires at least 100 seconds of a TCP).
+    /// stream alone may have half: 0.6 s at 100 Mbit/s. The timeout is two minutes (RFC 1122
+    /// section 4.2.3.5 requires at least 100 seconds of a TCP).
     pub fn for_streams(side: Side, streams: usize) -> Self {
         let receive_max = SESSION_CREDIT.max(2 * streams as u64 * STREAM_CREDIT).max(16 << 20);
         Self {
@@ -114,7 +112,6 @@ pub struct Stats {
     pub unread: u64,
 }
 
-/// A frame that is repeated until it is answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Obligation {
     #[default]

@@ -72,9 +72,8 @@ impl ReceiveCredit {
     }
 
     /// The window of a stream that holds `own` bytes: half of the space that the others leave free,
-    /// at least its first credit. However many streams are not read, the next finds room, and a
-    /// stream that waits for a packet is not held back by later packets (dynamic thresholds:
-    /// Choudhury and Hahne, IEEE/ACM ToN 1998).
+    /// at least its first credit. However many streams are not read, the next finds room (dynamic
+    /// thresholds: Choudhury and Hahne, IEEE/ACM ToN 1998).
     pub(crate) fn share(&self, own: u64) -> u64 {
         let others = self.held().saturating_sub(own);
         let free = self.window.saturating_sub(others);

@@ -42,7 +42,6 @@ pub enum Event {
     },
 }
 
-/// The kinds of [`Event`], a bit each, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Opened = 1,

@@ -20,9 +20,8 @@
 //! - time: [`poll_timeout`](Streams::poll_timeout), [`handle_timeout`](Streams::handle_timeout).
 //!
 //! A lane repairs losses for some hundreds of milliseconds, then gives up, and a session may be
-//! replaced. So the receiver acknowledges by stream and offset, and the sender retransmits what is
-//! not acknowledged after the lane has given up ([`Timing`]) or after
-//! [`on_new_session`](Streams::on_new_session).
+//! replaced. So the sender retransmits what is not acknowledged after the lane has given up
+//! ([`Timing`]) or after [`on_new_session`](Streams::on_new_session).
 //!
 //! Memory is bounded by [`Config`] for any peer: see [`Streams::memory_max`].
 //!

@@ -67,8 +67,7 @@ impl Asked {
     }
 }
 
-/// How many bytes of a stream may still go before others. Bytes sent in normal order earn some
-/// again.
+/// Bytes of a stream that may still go before others. Bytes sent in normal order earn some again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Favour {
     left: i64,

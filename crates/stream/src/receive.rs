@@ -11,8 +11,7 @@
 //!   └── stopped: what comes is counted and dropped, until the final size is known
 //! ```
 //!
-//! A byte that comes twice is ignored the second time, even if it differs: RFC 9000 section 2.2
-//! allows that, and bytes already read cannot be compared.
+//! A byte that comes twice is ignored the second time, even if it differs (RFC 9000 section 2.2).
 
 use std::ops::Range;
 
@@ -183,8 +182,7 @@ impl ReceiveBuffer {
         above.take(ACKNOWLEDGED_RANGES_MAX).collect()
     }
 
-    /// Raises the credit to `room` beyond what was read, or to what the reader's progress warrants,
-    /// and returns it; it never shrinks.
+    /// Raises the credit to `room` beyond what was read, or to what the reader's progress warrants.
     pub(crate) fn extend_credit(&mut self, room: u64) -> u64 {
         if self.final_size.is_none() {
             let window = room.min(self.window());
@@ -197,7 +195,6 @@ impl ReceiveBuffer {
         self.read.saturating_mul(WINDOW_OF_READ).max(FIRST_WINDOW)
     }
 
-    /// Whether a quarter of the window more could be granted.
     pub(crate) fn wants_to_tell(&self, room: u64) -> bool {
         let window = room.min(self.window());
         self.final_size.is_none() && self.read + window >= self.credit + window / 4

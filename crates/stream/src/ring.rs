@@ -1,7 +1,6 @@
 //! A run of bytes that grows at its end and is taken from its front.
 //!
-//! Bytes are copied: a slice of a datagram would keep the whole datagram, so that frames of one
-//! byte could fill memory far beyond the credit.
+//! Bytes are copied: slices of datagrams would fill memory far beyond the credit.
 
 use std::collections::VecDeque;
 

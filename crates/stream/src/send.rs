@@ -36,7 +36,6 @@ pub(crate) struct SendBuffer {
     in_flight: Ranges<Instant>,
     lost: Ranges,
     fin: Obligation,
-    /// The highest offset that the peer accepts.
     credit: u64,
 }
 
@@ -130,8 +129,7 @@ impl SendBuffer {
         self.lost.first().map_or(self.next, |lost| lost.start)
     }
 
-    /// The data of the open frame: up to `room` bytes from offset 0, `credit` for new ones. Empty
-    /// if they are in flight.
+    /// Up to `room` bytes from offset 0, `credit` for new ones. Empty if they are in flight.
     pub(crate) fn first(&self, room: u64, credit: u64) -> Segment {
         let nothing = Segment { offset: 0, length: 0, fin: false };
         match self.lost.first() {
@@ -169,8 +167,7 @@ impl SendBuffer {
     /// The peer has all below `contiguous`, and `ranges`; with `fin` it knows the final size.
     /// Returns whether that is progress.
     ///
-    /// Without `may_split` ranges are ignored, since they could add records; those bytes may then
-    /// be sent again.
+    /// Without `may_split` ranges that could add records are ignored.
     ///
     /// # Errors
     /// When any of it was never sent; nothing has changed then.

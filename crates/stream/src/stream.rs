@@ -46,7 +46,6 @@ pub(crate) struct Stream {
     pub(crate) wants_room: bool,
     /// Since when, and at which offset, its owner has read next to nothing.
     pub(crate) unread: Option<(Instant, u64)>,
-    /// Whether [`Kind::Readable`] is pending or was fetched.
     pub(crate) told_readable: bool,
     pub(crate) retries: Retries,
     timer: Option<Instant>,
@@ -322,6 +321,5 @@ impl Stream {
     }
 }
 
-/// The factor by which a reset is repeated for longer than anything else.
 const RESET_PATIENCE: u32 = 10;
 pub(crate) const RECORD: usize = 64;

@@ -259,15 +259,13 @@ impl Streams {
     ) -> Result<(), StreamError> {
         self.usable(id)?;
         self.end(now, id, code);
-        // The user knows.
         let stream = self.table.get_mut(&id).expect("it was there");
         stream.events.clear();
         self.settle(now, id);
         Ok(())
     }
 
-    /// Sets which optional frames the peer accepts: changes of priority, and data before it has
-    /// granted credit.
+    /// Sets which optional frames the peer accepts: changes of priority, and data before credit.
     pub fn set_peer_takes(&mut self, offer: Option<StreamsOffer>) {
         self.peer_takes_priorities = offer.is_some_and(|offer| offer.takes_priorities);
         self.peer_takes_early = offer.is_some_and(|offer| offer.takes_early);
@@ -333,8 +331,7 @@ impl Streams {
         Ok(())
     }
 
-    /// The next event; call until `None`. A stream with unfetched events keeps its place among
-    /// those that may be open.
+    /// The next event; call until `None`. A stream with unfetched events counts as open.
     pub fn poll_event(&mut self, now: Instant) -> Option<Event> {
         let id = *self.index.eventful.first()?;
         let stream = self.table.get_mut(&id)?;
@@ -455,8 +452,7 @@ impl Streams {
         (self.config.send_max / 512) as usize + self.config.opened_max + self.config.accepted_max
     }
 
-    /// The bound of ranges held for readers, beside `RANGES_MIN` of each stream; segments and gaps
-    /// are rarely shorter than the divisor.
+    /// Beside `RANGES_MIN` of each stream; segments and gaps are rarely shorter than the divisor.
     pub(crate) fn held_ranges_max(&self) -> usize {
         (self.receive_credit.window / 1024) as usize
     }

@@ -98,7 +98,6 @@ fn sent(streams: &mut Streams, now: Instant) -> Vec<StreamFrame> {
     bodies.flat_map(|body| StreamFrames::new(body).expect("frames")).map(Result::unwrap).collect()
 }
 
-/// The streams of the frames with data, in the order in which they leave.
 fn order(frames: Vec<StreamFrame>) -> Vec<StreamId> {
     let id = |frame| match frame {
         StreamFrame::Open(Open { id, .. }) | StreamFrame::Data(Data { id, .. }) => Some(id),

@@ -122,7 +122,6 @@ impl Seen {
     }
 }
 
-/// The byte at `offset` that the end `side` writes to the stream.
 fn byte(id: StreamId, side: usize, offset: u64) -> u8 {
     (SplitMix64::word(id.0 << 1 | side as u64, offset >> 3) >> (8 * (offset & 7))) as u8
 }
@@ -433,7 +432,6 @@ impl World {
                 if used.reset.is_some() || timed_out(other) {
                     continue;
                 }
-                // An end without a reset knows that all was done.
                 let knows_end = used.all_acknowledged || other.reset.is_some();
                 assert!(knows_end, "{id:?}: end {side} does not know how it ended: {used:?}");
                 assert!(used.all_read || used.stops, "{id:?}: end {side} saw no end: {used:?}");
@@ -472,7 +470,6 @@ fn streams_hold_in_random_worlds() {
     assert!(failed.is_empty(), "of the seeds {seeds:?} these failed first: {failed:?}");
     println!("{all:#?}");
     if seeds.end - seeds.start >= SEEDS {
-        // The worlds were as bad as they should be.
         for what in HAPPENS.split_whitespace() {
             assert!(all.0.get(what).is_some_and(|count| *count > 0), "no world has seen: {what}");
         }

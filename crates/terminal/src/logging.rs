@@ -134,7 +134,6 @@ fn notice(lost: u64) -> Vec<u8> {
     line.into_bytes()
 }
 
-/// Passes an event on as whole lines.
 struct Event {
     lines: Lines,
     text: Vec<u8>,

@@ -49,8 +49,7 @@ pub fn json_line(value: &impl serde::Serialize) -> anyhow::Result<()> {
     Ok(line(serde_json::to_string(value)?)?)
 }
 
-/// Prints a remark on standard error, on its own line. Control characters are escaped, since the
-/// text may quote a file.
+/// Prints a remark on standard error, on its own line, with control characters escaped.
 pub fn note(text: impl fmt::Display) {
     coloured(harmless(&text.to_string()));
 }

@@ -1,8 +1,7 @@
 //! What a packet costs on its way through a client and a server, with TLS, in virtual time.
 //!
-//! Four packets leave each millisecond, over two paths of 10 ms. What one node sends waits in a
-//! queue until the other gets it, so the time is that of both ends together, with their
-//! acknowledgements and timers.
+//! Four packets leave each millisecond, over two paths of 10 ms. The time is that of both ends,
+//! with acknowledgements and timers.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};

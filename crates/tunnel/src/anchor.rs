@@ -195,15 +195,13 @@ impl Anchor {
         self.bindings.attached().count()
     }
 
-    /// The newest binding of each device, signed by it, to be kept over a restart. Write it soon
-    /// after each [`AnchorEvent::Attached`]: after a binding that was lost an older one counts
-    /// again.
+    /// The newest signed binding of each device, to be kept over a restart. Write it soon after
+    /// each [`AnchorEvent::Attached`]: if a binding is lost, an older one counts again.
     pub fn bindings(&self) -> Vec<(PublicKey, Binding)> {
         self.bindings.newest().map(|(device, binding)| (*device, binding.clone())).collect()
     }
 
-    /// Restores what [`Anchor::bindings`] returned in an earlier run, except bindings that are not
-    /// signed or of unknown tenants.
+    /// Restores what [`Anchor::bindings`] returned earlier, except unsigned and unknown ones.
     pub fn restore(&mut self, bindings: impl IntoIterator<Item = (PublicKey, Binding)>) {
         for (device, binding) in bindings {
             let Some(tenant) = self.by_name.get(&binding.tenant).copied() else { continue };
@@ -269,16 +267,14 @@ impl Anchor {
         Some(former)
     }
 
-    /// Replaces the proxies that may connect, and returns the former table. Legs of proxies that
-    /// are gone end at once.
+    /// Replaces the proxies that may connect, and returns the former table. Other legs end at once.
     pub fn replace_proxies(&mut self, now: Instant, change: PeersChange) -> Arc<Peers> {
         let former = self.proxies.replace(change.peers);
         self.end_refused(now);
         former
     }
 
-    /// Ends legs and attachments whose keys have expired. Call it after setting the time of day of
-    /// the tables.
+    /// Ends legs and attachments of expired keys. Call it after setting the tables' time of day.
     pub fn on_time_of_day(&mut self, now: Instant) {
         self.end_refused(now);
         let devices = self.bindings.attached();

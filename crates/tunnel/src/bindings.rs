@@ -9,8 +9,7 @@
 //!
 //! The number alone decides which binding is the newest, without a clock or controller. The
 //! signature is checked last, for its cost. A binding refused as old is answered with the newest
-//! one, which the device signed itself: so a device that lost its number learns it from no other
-//! source.
+//! one, so that a device that lost its number learns it from its own signature.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -203,8 +202,7 @@ fn is_signed(device: &PublicKey, binding: &Binding) -> bool {
     device.verifies(&binding.signed(), &Signature::from_bytes(binding.signature))
 }
 
-/// How long packets of the former attachment are accepted: those in flight, and those of the
-/// session that a client leaves.
+/// Covers packets in flight, and those of the session that a client leaves.
 const FORMER_COUNTS: Duration = Duration::from_secs(2);
 const FORGOTTEN_MAX: usize = 1 << 13;
 

@@ -157,7 +157,6 @@ struct Current {
     session: Session,
     since: Instant,
     welcome: Welcome,
-    /// The far end of its streams, once known.
     far_end: Option<FarEnd>,
     doubted: bool,
     path_policies: BTreeMap<PathId, Policy>,
@@ -302,8 +301,7 @@ impl Client {
         &self.uplinks.usage
     }
 
-    /// Sets the time of day in seconds since 1970, and whether it is synchronised. A new day may
-    /// begin.
+    /// Sets the time of day in seconds since 1970, and whether it is synchronised.
     pub fn on_time_of_day(&mut self, unix_seconds: u64, is_synchronised: bool) {
         self.uplinks.usage.on_time_of_day(unix_seconds, is_synchronised);
         self.apply_policies();

@@ -2,8 +2,7 @@
 
 use roadweave_proto::Delays;
 
-/// A metric of `T`: its name without prefix and unit, its unit, its help, and its figure, if there
-/// is one.
+/// A metric of `T`: its name without prefix and unit, its unit, its help, and its figure, if any.
 pub type Metric<T> = (&'static str, &'static str, &'static str, fn(&T) -> Option<Figure>);
 
 /// A column of `roadweave show`: title, value, and the unit and decimals of its cells; without them

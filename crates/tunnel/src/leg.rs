@@ -5,11 +5,10 @@
 //! frames ──────────────┘   kept until they are acknowledged; lost ones leave again
 //! ```
 //!
-//! A leg has no recovery of inner packets and no congestion control: its traffic is controlled end
-//! to end, by each client's multipath and by the inner connections (RFC 8085 section 3.1.11), and a
-//! controller that had not yet seen the leg full delayed video of ten clients by 100 ms
-//! (docs/results.md). Losses are counted. Where the leg is narrow, its rate is configured, and the
-//! queue is here, fair among tenants.
+//! A leg has no recovery of inner packets and no congestion control: each client's multipath and
+//! the inner connections control the traffic (RFC 8085 section 3.1.11), and a controller here
+//! delayed video (docs/results.md). Losses are counted. Where the leg is narrow, its rate is
+//! configured, and the queue is here, fair among tenants.
 
 mod fair;
 
@@ -226,8 +225,7 @@ impl LegEnd {
         }
     }
 
-    /// Sends a lost datagram again if it holds frames. Streams would notice later, once the lanes
-    /// at both sides have surely given up.
+    /// Repeats lost frames at once: streams notice later, when the lanes at both sides give up.
     pub(crate) fn on_lost(&mut self, token: u64) {
         if let Some((tenant, datagram)) = self.kept.remove(&token) {
             self.kept_bytes -= cost(&datagram);
@@ -363,9 +361,7 @@ const BURST: Duration = Duration::from_millis(2);
 const UNKEPT: u64 = 0;
 /// Bytes kept until acknowledged, at most; streams notice losses beyond it by themselves.
 const KEPT_MAX: usize = 8 << 20;
-/// Waiting bytes above which frames wait elsewhere.
 const FRAMES_AHEAD: usize = 64 << 10;
-/// How long frames wait at least for a full leg.
 const MOMENT: Duration = Duration::from_millis(1);
 /// Only frames in very large packets are larger.
 const FRAMES_SIZE: usize = 2_048;

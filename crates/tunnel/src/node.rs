@@ -104,9 +104,8 @@ pub fn deliver(node: &mut impl Node, io: &mut impl Io) {
 
 /// An [`Io`] that keeps a node's output in memory.
 ///
-/// It is for existing event loops, tests and simulations. Take the output after each
-/// [`turn`], since it accumulates. An end with much traffic needs its own [`Io`],
-/// which avoids a copy of each packet.
+/// It is for existing event loops, tests and simulations. Take the output after each [`turn`]. An
+/// end with much traffic needs its own [`Io`], which avoids a copy of each packet.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryIo {
     /// The current time; set it before each turn, never backwards.

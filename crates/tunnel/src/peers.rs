@@ -131,11 +131,9 @@ pub struct PeersChange {
     pub changed: Vec<PublicKey>,
 }
 
-/// Restrictions beyond the list of peers.
 #[derive(Debug, Default)]
 struct Barred {
     revoked: BTreeSet<PublicKey>,
-    /// If set, only these clients may connect.
     closed_but: Option<BTreeSet<PublicKey>>,
 }
 

@@ -13,7 +13,6 @@ use roadweave_recovery::Qoe;
 const PLAYERS_MAX: usize = 16;
 /// How long a report counts: longer than two video chunks, for players that report per request.
 const LIFE: Duration = Duration::from_secs(10);
-/// The shortest time between reports of a player.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
@@ -55,7 +54,6 @@ impl Tellers {
     }
 }
 
-/// The last reports of the peer's players, for one lane.
 #[derive(Debug, Default)]
 pub(crate) struct Players(BTreeMap<u64, (Instant, Qoe)>);
 

@@ -1,10 +1,9 @@
 //! The legs of a proxy: they carry its sessions' packets to the anchors of their tenants, and back.
 //!
 //! A proxy uses no TUN, routes or filters of its machine. Its sessions are those of a
-//! [`Server`](crate::Server), which asks here whether a tenant can be served, passes its clients'
-//! packets, and receives theirs. A client's packets pass once it has signed a binding for this
-//! proxy; the anchor's answer is returned to it. Frames of streams pass as well (`relay.rs`): their
-//! ends are the client and the anchor.
+//! [`Server`](crate::Server), which exchanges packets with the legs. A client's packets pass once
+//! it has signed a binding for this proxy. Frames of streams pass as well (`relay.rs`): their ends
+//! are the client and the anchor.
 //!
 //! Source: Proxy Mobile IPv6 (RFC 5213): the inner address stays where the anchor is.
 
@@ -77,7 +76,6 @@ pub(crate) enum LegEvent {
     Away(ConnectionId),
     /// An anchor no longer answers: standbys for its tenants are useless.
     StandbysAway,
-    /// A leg came up or went down, as text.
     Told(String),
 }
 
@@ -137,8 +135,7 @@ impl Legs {
         Ok(legs)
     }
 
-    /// The anchor that clients of a tenant sign for and its inner addresses, or why no anchor is
-    /// available now.
+    /// The anchor and its inner addresses, or why none is available.
     pub(crate) fn anchor_of(
         &self,
         now: Instant,
@@ -232,8 +229,7 @@ impl Legs {
         self.by_name.iter().filter(is_moved).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Sessions of the tenants that are [`Legs::moved`] must have ended. The first of two with one
-    /// name counts.
+    /// Sessions of [`Legs::moved`] tenants must have ended. The first of two with one name counts.
     pub(crate) fn set_tenants(&mut self, now: Instant, wanted: Vec<ProxyTenant>) {
         let in_use: BTreeSet<PublicKey> = wanted.iter().map(|tenant| tenant.anchor).collect();
         for at in 0..self.legs.len() {

@@ -267,7 +267,7 @@ impl Router {
             self.epochs.note(id);
             self.jumps.note(id);
         }
-        // Other copies are not known to be the peer's packets.
+        // Other copies may not be the peer's.
         let is_of_sequence = !matches!(arrival, Arrival::Old | Arrival::Refused);
         let is_new = is_of_sequence && self.seen[link].note(id);
         let counters = &mut self.links.get_mut(link).counters;

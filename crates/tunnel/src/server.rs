@@ -66,8 +66,7 @@ use crate::streams::StreamsConfig;
 pub use self::drain::{DRAIN_MAX, DrainReason};
 pub use self::totals::{RoundTrips, Tally, Totals};
 
-/// Packets from the tunnel that wait for the device, at most 16 MiB: a batch of input, and what it
-/// released.
+/// At most 16 MiB: a batch of input, and what it released.
 pub(crate) type Inbox = BoundedQueue<Bytes, { 16 << 20 }, 64>;
 
 /// The code that closes a connection which its client has not used.
@@ -249,9 +248,8 @@ impl Server {
         })
     }
 
-    /// A proxy: a server that forwards its clients' inner packets to the anchors of their tenants,
-    /// and none to its own device. It needs a second socket for its legs,
-    /// [`LEG_SOCKET`](crate::LEG_SOCKET).
+    /// A proxy: a server that forwards its clients' inner packets to the anchors of their tenants.
+    /// It needs a second socket for its legs, [`LEG_SOCKET`](crate::LEG_SOCKET).
     ///
     /// # Errors
     /// When the transport settings cannot be used.
@@ -398,8 +396,7 @@ impl Server {
         self.legs.as_ref().map(|legs| legs.status())
     }
 
-    /// The number of connections: sessions, waiting ones, handshakes, and ended ones that are not
-    /// forgotten yet.
+    /// The number of connections: sessions, waiting ones, handshakes, and recently ended ones.
     pub fn connections(&self) -> usize {
         self.endpoint.connection_ids().len()
     }

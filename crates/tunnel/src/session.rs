@@ -73,7 +73,6 @@ pub struct Session {
     memory_max: usize,
     /// Bytes that came in since memory was last summed up.
     unchecked: usize,
-    /// When streams are due again, if the session carries any.
     streams_due: Option<Instant>,
     loads: Loads,
 }
@@ -220,7 +219,7 @@ impl Session {
     /// Takes a datagram that the peer sent.
     pub fn handle_datagram(&mut self, now: Instant, datagram: Bytes) {
         self.note_incoming(now, datagram.len());
-        // It may be a slice of a large packet, whose memory would be held without being counted.
+        // A slice of a large packet would hold uncounted memory.
         let datagram = match datagram.len() < SLICE_MIN {
             true => Bytes::copy_from_slice(&datagram),
             false => datagram,
@@ -301,7 +300,6 @@ impl Session {
         self.turn(now, carrier, None);
     }
 
-    /// [`Session::handle_timeout`] with the session's streams.
     pub(crate) fn turn(
         &mut self,
         now: Instant,
@@ -365,7 +363,6 @@ impl Session {
         sending.chain(receiving).chain(self.streams_due).chain(self.load_timeout()).min()
     }
 
-    /// Whether anything waits for room on a path, which acknowledgements bring.
     pub(crate) fn has_backlog(&self) -> bool {
         self.loads.sending.is_some() || self.senders.iter().any(LaneSender::has_backlog)
     }

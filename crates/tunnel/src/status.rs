@@ -168,7 +168,6 @@ impl SessionStatus {
     }
 }
 
-/// The order of paths by their loss, then by their round trip.
 fn fares(a: &PathStatusReport, b: &PathStatusReport) -> Ordering {
     a.loss.total_cmp(&b.loss).then(a.smoothed_rtt_ms.total_cmp(&b.smoothed_rtt_ms))
 }

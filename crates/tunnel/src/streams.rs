@@ -49,7 +49,6 @@ impl StreamsConfig {
         LaneConfig { order: Order::Pass, expire_after: None, ..self.lane.clone() }
     }
 
-    /// The first epoch of streams in one run of the program, derived from its `seed`.
     pub(crate) fn first_epoch(seed: &[u8; 32]) -> u64 {
         let words = seed.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
         words.fold(0, SplitMix64::word)

@@ -28,7 +28,6 @@ pub(crate) fn epoch() -> Epoch {
     Epoch::new(std::time::Instant::now())
 }
 
-/// The anchor of seed 9, with one tenant.
 pub(crate) fn anchor(devices: &[u8], proxies: &[u8], rate_limit: Option<Rate>) -> Anchor {
     let peer = |seed: &u8| (key(*seed), Peer::new(seed.to_string(), Vec::new()));
     let table = |seeds: &[u8]| Arc::new(PeerTable::new(seeds.iter().map(peer)));

@@ -1,8 +1,7 @@
 //! The data that uplinks have carried, by day, with its sum over the operator's month.
 //!
-//! Days are in UTC. Bytes are of IP packets with headers, as operators count. Days are kept, not
-//! sums, so that a clock that was wrong for a while resets nothing, and another billing day takes
-//! effect at once.
+//! Days are in UTC. Bytes are of IP packets with headers, as operators count. Days are kept, so
+//! that a wrong clock resets nothing, and another billing day takes effect at once.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -107,7 +106,7 @@ fn month_start(today: Date, billing_day: u8) -> Date {
         (false, 1) => (today.year() - 1, 12),
         (false, month) => (today.year(), month - 1),
     };
-    // Each month has that day, after the first year of all.
+    // Each month has that day, except before the first year.
     Date::new(year, month, billing_day).unwrap_or(Date::MIN)
 }
 
@@ -143,7 +142,7 @@ impl TryFrom<Written> for Usage {
     }
 }
 
-/// Clocks before this are not set: routers without a battery start in 1970, or at their build date.
+/// Earlier clocks are unset: routers without a battery start in 1970, or at their build date.
 const YEAR_MIN: i16 = 2026;
 /// The last day that each month has.
 pub const BILLING_DAY_MAX: u8 = 28;

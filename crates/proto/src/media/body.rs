@@ -18,10 +18,8 @@ pub(crate) enum Body {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Content(usize),
-    /// At least one byte.
     Framing(usize),
     End,
-    /// Not chunks.
     Bad,
 }
 

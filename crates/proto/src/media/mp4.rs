@@ -59,7 +59,6 @@ type Kind = [u8; 4];
 
 #[derive(Clone, Copy, Debug, Default)]
 enum Place {
-    /// In the head of a box.
     #[default]
     Head,
     /// In a box with samples; `wanted` bytes of it are kept.

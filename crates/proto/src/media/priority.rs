@@ -1,5 +1,4 @@
-//! The HTTP field `Priority` (RFC 9218 section 5), a dictionary of structured fields; `u` and `i`
-//! are read.
+//! The HTTP field `Priority` (RFC 9218 section 5), a dictionary: `u` and `i` are read.
 
 use crate::wire::StreamPriority;
 

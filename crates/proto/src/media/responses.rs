@@ -116,11 +116,10 @@ impl Told for State {
 }
 
 impl State {
-    /// The reader of a video's first picture, if the player waits for one.
+    /// The reader of a video's first picture, if the player's report says that it waits for one.
     ///
-    /// The report of a player's buffer decides that. Without one, the first picture of each file
-    /// counts, and of segments the first of a connection or after a file: later ones go into a
-    /// buffer.
+    /// Without a report, the first picture of each file counts, and of segments the first of a
+    /// connection or after a file: later ones go into a buffer.
     fn first_frame(
         &self,
         request: &Request,

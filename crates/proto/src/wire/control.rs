@@ -84,8 +84,7 @@ pub enum Control {
         /// The interface it runs over.
         uplink: String,
     },
-    /// The client sets how a path may be used, in both directions. Before that a path has the
-    /// default policy.
+    /// The client sets how a path may be used, in both directions; the default policy until then.
     PathPolicy {
         /// The path.
         path: PathId,
@@ -106,8 +105,7 @@ pub enum Control {
     /// To a proxy, before the binding: the client's offer of streams with the anchor. From the
     /// proxy: the anchor's offer, if it takes streams.
     Streams(Option<StreamsOffer>),
-    /// A player on the sender's side reports its buffer, for the peer's lane of its video (XLINK
-    /// section 5.2.1).
+    /// A player on the sender's side reports its buffer, for the peer's lane (XLINK section 5.2.1).
     Player(PlayerReport),
     /// A message of a speed test.
     Speedtest(Speedtest),
@@ -131,8 +129,7 @@ pub struct Welcome {
     pub addresses: Vec<IpNet>,
     /// The server's own inner addresses.
     pub gateways: Vec<IpAddr>,
-    /// Networks reached only through the server: its inner networks, and those behind other clients
-    /// that this one may reach.
+    /// Networks reached only through the server, its own and those behind other clients.
     pub networks: Vec<IpNet>,
     /// The MTU of both TUN devices, bytes.
     pub mtu: u16,

@@ -95,8 +95,7 @@ pub enum LegMessage {
         handle: u32,
         /// The reason.
         why: Detached,
-        /// The anchor's newest binding of the device, if that is the reason: the device signs a
-        /// newer one.
+        /// The anchor's newest binding of the device, if that is why: the device signs a newer one.
         newest: Option<Box<Binding>>,
     },
     /// The session of the attachment is over.

@@ -29,8 +29,7 @@ impl InnerPacket<'_> {
     }
 
     /// Whether it is STUN of a peer-to-peer session: a connectivity check of ICE (RFC 8445), its
-    /// answer, or a request to a relay with credentials (RFC 8656). A mere question for the own
-    /// address has no such attribute.
+    /// answer, or a request to a relay with credentials (RFC 8656).
     pub fn is_ice(&self) -> bool {
         let Some(bytes) = self.udp_payload() else { return false };
         let Some((header, mut attributes)) = bytes.split_first_chunk::<STUN_HEADER>() else {

@@ -5,8 +5,7 @@
 //! ```
 //!
 //! A packet's ID stands for its bytes: once it has left, neither the packet nor a combination that
-//! covers it can be cut into fragments with their own IDs. If paths have become narrower since, the
-//! datagram is cut as a whole.
+//! covers it can be cut into fragments. If paths have become narrower since, the datagram is cut.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 

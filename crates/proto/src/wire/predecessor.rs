@@ -11,8 +11,7 @@
 //! An inner packet begins with its IP version, 4 or 6, so four zero bits mark this prefix. It is
 //! inside the symbol, so recovered packets have it as well.
 //!
-//! With IDs alone, every packet of a lane would have to wait for a missing one, whose flow is
-//! unknown. With the distance to its predecessor, a packet waits only for that one.
+//! With IDs alone, every packet of a lane would have to wait for a missing one of unknown flow.
 
 use bytes::Bytes;
 

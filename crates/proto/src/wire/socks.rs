@@ -139,8 +139,7 @@ impl SocksError {
 }
 
 impl SocksReply {
-    /// The answer's bytes. The proxy's own address is left out: it would disclose the far end's,
-    /// and no client needs it for CONNECT.
+    /// The answer's bytes, without the proxy's own address, which would disclose the far end's.
     pub const fn to_bytes(self) -> [u8; 10] {
         [SOCKS_VERSION, self as u8, 0, BY_V4, 0, 0, 0, 0, 0, 0]
     }
@@ -227,7 +226,6 @@ mod tests {
     }
 
     proptest! {
-        /// A message is complete at its end and not before, and within [`SOCKS_MESSAGE_MAX`].
         #[test]
         fn a_message_ends_where_it_says(
             bytes in prop::collection::vec(any::<u8>(), 0..600),

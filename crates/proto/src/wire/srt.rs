@@ -12,8 +12,7 @@ const SRT_HEADER: usize = 16;
 const HANDSHAKE: usize = SRT_HEADER + 48;
 const SOLO: u8 = 0b1100_0000;
 
-/// The header of an SRT packet, or of bytes that look like one: except for handshakes, only several
-/// packets together are a proof.
+/// The header of an SRT packet, or bytes like one: only handshakes are a proof by themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SrtHeader {
     /// A handshake, unmistakable by its constants.
@@ -64,8 +63,7 @@ impl InnerPacket<'_> {
     }
 }
 
-/// Whether the fixed part is plausible: version 4 or 5, a known key length, and a known type or the
-/// reason of a refusal.
+/// Version 4 or 5, a known key length, and a known type or the reason of a refusal.
 fn is_handshake(bytes: &[u8]) -> bool {
     let Some(fixed) = bytes.first_chunk::<HANDSHAKE>() else { return false };
     let word =

@@ -43,8 +43,7 @@ pub const STREAM_TAG: u8 = 0x20;
 pub const STREAM_CREDIT: u64 = 16 << 10;
 /// Initial credit of all streams of a direction together, bytes.
 pub const SESSION_CREDIT: u64 = 256 << 10;
-/// Initial credit of a stream whose far end takes bytes early, so that uploads need not wait a
-/// round trip for a credit.
+/// Initial credit of a stream whose far end takes bytes early, without waiting for a credit.
 pub const EARLY_CREDIT: u64 = 256 << 10;
 /// Most ranges of an acknowledgement.
 pub const ACKNOWLEDGED_RANGES_MAX: usize = 32;

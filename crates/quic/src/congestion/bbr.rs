@@ -232,8 +232,7 @@ impl Bbr {
 
     fn gains(&self) -> Gains {
         let (pacing, window) = match self.phase {
-            // A frame of a stream that leaves room may leave faster than the stream's own rate, the
-            // only rate that the model knows.
+            // A frame of a stream that leaves room may leave faster than the stream's own rate.
             Phase::Startup { .. } | Phase::Cruise if self.app_limited => (1.5, CRUISE_WINDOW),
             Phase::Startup { .. } => (2.0, 2.0),
             Phase::Drain => (0.5, 1.25),
@@ -365,8 +364,7 @@ const ROUND_MIN: Duration = Duration::from_millis(10);
 const FULL_GROWTH: f64 = 1.25;
 /// Rounds without `FULL_GROWTH` after which the path is full (section 5.3.1.2).
 const FULL_ROUNDS: u32 = 3;
-/// Least wait between two probes for bandwidth. The draft waits for 2 to 3 s (section 5.3.3.5.3);
-/// links of vehicles change within a second.
+/// The draft waits for 2 to 3 s (section 5.3.3.5.3); links of vehicles change within a second.
 const PROBE_WAIT: Duration = Duration::from_secs(1);
 /// Most random time added to `PROBE_WAIT`: flows must not probe together.
 const PROBE_WAIT_RANDOM: Duration = Duration::from_secs(1);

@@ -9,14 +9,13 @@ use crate::event::PathError;
 use crate::stats::{EcnMarking, PathStats};
 
 impl Connection {
-    /// Asks for a path over `uplink` to `server`, an address of the peer: networks may reach it at
-    /// different ones. It opens as soon as the peer allows, and has a snapshot from then on;
+    /// Asks for a path over `uplink` to `server`, an address of the peer. It opens as soon as the
+    /// peer allows, and has a snapshot from then on;
     /// [`Event::PathUsable`](crate::Event::PathUsable) follows when it carries datagrams. It is
     /// closed where the peer does not answer. An uplink may get a new path, with another
     /// [`PathId`], after its path was closed.
     ///
     /// # Errors
-    ///
     /// Only clients open paths, one for each uplink, as many as the settings allow.
     pub fn open_path(
         &mut self,
@@ -52,7 +51,6 @@ impl Connection {
     /// [`Event::PathClosed`](crate::Event::PathClosed) follows.
     ///
     /// # Errors
-    ///
     /// There must be such a path, and another besides it.
     pub fn close_path(&mut self, now: Instant, path: PathId) -> Result<(), PathError> {
         use noq_proto::ClosePathError;

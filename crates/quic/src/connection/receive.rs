@@ -46,8 +46,7 @@ impl Connection {
         // Acknowledgements of data share a packet with the user's feedback, which is due a little
         // earlier; other answers leave as soon as more may share a packet.
         if any_data {
-            // From now, not from receipt: each of a batch would be overdue by itself. The feedback,
-            // due once they all were handed over, is due by then.
+            // Counts from now, not from receipt: each of a batch would be overdue by itself.
             self.timing.acknowledge.get_or_insert(now + ACK_DELAY);
         } else {
             self.want_control_flush(now, FEEDBACK_DELAY);
@@ -55,11 +54,9 @@ impl Connection {
         self.flush(now);
     }
 
-    /// Notes whether the server has proved its key.
-    ///
-    /// Until then, and in the packet that brings the proof, everything may be forged: the keys of
-    /// Initial packets follow from the first of them. A client discards these keys when it first
-    /// sends a Handshake packet (RFC 9001 section 4.9.1), its answer to the proof.
+    /// Until the server has proved its key, everything may be forged: the keys of Initial packets
+    /// follow from the first of them. A client discards these keys when it first sends a Handshake
+    /// packet (RFC 9001 section 4.9.1).
     fn note_proof(&mut self) {
         self.is_proven |= self.is_client && tls::peer_key(self.quic.crypto_session()).is_some();
     }
@@ -135,9 +132,8 @@ impl Connection {
         self.confirm_addresses(now);
     }
 
-    /// The peer has appeared at another address. The library may have replaced the controller, does
-    /// not report packets sent to the old address, and sends no data until the new one is
-    /// validated.
+    /// The library may have replaced the controller, does not report packets sent to the old
+    /// address, and sends no data until the new one is validated.
     fn on_rebinding(
         &mut self,
         now: Instant,
@@ -360,7 +356,7 @@ impl Connection {
         };
         self.paths[index].gate.meter().abandon();
         self.take_signals_of(index);
-        // The library still reports on it that it is closed, if no other path can.
+        // The library still reports it closed, if no other path can.
         self.paths[index].set_gate(crate::gate::GateState::Closed);
         let path = self.paths.remove(index);
         let reason = self
@@ -374,7 +370,6 @@ impl Connection {
     }
 
     fn on_connection_lost(&mut self, reason: ConnectionError) {
-        // The peer's reason is arbitrary bytes.
         let broken = |close: &noq_proto::ConnectionClose| {
             CloseReason::Protocol(peer_text(close.to_string().as_bytes()))
         };

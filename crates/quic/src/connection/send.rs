@@ -26,7 +26,6 @@ impl Connection {
     /// A datagram that starts with a byte of 0xfe or above costs one byte more and a copy.
     ///
     /// # Errors
-    ///
     /// [`SendError::Blocked`] if window or pacer hold it back, [`SendError::NotUsable`],
     /// [`SendError::TooLarge`] and [`SendError::Closed`]; all give the datagram back.
     pub fn send_on(
@@ -52,7 +51,6 @@ impl Connection {
     /// `token` comes back as with [`send_on`](Connection::send_on).
     ///
     /// # Errors
-    ///
     /// As [`send_on`](Connection::send_on), but for `Blocked`.
     pub fn send_through(
         &mut self,
@@ -81,10 +79,9 @@ impl Connection {
     }
 
     /// Sends feedback on exactly this path, in one packet with the acknowledgements that wait.
-    /// Window and pacer do not hold it back, since it is small and rare; its fate is not reported.
+    /// Window and pacer do not hold it back; its fate is not reported.
     ///
     /// # Errors
-    ///
     /// As [`send_on`](Connection::send_on), but for `Blocked`.
     pub fn send_feedback_on(
         &mut self,
@@ -104,11 +101,10 @@ impl Connection {
     /// Sends the waiting acknowledgements on exactly this path, when there is nothing else to send;
     /// with `datagram` if they ask for an answer.
     ///
-    /// They ask each 10 ms on each path, which detects dead ones; where nothing else is sent, the
-    /// answer is a packet of its own. Where packets overtake each other they ask less often: the
-    /// library forgets what it has to acknowledge once the peer has acknowledgements of newer
-    /// packets, and with frequent answers it forgot one in ten late packets before it acknowledged
-    /// them once. Reordering of the peer's packets is not visible here, that of ours is.
+    /// They ask each 10 ms on each path, which detects dead ones. Where packets overtake each other
+    /// they ask less often: the library forgets what it has to acknowledge once the peer has
+    /// acknowledgements of newer packets. Reordering of the peer's packets is not visible here,
+    /// that of ours is.
     ///
     /// # Errors
     /// As [`send_feedback_on`](Connection::send_feedback_on), when `datagram` was to go along.
@@ -177,10 +173,9 @@ impl Connection {
         self.take_snapshots(now);
     }
 
-    /// The path whose peer has moved to another address and was heard last.
-    ///
-    /// To the library its challenge is one of the waiting frames, and behind a closed gate none of
-    /// them leaves while there are others. It sends at most three times what came from there.
+    /// The path whose peer has moved to another address and was heard last: behind a closed gate
+    /// its challenge does not leave while there are other frames. The library sends at most three
+    /// times what came from there.
     fn moved_path(&self) -> Option<PathId> {
         let moved = self.paths.iter().filter(|path| path.answers_before.is_some());
         moved.max_by_key(|path| path.arrivals.last).map(|path| path.id)
@@ -212,14 +207,14 @@ impl Connection {
         if let Err(error) = self.quic.datagrams().send(payload.encode(), false) {
             return Err(match error {
                 SendDatagramError::Blocked(payload) => SendError::Blocked(original(payload)),
-                // Size and state were checked, so the connection ended this very moment.
+                // Size and state were checked, so the connection has just ended.
                 _ => SendError::Closed(Bytes::new()),
             });
         }
         self.unsent.push_back((id, tracked));
         self.open_only(id);
         if !self.pump(now, index) {
-            // The library does not send on this path: better on another than never.
+            // The library does not send on this path: better late on another than never.
             self.stats.delayed_in_library += 1;
             self.refreshed = None;
             for other in 0..self.paths.len() {

@@ -92,8 +92,7 @@ impl Connection {
         *flush = Some(flush.map_or(at, |already| already.min(at)));
     }
 
-    /// Asks for a flush at `now + delay`, for the library's sake. It waits longer while datagrams
-    /// come or leave and take acknowledgements along: mostly the library has no more than these.
+    /// Asks for a flush at `now + delay`, or later while datagrams take acknowledgements along.
     pub(super) fn want_control_flush(&mut self, now: Instant, delay: Duration) {
         let receiving = self.timing.acknowledge.is_some();
         let sending = now - self.timing.last_sent_data < FEEDBACK_DELAY;
@@ -101,8 +100,7 @@ impl Connection {
         self.want_flush(now + delay);
     }
 
-    /// Fires the library's timers: delayed acknowledgements, loss detection, challenges. They are
-    /// as late as the packets handed over, since these may stop them.
+    /// Fires the library's timers, as late as packets are handed over, since these may stop them.
     pub(super) fn run_library_timers(&mut self, now: Instant) -> bool {
         let std_now = self.epoch.to_std(now - self.timing.unread.time(now));
         let due = self.quic.poll_timeout().is_some_and(|at| at <= std_now);
@@ -277,8 +275,7 @@ impl Connection {
         }
     }
 
-    /// Updates the keys while nothing is in flight, long before the cipher's limit forces an update
-    /// at a time when it costs packets.
+    /// Avoids the update that the cipher's limit would force at a time when it costs packets.
     fn update_keys_when_quiet(&mut self, now: Instant) {
         if self.timing.sent_under_key < KEY_LIFETIME || self.phase != Phase::Open {
             return;
@@ -294,9 +291,8 @@ impl Connection {
 }
 
 pub(super) const FEEDBACK_DELAY: Duration = Duration::from_millis(1);
-/// Datagrams this far apart are worth a turn each. Denser ones share turns anyway; uneven
-/// acknowledgements of these make the sender's measured rate too high, which fills queues of
-/// saturated links.
+/// Sparser datagrams are worth a turn each. Uneven acknowledgements of denser ones would make the
+/// sender's measured rate too high, which fills queues.
 const SPARSE: Duration = Duration::from_micros(700);
 const PATIENCE: Duration = Duration::from_micros(500);
 const BUSY_DELAY: Duration = Duration::from_millis(5);
@@ -305,7 +301,6 @@ const ASK_INTERVAL_MIN: Duration = Duration::from_millis(10);
 /// Keep-alives that a side may leave out while it sends acknowledgements.
 const ANSWERS_ONLY_MAX: u32 = 3;
 const RECEIVING: Duration = Duration::from_millis(10);
-/// How often a sending side measures its unused paths.
 pub(super) const MEASURE_SENDING: Duration = Duration::from_millis(200);
 const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 /// Packets after which keys are updated when quiet; the library's own update comes near 2^23.

@@ -63,6 +63,5 @@ impl Dialer {
 }
 
 const SERVERS_MAX: usize = 8;
-/// Length of the ID that a client chooses for a new server, bytes; at least 8 (RFC 9000 section
-/// 7.2).
+/// At least 8 bytes (RFC 9000 section 7.2).
 const INITIAL_ID_LEN: usize = 16;

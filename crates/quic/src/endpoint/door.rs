@@ -11,12 +11,10 @@
 //! are a sixth of a late server's work. So the library is configured to begin nothing while such a
 //! packet is handed to it; it still takes packets of handshakes under way.
 //!
-//! A handshake holds one of the places for 2 s, by the receipt times of packets: its client's
-//! answers within them have been handed over. It may complete later; but silent or endless
+//! A handshake holds one of the places for 2 s, by the receipt times of packets. Silent or endless
 //! handshakes do not block others for longer, and a single source has at most half of the places.
-//! To keep others away an attacker must first make the server late, by more packets than it can
-//! read, and then send as many first packets as all others together from many addresses; such a
-//! flood harms sessions as much.
+//! To keep others away an attacker must make the server late, and then send as many first packets
+//! as all others together from many addresses; such a flood harms sessions as much.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,8 +53,7 @@ impl Door {
 }
 
 impl Endpoint {
-    /// Opens or shuts the door for the next packet of the library. Returns whether a client that
-    /// begins with it is turned away.
+    /// Returns whether a client that begins with this packet is turned away.
     pub(super) fn set_door(&mut self, now: Instant, source: &Source, packet: &[u8]) -> bool {
         let Some(door) = self.door.as_mut().filter(|_| is_first(packet)) else { return false };
         let received = source.received_by(now);
@@ -82,8 +79,7 @@ fn is_first(packet: &[u8]) -> bool {
 const REPEATED_AFTER: Duration = Duration::from_millis(300);
 const PLACES: usize = 16;
 const PLACES_OF_SOURCE: usize = PLACES / 2;
-/// How long a handshake has its place: a client with a round trip of half of it may have lost a
-/// packet and sent it again.
+/// A client with a round trip of half of it may have lost a packet and sent it again.
 const PLACE_TIME: Duration = Duration::from_secs(2);
 const LONG_AND_TYPE: u8 = 0xb0;
 const LONG_INITIAL: u8 = 0x80;

@@ -14,10 +14,9 @@
 //! proved ones. An attacker with a few addresses could fill the room with handshakes that are never
 //! completed: so the source with most gives way to others, while they have less than half of its
 //! number, so that no two drive each other out without end. Where each source has one, as when
-//! thousands of clients come back to a restarted server, each has some time first: otherwise
-//! newcomers would end all of them. Carriers put many boxes behind one address, so a proved source
-//! may have many handshakes; forged packets in its name cost it a round trip, to prove itself. A
-//! source is an IPv4 address or an IPv6 /64, one subscriber's network.
+//! thousands of clients return to a restarted server, each has some time first. Carriers put many
+//! boxes behind one address, so a proved source may have many handshakes. A source is an IPv4
+//! address or an IPv6 /64, one subscriber's network.
 //!
 //! Source: RFC 9000 section 8.1.2.
 
@@ -86,8 +85,8 @@ impl HalfOpen {
         goes.map_or(Admission::Ignore, Admission::Replace)
     }
 
-    /// The oldest handshake of the source with most proved ones, if that has more than twice `own`;
-    /// a source's only one must have had its time.
+    /// The oldest handshake of the source with most, if it has over twice `own`; an only one must
+    /// be old.
     fn oldest_of_crowded(&self, now: Instant, own: usize) -> Option<ConnectionId> {
         let proved = self.sources.values().map(|count| &count.proved);
         let most = proved.max_by_key(|proved| (proved.len(), Reverse(proved.first())))?;
@@ -114,7 +113,7 @@ impl HalfOpen {
         };
     }
 
-    /// How many of the newest `most` began within `time` before `now`: all, and those of `remote`'s
+    /// Among the newest `most`, those begun within `time` before `now`: all, and of `remote`'s
     /// source.
     pub(super) fn begun_since(
         &self,
@@ -257,7 +256,6 @@ mod tests {
         let behind_carrier = begin_all(&mut half_open, 1_000..1_009, true, carrier);
         assert_eq!(behind_carrier, replaced(0..9), "the oldest of a crowded source each");
         assert_eq!(half_open.handshakes.len(), 100);
-        // Those that lost their places do not take them back.
         let hostile = begin_all(&mut half_open, 2_000..2_400, true, hostile);
         assert_eq!(hostile, [Admission::Ignore; 400]);
         let mut churned = begin_all(&mut half_open, 3_000..3_100, true, carrier);

@@ -9,8 +9,7 @@ use crate::outbox::{Ecn, Route};
 use crate::source::{Local, Source};
 
 impl Endpoint {
-    /// A client begins a handshake. This bounds half-open connections; admission by key follows
-    /// later.
+    /// Bounds half-open connections; admission by key follows later.
     pub(super) fn handle_incoming(
         &mut self,
         now: Instant,
@@ -108,8 +107,7 @@ impl Endpoint {
     }
 
     fn push_event(&mut self, event: EndpointEvent) {
-        // Only failed handshakes can come in any number; the newest are dropped, and counted in
-        // `stats`.
+        // Only failed handshakes come in any number; the newest are dropped, and counted.
         let incoming = matches!(event, EndpointEvent::Incoming(_));
         if incoming || self.events.len() < EVENTS_MAX {
             self.events.push_back(event);

@@ -1,14 +1,13 @@
 //! How often packets without a connection are answered.
 //!
-//! After a restart of the server a stateless reset makes its former clients come again at once (RFC
-//! 9000 section 10.3). They all send in the same second, so the rate suits a thousand of them with
-//! four uplinks each. A busy one sends hundreds of packets before the answer arrives: each address
-//! is answered once in a while. One host has as many addresses as ports: a source has a share of
-//! the rate. An answer is shorter than the packet, so it amplifies no traffic.
+//! After a restart of the server a stateless reset makes its former clients return at once (RFC
+//! 9000 section 10.3), all in the same second: the rate suits a thousand of them with four uplinks
+//! each. Each address is answered once in a while. One host has as many addresses as ports, so a
+//! source has a share of the rate. An answer is shorter than the packet, so it amplifies no
+//! traffic.
 //!
-//! A client has few connections, and one answer shows a server that a connection is over. A late
-//! client gives up attempts that a late server is about to answer: answers to each packet of these
-//! would keep both late.
+//! A late client gives up attempts that a late server is about to answer: answers to each packet of
+//! these would keep both late.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};

@@ -25,7 +25,6 @@ impl Endpoint {
     /// An endpoint that connects to servers, each by its key.
     ///
     /// # Errors
-    ///
     /// The configuration breaks its bounds.
     pub fn client(
         epoch: Epoch,
@@ -47,7 +46,6 @@ impl Endpoint {
     /// after a restart its former clients learn at once that their connections are gone.
     ///
     /// # Errors
-    ///
     /// The configuration breaks its bounds.
     pub fn server(
         epoch: Epoch,

@@ -34,7 +34,6 @@ impl DeliveryRate {
         self.windows[0]
     }
 
-    /// Zero before the first round trip.
     pub(crate) fn best(&self) -> Rate {
         self.windows.into_iter().max().unwrap_or_default()
     }

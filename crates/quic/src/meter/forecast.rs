@@ -22,8 +22,7 @@ use roadweave_proto::{Instant, Pacing, Rate};
 use super::Meter;
 
 impl Meter {
-    /// The round-trip time of a packet that leaves at `now`, paced as `pacing` says; the initial
-    /// one before the first sample.
+    /// The initial round-trip time before the first sample.
     pub(crate) fn expected_rtt(&self, now: Instant, pacing: Pacing) -> Duration {
         if !self.rtt.is_sampled() {
             return self.rtt.smoothed();
@@ -44,8 +43,7 @@ impl Meter {
     ///
     /// Where a sender leaves room, longer round trips are a queue of others, or one on the way
     /// back. A stream always leaves room, and must leave at the first sign. A transfer leaves room
-    /// when its receiver or its other end does; acknowledgements meet the queue of the data that
-    /// they acknowledge, and still double with it.
+    /// when its receiver does, and still doubles with a queue of its acknowledgements.
     fn time_to_drain(&self, now: Instant, pacing: Pacing) -> Duration {
         let base = self.rtt.recent_min();
         let queued = self.rtt.latest() > base + base / QUEUE_SHARE + QUEUE_MIN;
@@ -60,9 +58,8 @@ impl Meter {
         Duration::from_secs_f64((self.in_flight() as f64 / rate.bytes_per_second()).min(DRAIN_MAX))
     }
 
-    /// The rate at which the path passed what was in flight when the last acknowledged packet left;
-    /// zero if that is old or the path is not fully used. A starting transfer doubles its rate
-    /// several times within one sample of the delivery rate.
+    /// Zero if the last acknowledgement is old or the path is not fully used. A starting transfer
+    /// doubles its rate several times within one sample of the delivery rate.
     fn passed(&self, now: Instant) -> Rate {
         let is_news = |at| now.since(at) <= self.rtt.smoothed();
         let passed = self.passed.filter(|(at, _)| is_news(*at) && !self.is_app_limited(now));
@@ -79,7 +76,6 @@ impl Meter {
     }
 }
 
-/// Share of the recent minimum by which a round-trip time exceeds it with a queue, and `QUEUE_MIN`.
 const QUEUE_SHARE: u32 = 4;
 const QUEUE_MIN: Duration = Duration::from_millis(5);
 /// Seconds, at most.
@@ -91,8 +87,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A path that carried a packet of 1000 bytes each millisecond for 200 ms, each acknowledged
-    /// after 40; the packets of the last 40 ms are on their way.
+    /// A path that carried 1000 bytes each millisecond for 200 ms, acknowledged after 40.
     fn steady() -> (Meter, Instant) {
         let start = Instant::from_millis(1_000);
         let mut meter = Meter::new(MS * 100, 1452);

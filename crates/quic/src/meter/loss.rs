@@ -1,12 +1,11 @@
 //! Which packets are lost, and which are only late.
 //!
-//! The library takes an overtaken packet for lost once it is older than a multiple of the
-//! round-trip time of packets that overtake others, the fastest ones. On a link that delays packets
-//! by 20 ms, give or take 20 ms, that is 10 ms instead of 43, and half of the packets arrive too
-//! late. Nor does it report acknowledgements after that. Therefore the library waits far longer
-//! than a packet takes (`transport`), and this record has a threshold that learns, as RACK has (RFC
-//! 8985 section 6.2): the latest arrival in the last seconds (`reordering`), and a quarter more.
-//! Where packets keep their order, the threshold is twice the round-trip time.
+//! The library takes an overtaken packet for lost after a multiple of the round-trip time of the
+//! fastest packets: on a link that delays packets by 20 ms, give or take 20 ms, half of the packets
+//! arrive too late for it. Nor does it report acknowledgements after that. Therefore the library
+//! waits far longer than a packet takes (`transport`), and this record has a threshold that learns,
+//! as RACK has (RFC 8985 section 6.2): the latest arrival in the last seconds (`reordering`), and a
+//! quarter more. Where packets keep their order, the threshold is twice the round-trip time.
 
 use std::time::Duration;
 
@@ -37,7 +36,6 @@ impl Meter {
         self.reordering.is_common()
     }
 
-    /// The age at which an overtaken packet counts as lost.
     fn loss_delay(&self) -> Duration {
         let usual = self.rtt.smoothed().max(self.rtt.latest()) * 2;
         let late = self.reordering.most();

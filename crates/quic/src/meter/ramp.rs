@@ -9,14 +9,13 @@ use super::rtt::GRANULARITY;
 
 /// What a path may carry beyond its congestion controller, while it shows no congestion.
 ///
-/// The controller of a path that carried little knows little about it: BBR measures the traffic it
-/// gets, and probes upwards by a quarter every few seconds. When the path of a video dies, others
-/// must take over within a few round trips. So a path without a queue (its round-trip time is near
-/// its minimum) and without loss may carry an initial window, and twice what it delivered in the
-/// last round trip: slow start (RFC 9002 section 7.3.1) that ends with the first sign of a queue,
-/// as in HyStart++ (RFC 9406). After a second of full use the controller, which keeps shorter
-/// queues, takes over. RFC 7661 describes why an application-limited sender need not be held to
-/// what it sent.
+/// The controller of a path that carried little knows little about it: BBR probes upwards by a
+/// quarter every few seconds. When the path of a video dies, others must take over within a few
+/// round trips. So a path without a queue and without loss may carry an initial window, and twice
+/// what it delivered in the last round trip: slow start (RFC 9002 section 7.3.1) that ends with the
+/// first sign of a queue, as in HyStart++ (RFC 9406). After a second of full use the controller,
+/// which keeps shorter queues, takes over. RFC 7661 describes why an application-limited sender
+/// need not be held to what it sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ramp {
     /// Bytes.
@@ -42,11 +41,9 @@ impl Meter {
     }
 }
 
-/// How far the round-trip time of a path without a queue may exceed its recent minimum, beyond a
-/// half: a moving vehicle's varies by as much.
+/// Beyond half of the recent minimum: a moving vehicle's round-trip time varies by as much.
 const RAMP_SLACK: Duration = Duration::from_millis(10);
 const RAMP_TIME: Duration = Duration::from_millis(1000);
-/// Share of lost packets above which the controller alone decides.
 const RAMP_LOSS_MAX: f32 = 0.05;
 /// In flight on any path without congestion: RFC 6928 allows 10, content networks use 32.
 const RAMP_PACKETS: u64 = 32;

@@ -33,13 +33,11 @@ struct Span {
 }
 
 impl Reordering {
-    /// The greatest age of an overtaken packet at its acknowledgement in the last seconds; zero
-    /// where packets keep their order.
+    /// Zero where packets keep their order.
     pub(super) fn most(&self) -> Duration {
         self.spans[0].most.max(self.spans[1].most)
     }
 
-    /// Whether packets overtake each other as a rule, not by a single swap.
     pub(super) fn is_common(&self) -> bool {
         let [late, all] = [|span: &Span| span.late, |span: &Span| span.all]
             .map(|count| self.spans.iter().map(count).fold(0, u32::saturating_add));
@@ -61,7 +59,6 @@ impl Reordering {
         self.usual = Some(((mean * (USUAL_MEMORY - 1) + age) / USUAL_MEMORY, deviation));
     }
 
-    /// Begins a new span when this one is over, and forgets packets that will not arrive any more.
     pub(super) fn turn(&mut self, now: Instant, late_ack_wait: Duration) {
         if now >= *self.began.get_or_insert(now) + LATENESS_MEMORY {
             self.spans = [Span::default(), self.spans[0]];
@@ -85,8 +82,7 @@ impl Reordering {
         found.is_ok_and(|at| self.missing.remove(at).is_some())
     }
 
-    /// Learns from a packet acknowledged now; `was_in_flight`: it was not taken for lost. Returns
-    /// whether it was missing.
+    /// `was_in_flight`: not taken for lost. Returns whether it was missing.
     pub(super) fn on_acknowledged(&mut self, pn: u64, age: Duration, was_in_flight: bool) -> bool {
         let was_missing = !was_in_flight && self.find(pn);
         if !was_in_flight && !was_missing {
@@ -99,18 +95,16 @@ impl Reordering {
         was_missing
     }
 
-    /// Ends a batch of acknowledgements up to number `newest`; returns the ages of its overtaken
-    /// packets.
+    /// Ends a batch up to number `newest`; returns the ages of its overtaken packets.
     pub(super) fn end_batch(&mut self, newest: Option<u64>) -> Samples {
         self.newest = newest;
         std::mem::take(&mut self.batch)
     }
 
-    /// The rate beyond which late packets come too late, for this MTU and least round-trip time;
-    /// `None` where packets keep their order.
+    /// The rate beyond which late packets come too late; `None` where packets keep their order.
     ///
-    /// A receiver discards a packet that more than [`OVERTAKEN_MAX`] others overtook, since it has
-    /// forgotten whether it had that one. So these must not leave within the usual lateness.
+    /// A receiver discards a packet that more than [`OVERTAKEN_MAX`] others overtook, so these must
+    /// not leave within the usual lateness.
     pub(super) fn rate_max(&self, mtu: u16, min_rtt: Duration) -> Option<Rate> {
         let is_rule = self.is_common() && self.is_known();
         let (mean, deviation) = self.usual.filter(|_| is_rule)?;
@@ -134,9 +128,7 @@ pub(crate) struct LostPacket {
     pub(crate) sent: Instant,
 }
 
-/// Packets overtake each other as a rule when one in this many was overtaken.
 const LATE_SHARE: u32 = 64;
-/// Overtaken packets from which lateness is known.
 const LATE_MIN: u32 = 16;
 const LATENESS_MEMORY: Duration = Duration::from_secs(5);
 /// Bounds what a peer's acknowledgements can make this side wait for.

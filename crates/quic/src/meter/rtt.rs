@@ -11,11 +11,10 @@ use roadweave_proto::{Instant, RttEstimator};
 /// The round-trip time of a path (RFC 9002 section 5), including the peer's delay in acknowledging,
 /// at most 2 ms: a sender waits for it as well.
 ///
-/// RFC 9002 expects a few samples per round trip. Here acknowledgements come each millisecond, the
-/// smoothed value follows them within a few, and the mean deviation from it is close to nothing
-/// even while the delay doubles. A sender must know how far the delay moves within the round trip
-/// of an answer; so the deviation is at least half of that rise, kept as a maximum that fades by a
-/// quarter per round trip (as Linux keeps `mdev_max`).
+/// RFC 9002 expects a few samples per round trip. Here acknowledgements come each millisecond, and
+/// the mean deviation from the smoothed value is close to nothing even while the delay doubles. So
+/// the deviation is at least half of the rise within a round trip, kept as a maximum that fades by
+/// a quarter per round trip (as Linux keeps `mdev_max`).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RoundTrip {
     estimate: RttEstimator,

@@ -7,7 +7,6 @@ use roadweave_proto::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TrackedPayload {
-    /// With the user's token.
     Datagram(u64),
     Fragment(u32),
 }
@@ -22,8 +21,7 @@ pub(crate) enum Fate {
 pub(crate) struct AcknowledgedPacket {
     pub(crate) sent: Instant,
     pub(crate) bytes: u16,
-    /// Without the peer's wait for newer packets that it acknowledged together with this one: at
-    /// most the time that they left later, and at most a peer's longest wait.
+    /// Without the peer's wait for newer packets that it acknowledged together with this one.
     pub(crate) rtt: Duration,
 }
 
@@ -34,7 +32,6 @@ pub(super) struct SentPacket {
     pub(super) settled: bool,
     pub(super) at: Instant,
     pub(super) bytes: u16,
-    /// Bytes in flight when it left, including its own.
     pub(super) in_flight: u64,
     /// Larger than the known MTU: a probe of it.
     pub(super) is_probe: bool,

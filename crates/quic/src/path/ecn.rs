@@ -8,9 +8,8 @@
 //!
 //! Some networks drop marked packets. The library marks everything until the peer's counts show
 //! that marks do not arrive (RFC 9000 section 13.4.2), which they cannot show where nothing
-//! arrives: no session would begin. So a path that does not answer marked packets is probed
-//! without. Once such a probe is acknowledged, the counts lack it, and the library takes marks for
-//! removed and stops marking on this path.
+//! arrives. So a path that does not answer marked packets is probed without. Once such a probe is
+//! acknowledged, the library takes marks for removed and stops marking on this path.
 
 use std::time::Duration;
 
@@ -20,8 +19,7 @@ use super::Path;
 use crate::stats::EcnMarking;
 
 /// An address without a first answer gets unmarked packets after this: a geostationary satellite
-/// has answered by then, and a little later the library sends a handshake's first packet a third
-/// time.
+/// has answered by then.
 const FIRST_ANSWER: Duration = Duration::from_millis(700);
 const SUSPECT: Duration = Duration::from_millis(500);
 
@@ -40,7 +38,6 @@ impl Ecn {
 }
 
 impl Path {
-    /// Whether a packet that leaves now is marked, given whether the library `wants` it.
     pub(crate) fn marks(&mut self, now: Instant, wants: bool) -> bool {
         if !wants {
             if self.ecn.marking == EcnMarking::Marked {

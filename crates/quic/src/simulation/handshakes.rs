@@ -49,10 +49,9 @@ fn a_handshake_survives_heavy_loss() {
 
 #[test]
 fn the_first_key_update_loses_nothing() {
-    // The library updates its keys by itself after 10 to 1000 packets. It compares packet numbers
-    // of different paths, and so takes packets under the old keys, in flight on a slower path that
-    // carried more, for packets under later keys. The update before further paths are opened
-    // prevents it.
+    // The library compares packet numbers of different paths, and so takes packets under the old
+    // keys, in flight on a slower path, for packets under later keys. The update before further
+    // paths are opened prevents it.
     for seed in 1..9 {
         let mut world = World::connected_with(links(&[10, 100]), &config(seed));
         world.sides[SERVER].feedback = false;
@@ -88,7 +87,6 @@ fn a_restarted_server_resets_old_connections_soon_and_no_other_can() {
     // A client that sends nothing learns it by its keep-alive.
     assert_eq!(replaced(own.clone(), &config(77), false), Some(CloseReason::Reset));
     assert_eq!(replaced(Arc::new(Identity::from_seed([66; 32])), &config(2), true), None);
-    // The same key and another salt.
     let other = TransportConfig { reset_salt: [1; 32], ..config(2) };
     assert_eq!(replaced(own, &other, true), None);
 }
@@ -302,7 +300,6 @@ fn a_handshake_that_is_never_completed_is_given_up() {
     assert_eq!(world.sides[SERVER].endpoint_events, [failed]);
 }
 
-/// A reason phrase is bytes that the peer chooses; unescaped it could be a line of our own log.
 #[test]
 fn a_reason_that_forges_a_log_line_is_escaped_and_cut() {
     let mut world = World::connected(links(&[20]));

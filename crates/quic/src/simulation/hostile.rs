@@ -146,7 +146,6 @@ fn closed_by(forged: impl Fn(&Eavesdropper) -> Vec<u8>) -> Option<CloseReason> {
 
 #[test]
 fn a_refusal_that_anybody_could_write_is_none() {
-    // All codes of refusals, and others.
     for code in [0x130, 0x12d, 0x12c, 0x15c, 0x131, 0x178, 0, 0xa, 1 << 40] {
         let reason = closed_by(|eavesdropper| eavesdropper.close(code, b"joined peer=me"));
         assert_eq!(reason, Some(CloseReason::Unproven { code }));

@@ -124,7 +124,6 @@ fn another_port_or_address_keeps_the_path() {
     }
 }
 
-/// They come from an address that the server has replaced; it acknowledges them all the same.
 #[test]
 fn latecomers_from_a_former_address_are_received() {
     let mut world = World::connected(links(&[100]));
@@ -259,7 +258,6 @@ fn a_path_that_the_peer_holds_back_is_on_standby_until_it_ends_that() {
         (noq_proto::PathStatus::Available, PathStatus::Usable),
     ] {
         world.client().library().set_path_status(noq_proto::PathId::ZERO, held).unwrap();
-        // The frame leaves with the next packet.
         world.send(CLIENT, PathId(1), 1000).unwrap();
         world.run(ms(500));
         assert_eq!(world.status(SERVER, PathId(0)), status);

@@ -37,7 +37,6 @@ fn a_dead_path_of_an_idle_connection_is_asked_ever_less_often() {
 fn a_path_that_nobody_asks_any_more_is_asked_at_once_when_the_connection_is_used() {
     let mut world = World::connected(links(&[20, 50]));
     world.links[1].set_dead(true);
-    // The keep-alive of the path detects it.
     world.run(ms(60_000));
     assert_eq!(world.status(CLIENT, PathId(1)), PathStatus::Suspect);
     let idle = probes_in(&mut world, 1, |world| world.run(ms(20_000)));

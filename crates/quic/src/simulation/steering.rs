@@ -110,7 +110,6 @@ fn datagrams_of_the_largest_size_arrive_and_larger_ones_are_refused() {
     let large = Bytes::from(vec![1; max + 1]);
     let refused = world.client().send_on(now, PathId(1), large.clone(), 7);
     assert_eq!(refused, Err(SendError::TooLarge { max, datagram: large }));
-    // Those that must be escaped fit as well.
     for first in [0xfd, 0xfe, 0xff] {
         let datagram = Bytes::from(vec![first; max]);
         world.client().send_on(now, PathId(0), datagram, first.into()).unwrap();

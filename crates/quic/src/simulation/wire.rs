@@ -32,7 +32,6 @@ pub(super) struct Direction {
     pub(super) rate: Option<Rate>,
     /// A packet that would wait longer is dropped.
     pub(super) queue: Duration,
-    /// Largest UDP payload.
     pub(super) mtu: usize,
     pub(super) marks: Marks,
     free_at: Instant,

@@ -1,8 +1,6 @@
-//! Bounds the copies that a player may ask for: reports of an empty buffer without end get a
-//! bounded share of the packets copied.
+//! Bounds the copies that a player may ask for by reports of an empty buffer.
 
-/// Copies, percent of the packets that left for the first time. XLINK's re-injection without
-/// control costs 15 % (section 7.1).
+/// Of the first transmissions. XLINK's re-injection without control costs 15 % (section 7.1).
 const PERCENT: u64 = 25;
 /// The burst: all that is in flight on a slow path when a buffer runs dry.
 const COPIES_MAX: u64 = 512;

@@ -1,5 +1,4 @@
-//! How long recent packets took until they were acknowledged. All are counted, since late packets
-//! come together and sampling would miss them.
+//! How long recent packets took until they were acknowledged.
 
 use std::time::Duration;
 
@@ -38,8 +37,7 @@ impl Delays {
         self.now.by_step[step] = self.now.by_step[step].saturating_add(1);
     }
 
-    /// The shortest delay, to a step, that at most `percent` of the packets exceed; `None` before
-    /// enough were counted.
+    /// The shortest delay, to a step, that at most `percent` of the packets exceed.
     pub(super) fn exceeded_by(&self, percent: u8) -> Option<Duration> {
         let packets = self.now.packets + self.before.packets;
         if packets < PACKETS_MIN {

@@ -50,8 +50,7 @@ pub struct XncConfig {
     /// Whether repairs are coded. Otherwise they are as many copies of the lost packets, spread in
     /// the same way: the ablation of section 8.3.5.
     pub codes: bool,
-    /// Whether combinations span packets that have arrived, so that scattered losses are repaired
-    /// together.
+    /// Whether combinations span packets that have arrived: scattered losses are repaired together.
     pub bridges: bool,
     /// When a packet counts as lost.
     pub detection: Detection,

@@ -7,15 +7,13 @@
 //! with bridges      └─────┘     │        one over 2 to 5; the receiver knows 4
 //! ```
 //!
-//! The receiver keeps what it has delivered, so a combination may span it: its unknowns are the
-//! lost packets alone. A packet that may be missing there ends a group, for it would be one more
-//! unknown.
+//! The receiver keeps what it has delivered, so a combination may span it. A packet that may be
+//! missing there ends a group, for it would be one more unknown.
 
 use roadweave_proto::{PacketId, PathId};
 
 use crate::Repair;
 
-/// What a receiver takes.
 pub(super) const GROUP_MAX: u32 = 64;
 
 /// Consecutive packets; the first and the last are lost.
@@ -26,8 +24,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// The first group of a range that begins with `start`; bit i: the i-th packet. `bridged`
-    /// packets do not end a group.
+    /// `lost`, bit i: the i-th packet from `start` on. `bridged` packets do not end a group.
     pub(super) fn first_of(start: PacketId, lost: u64, bridged: u64) -> Option<Self> {
         if lost == 0 {
             return None;

@@ -27,8 +27,7 @@ impl Xnc {
         Group::first_of(range.start, lost, if bridges { range.arrived } else { 0 })
     }
 
-    /// The path that lost most of the group and when the last of these left, if nothing newer was
-    /// acknowledged there.
+    /// The path that lost most of the group, and when the last of these left.
     pub(super) fn silent_path(&self, group: &Group) -> Option<(PathId, Instant)> {
         let mut losses: BTreeMap<PathId, (u32, Instant)> = BTreeMap::new();
         for id in group.lost_ids() {
@@ -68,7 +67,6 @@ impl Xnc {
         self.spread(group, group.lost(), bytes, usable().collect()).ok_or(Deferred::NoWindow)
     }
 
-    /// Splits a repair if the configuration does not code.
     pub(super) fn send(&mut self, repair: Repair) -> Option<Repair> {
         self.stats.repairs += 1;
         match repair {
@@ -105,7 +103,6 @@ impl Xnc {
         }
     }
 
-    /// Repeats a repair that has not arrived, if the windows allow it.
     pub(super) fn poll_overdue_repair(
         &mut self,
         now: Instant,
@@ -168,8 +165,7 @@ impl Xnc {
     }
 }
 
-/// A repair spares a silent path for this many deadlines after a packet left there. Where all are
-/// slow rather than dead, more costs more than it brings.
+/// Sparing a silent path for longer costs more than it brings where all are slow rather than dead.
 const SPARED_DEADLINES: f64 = 1.5;
 
 /// When a repair should have arrived: by the slowest of its paths.

@@ -7,7 +7,6 @@ use super::{Deferred, Xnc};
 use crate::flight::{Flight, State};
 use crate::{Repair, SentCopy};
 
-/// Consecutive packets between two borders.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Range {
     pub(super) start: PacketId,

@@ -1,10 +1,9 @@
 //! A budget for repairs of packets that are late, but perhaps not lost.
 //!
-//! A growing queue, or a longer route, looks like any slow answer. So the loss threshold grows with
-//! the round trip, or a queue would be sent twice. But a video frame waits meanwhile. So packets
-//! far beyond their deadline are repaired on another path while there is credit, which a stream
-//! earns by the bytes that it sends. The oldest come first, since a frame waits for its last
-//! packet.
+//! The loss threshold grows with the round trip, or a queue would be sent twice. But a video frame
+//! waits meanwhile. So packets far beyond their deadline are repaired on another path while there
+//! is credit, which a stream earns by the bytes that it sends. The oldest come first, since a frame
+//! waits for its last packet.
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RepairCredit {

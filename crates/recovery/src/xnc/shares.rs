@@ -52,8 +52,7 @@ pub(super) fn in_proportion(rooms: &[(PathId, u64)], size: Size) -> Vec<(PathId,
     let Size { wanted, cap } = size;
     let mut shares = vec![0; rooms.len()];
     for _ in 0..wanted {
-        // Each packet goes where the share is the smallest part of the room (D'Hondt): proportion
-        // in whole packets, within any limits.
+        // D'Hondt's method: proportion in whole packets, within any limits.
         let open = rooms.iter().enumerate().filter(|(at, (_, room))| shares[*at] < cap.min(*room));
         let emptiest = open.max_by(|(a, (_, of_a)), (b, (_, of_b))| {
             let (left, right) = (of_a * (shares[*b] + 1), of_b * (shares[*a] + 1));

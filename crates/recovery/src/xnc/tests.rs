@@ -128,8 +128,7 @@ fn a_lean_repair_sends_what_is_needed_and_what_loss_will_take() {
     };
     // n' = 7, in proportion 1 to 3 to 3.
     assert_eq!(repair(&paths), repaired([1, 3, 3]));
-    // A path that dies takes no more than three of them: without it four are left, which is all it
-    // needs.
+    // A path that dies takes no more than three of them; the four left are enough.
     paths[2] = path(2, 60, 2000);
     assert_eq!(repair(&paths), repaired([1, 3, 3]));
     paths[1].loss = 0.25;
@@ -178,8 +177,7 @@ proptest! {
         for (id, share) in &shares {
             prop_assert!(u64::from(*share) <= rooms[id.0 as usize].1);
         }
-        // Whether a spread of any size exists: if no path carries more than `cap` packets, enough
-        // are left without one path.
+        // A spread exists if enough packets are left without any path of at most `cap`.
         let evenly = |cap: u64| rooms.iter().map(|(_, room)| (*room).min(cap)).sum::<u64>();
         let may = loss == 0.0 && (1..=lost).any(|cap| evenly(cap) >= (lost + cap).max(lost + 3));
         prop_assert!(!may || all - most >= lost, "{:?} of {:?}", shares, rooms);

@@ -125,7 +125,6 @@ impl Link {
         }
     }
 
-    /// Changes the pace, for waiting packets as well.
     fn change(&mut self, now: Instant, iat: Duration) {
         (self.iat, self.free_at) = (iat, now);
         for (_, arrives) in &mut self.under_way {
@@ -310,7 +309,6 @@ fn copies_are_two_of_the_next_frame_and_no_more() {
 fn a_path_is_probed_by_copies_and_never_by_a_packet_without_a_place() {
     let mut lola = Lola::new(MS * 100);
     let full = PathSnapshot { bytes_in_flight: 100 * 1200, ..paced(&mut lola, 0, 20, 4) };
-    // A packet each 150 ms: nothing arrives there in time.
     let slow = paced(&mut lola, 1, 20, 150);
     let silent = PathSnapshot { status: PathStatus::Suspect, ..paced(&mut lola, 2, 20, 4) };
     let mut paths = [full, slow, silent];

@@ -1,9 +1,8 @@
 //! Which flows of a lane are large transfers, and what each has under way.
 //!
-//! RAVEN's mode is a connection's (section 4.5). A lane may have any number of them, so that the
-//! table is bounded: a flow that sends nothing for [`FLOW_AGE`] is forgotten, and beyond
-//! [`FLOWS_MAX`] the one that has sent nothing for longest. A forgotten flow begins with copies, as
-//! a new one.
+//! RAVEN's mode is a connection's (section 4.5). The table is bounded: a flow that sends nothing
+//! for [`FLOW_AGE`] is forgotten, and beyond [`FLOWS_MAX`] the one that has sent nothing for
+//! longest. It begins again with copies.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -68,7 +67,6 @@ impl Flows {
         }
     }
 
-    /// A datagram was acknowledged or lost.
     pub(super) fn on_landed(&mut self, hash: u64, path: PathId) {
         let Some(flow) = self.0.get_mut(&hash) else { return };
         let Some(flying) = flow.flying.get_mut(&path) else { return };
@@ -92,7 +90,6 @@ impl Flow {
 }
 
 const FLOWS_MAX: usize = 64;
-/// The silence after which a flow is forgotten.
 const FLOW_AGE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

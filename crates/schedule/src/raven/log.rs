@@ -2,8 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// The newest [`LOG_MAX`] round trips in order of time, in runs: the time between two runs is
-/// unknown.
+/// In order of time, in runs: the time between two runs is unknown.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Log {
     runs: VecDeque<Vec<(f64, f64)>>,

@@ -33,7 +33,6 @@ impl Raven {
         self.learn_pooled(now);
     }
 
-    /// The index of the network `name`, or of a new one.
     pub(super) fn network(&mut self, name: Option<&str>) -> Option<usize> {
         let known = |network: &Network| name.is_some() && network.name.as_deref() == name;
         if let Some(known) = self.networks.iter().position(known) {
@@ -111,7 +110,6 @@ const FIRST_LEARNING: usize = tables::SAMPLES_MIN + 1;
 /// Shorter round trips are no samples, seconds: a prediction divides by them.
 pub(super) const RTT_MIN: f64 = 1e-6;
 
-/// The least time between two learnings from all networks.
 const POOLING_INTERVAL: Duration = Duration::from_secs(600);
 
 pub(super) const NAME_MAX: usize = 64;

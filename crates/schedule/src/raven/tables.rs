@@ -30,7 +30,6 @@ pub(super) struct Interval {
 }
 
 impl Interval {
-    /// Of a path without any sample.
     pub(super) const UNKNOWN: Self = Self { low: 0.0, high: f64::INFINITY };
 }
 
@@ -88,7 +87,6 @@ impl Tables {
         }
     }
 
-    /// The error at a percentile, interpolated between whole ones.
     fn error(&self, percent: f64) -> f64 {
         let at = percent.clamp(0.0, (PERCENTILES - 1) as f64);
         let below = self.errors[at.floor() as usize];
@@ -96,8 +94,7 @@ impl Tables {
         below + (above - below) * at.fract()
     }
 
-    /// Age() of equation 3, interpolated. Beyond what was learned it grows with time, so that in
-    /// the end every interval overlaps every other, and each path is probed.
+    /// Beyond what was learned it grows with time, so that in the end each path is probed.
     fn age_factor(&self, age: f64) -> f64 {
         let mut before = (0.0, 1.0);
         for &(at, factor) in &self.ages {
@@ -177,8 +174,7 @@ fn rounded(ratio: f64) -> f64 {
     (ratio * 1e4).round() / 1e4
 }
 
-/// The quantile of the standard normal distribution at `share`, 0.5 %..99.5 %, to three digits, by
-/// Tukey's lambda distribution.
+/// At `share`, 0.5 %..99.5 %, to three digits, by Tukey's lambda distribution.
 fn normal_quantile(share: f64) -> f64 {
     (share.powf(0.1349) - (1.0 - share).powf(0.1349)) / 0.1975
 }
@@ -193,8 +189,7 @@ const AGES: [f64; 9] = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0];
 const FIRST_LAMBDA: f64 = 2.0;
 /// The assumed deviation of predictions: that of cellular links.
 const FIRST_DEVIATION: f64 = 0.25;
-/// The least width of an interval to either side, by its prediction: a log is no more certain than
-/// this.
+/// To either side, by the prediction: a log is no more certain than this.
 const WIDTH_MIN: f64 = 0.02;
 
 #[cfg(test)]

@@ -78,7 +78,6 @@ fn a_stale_bad_path_gets_probed_by_a_copy() {
     // The copy finds out that the path is as bad as before, and there are no more of them.
     acknowledge(&mut raven, copied_at, 1, 300);
     assert_eq!(chosen(&mut raven, copied_at, &paths), [0]);
-    // Another one finds that it has improved.
     acknowledge(&mut raven, copied_at + MS * 5_000, 1, 10);
     (0..40).for_each(|_| acknowledge(&mut raven, copied_at + MS * 5_000, 1, 10));
     acknowledge(&mut raven, copied_at + MS * 5_000, 0, 50);
@@ -161,7 +160,6 @@ fn a_paced_stream_is_a_large_transfer_though_it_fills_no_window_of_a_path() {
             sent.iter().for_each(|position| flying[*position] += 1);
         }
         for position in 0..2 {
-            // Each arrives some 50 ms after it was sent.
             if millis >= 52 && millis % 2 == 0 && flying[position] > 20 {
                 flying[position] -= 1;
                 paths[position].bytes_in_flight -= 1200;
@@ -373,7 +371,6 @@ fn nonsense_is_refused_with_a_reason_and_changes_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// A damaged file is taken or refused, and what was taken can be used.
     #[test]
     fn any_damage_is_survived(place in 0.0..1.0_f64, byte in 32_u8..127, cut in any::<bool>()) {
         let mut teacher = raven(90);

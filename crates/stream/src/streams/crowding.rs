@@ -1,9 +1,8 @@
 //! Readers that take nothing, and leave no room for the other streams.
 //!
-//! Credit cannot be withdrawn. Streams that were read well may each hold half of the session's, and
-//! when a machine behind a box falls asleep all of its readers stop at once. While the session's
-//! buffer is full, readers that have taken next to nothing for [`PATIENCE`] and may hold far more
-//! than their share lose their streams, the largest first, until there is room.
+//! Credit cannot be withdrawn. While the session's buffer is full, readers that have taken next to
+//! nothing for [`PATIENCE`] and may hold far more than their share lose their streams, the largest
+//! first, until there is room.
 //!
 //! A slow reader, or one that pauses with no more than its share, loses nothing: shares leave room.
 
@@ -17,11 +16,9 @@ use super::Streams;
 /// How long a reader may take next to nothing. A slow one (250 kB/s) reads in lumps 7 seconds
 /// apart: a kernel with room for 4 MiB asks for more when a third of that is gone.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long the buffer must be full: readers that stop together do so within a second or two, as
-/// their sockets fill.
+/// Readers that stop together do so within a second or two, as their sockets fill.
 const CROWDED: Duration = Duration::from_secs(12);
-/// The interval of further checks during the same congestion: readers that stopped later reach
-/// [`PATIENCE`] one by one, and fill what others gave up.
+/// Readers that stopped later reach [`PATIENCE`] one by one, and fill what others gave up.
 const CROWDED_AGAIN: Duration = Duration::from_secs(1);
 /// A timer later than this means that this process, and with it the readers, stood still.
 const LATE: Duration = Duration::from_millis(500);

@@ -69,7 +69,7 @@ impl Streams {
         let is_new = !self.is_ours(id) && !self.closed.has_seen(id);
         let overtook = matches!(frame, StreamFrame::Acknowledged(_) | StreamFrame::Priority { .. });
         if is_new && overtook {
-            // It overtook the open frame; nothing was sent here that it could be about.
+            // It overtook the open frame, so it concerns nothing that was sent here.
             self.stats.ignored_frames += 1;
             return Ok(());
         }
@@ -276,8 +276,7 @@ impl Streams {
                     reset.tell = Obligation::Met;
                 }
             }
-            // A peer that refuses the stream must still learn how much was sent: the reset is
-            // repeated until it is answered.
+            // A peer that refuses the stream must still learn how much was sent.
             None => stream.end(code, true, !is_answer || code == ResetCode::Unknown),
         }
         self.receive_credit.on_received(growth);

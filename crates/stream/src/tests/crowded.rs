@@ -75,7 +75,6 @@ fn readers(ids: &[StreamId], most: u64) -> Vec<(StreamId, u64, u64)> {
     ids.iter().map(|id| (*id, most, 1)).collect()
 }
 
-/// A machine with downloads falls asleep.
 #[test]
 fn readers_that_all_stop_at_once_hold_up_the_others_for_seconds_only() {
     let (mut world, asleep) = World::begin(4);
@@ -84,7 +83,6 @@ fn readers_that_all_stop_at_once_hold_up_the_others_for_seconds_only() {
     assert_eq!(asleep.iter().filter(|id| world.is_open(**id)).count() as u64, 4 - world.unread());
 }
 
-/// They stop one after another: there is no second wait.
 #[test]
 fn readers_that_stop_one_after_another_hold_up_the_others_no_longer() {
     let (mut world, mut awake) = World::begin(6);
@@ -115,7 +113,6 @@ fn slow_readers_and_one_that_pauses_beside_them_lose_nothing() {
     assert!(world.is_open(paused) && world.unread() == 0, "{} were reset", world.unread());
 }
 
-/// The hosts have not answered yet.
 #[test]
 fn what_waits_for_its_host_is_not_unread() {
     let mut pair = Pair::new(64);

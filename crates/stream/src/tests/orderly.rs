@@ -56,7 +56,6 @@ fn a_stream_over_a_clean_channel_never_stalls() {
     assert!(overhead < stats.sent / 70, "{overhead} bytes beside {} of data", stats.sent);
 }
 
-/// The open frame grants credit for the answer.
 #[test]
 fn a_long_answer_needs_one_round_trip() {
     let mut pair = Pair::new(4);
@@ -73,8 +72,7 @@ fn a_long_answer_needs_one_round_trip() {
     assert_eq!((written, read), (200_000, 200_000));
 }
 
-/// As over a slow link beside a fast one: more than a thousand gaps, and nothing is dropped or sent
-/// again.
+/// A slow link beside a fast one: more than a thousand gaps, and nothing is dropped or sent again.
 #[test]
 fn segments_that_come_late_by_turns_are_all_kept() {
     let mut pair = Pair::new(4);
@@ -227,8 +225,6 @@ fn writers_share_what_is_free_and_are_told_when_there_is_room() {
     assert!(told.contains(&Event::Writable(first)) && told.contains(&Event::Writable(second)));
 }
 
-/// A reader without copies takes what it can, in order; a writer asks for room before it has the
-/// bytes.
 #[test]
 fn bytes_are_taken_in_place_and_room_is_asked_for() {
     let mut pair = Pair::new(4);
@@ -363,8 +359,7 @@ fn a_priority_is_asked_of_the_peer_that_takes_it() {
     assert_eq!(pair.server.asked_priority(id), Ok(late));
 }
 
-/// A whole answer that was called urgent, or worth nothing in parts, beside a plain one: how many
-/// bytes of the first leave before a fifth of the second.
+/// How many bytes of an answer that was called urgent leave before a fifth of a plain one.
 #[test]
 fn who_asks_for_everything_at_once_stops_nobody() {
     let config = Config { favour: 100_000, ..Config::for_streams(Side::Client, 4) };
@@ -382,7 +377,6 @@ fn who_asks_for_everything_at_once_stops_nobody() {
             None => streams.set_head(now, greedy, u64::MAX).expect("open"),
             Some(priority) => streams.set_priority(now, greedy, priority).expect("open"),
         }
-        // The peer gives all credit that there is.
         for id in [plain, greedy] {
             let acknowledged = acknowledged(id, (true, false), 0, 1 << 20, vec![]);
             let frames = [acknowledged, StreamFrame::SessionCredit(4 << 20)];
@@ -403,7 +397,6 @@ fn who_asks_for_everything_at_once_stops_nobody() {
     }
 }
 
-/// As many streams as may be open begin at once over two paths, one of them slower.
 #[test]
 fn streams_whose_predecessors_are_under_way_are_taken_in_any_order() {
     for streams in [256, 4_096] {

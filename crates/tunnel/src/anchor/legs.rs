@@ -62,7 +62,7 @@ impl Anchor {
         let Some(proxy) = self.endpoint.connection(id).and_then(Connection::peer) else { return };
         let of_proxy = self.legs.iter().filter(|(_, leg)| leg.proxy == proxy);
         let of_proxy: Vec<ConnectionId> = of_proxy.map(|(id, _)| *id).collect();
-        // A forgotten leg, or one that is closing, does no harm.
+        // Dropping a leg that is forgotten or closing does no harm.
         if of_proxy.len() >= LEGS_PER_PROXY_MAX
             && let Some(oldest) = of_proxy.first()
         {
@@ -215,7 +215,7 @@ impl Anchor {
         let Some(peer) = table.devices.get(&device) else {
             return account.drop(DropReason::UnknownPeer);
         };
-        // The proxy has checked it as well, and is not trusted with that.
+        // The proxy has checked it as well, but is not trusted to.
         let destination = match check_inner(&packet, Some(&peer.addresses), &[]) {
             Ok(destination) => destination,
             Err(reason) => return account.drop(reason),
@@ -276,7 +276,7 @@ const LEGS_PER_PROXY_MAX: usize = 4;
 /// Checks of bindings in a row: all clients of a proxy that comes up. Signatures are costly, and
 /// the holder of a proxy's key may send as many as its legs carry, over any number of legs.
 const CHECKS_AT_ONCE: u32 = 8192;
-/// In the long run there is one check in this time: a tenth of a core for each proxy.
+/// The sustained interval of checks: a tenth of a core for each proxy.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 #[cfg(test)]

@@ -50,7 +50,6 @@ struct Way {
     sent: u64,
     room: LegRoom,
     asked: Instant,
-    /// What came beyond the tenant's limit.
     symbols: SymbolQueue,
     held: usize,
     /// When frames last passed, by [`Direction`], on a counter shared by all clients.
@@ -398,7 +397,6 @@ impl Anchor {
         all.table.on_turned(device);
         all.keep_to_budget(now, device, &mut self.accounts);
         if all.table.violation(device).is_some() {
-            // Others begin when the client attaches again.
             all.forget_way(device);
             all.table.end(device);
             if let Some(at) = self.bindings.at(device) {
@@ -412,7 +410,6 @@ impl Anchor {
 
 /// Streams without a session may hold this part of the streams' memory.
 const AWAY_SHARE: usize = 8;
-/// The most bytes that leave in one turn, of all clients: what the network gets at once.
 const TURN_MAX: usize = 1 << 20;
 const ASK: Duration = Duration::from_millis(100);
 /// How long frames may be under way at a proxy that has not reported it yet.

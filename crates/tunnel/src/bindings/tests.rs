@@ -29,7 +29,6 @@ fn the_highest_number_wins_and_the_former_may_send_for_two_seconds() {
     assert!(bindings.sender(ms(2_999), old).is_some());
     assert!(bindings.sender(ms(3_000), old).is_none());
     assert!(bindings.sender(ms(9_000), new).is_some());
-    // The former proxy's detach changes nothing.
     bindings.detach(old);
     assert_eq!(bindings.at(&(TENANT, key(1))), Some(new));
 }

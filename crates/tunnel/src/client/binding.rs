@@ -18,7 +18,6 @@ use super::{Client, Current};
 pub(super) struct Bindings {
     identity: Arc<Identity>,
     number: u64,
-    /// Returned bindings that the session may still answer.
     answers_left: u32,
 }
 

@@ -53,7 +53,7 @@ impl Client {
         let before: Vec<Option<usize>> =
             wanted.iter().map(|it| keys.iter().position(|key| *key == it.key)).collect();
         self.choice.set_candidates(now, &wanted, &before);
-        // Earlier answers at their addresses were not theirs.
+        // Earlier answers from these addresses were another server's.
         let new = wanted.iter().zip(&before).filter(|(_, before)| before.is_none());
         let new: Vec<SocketAddr> = new.flat_map(|(it, _)| it.addresses.clone()).collect();
         self.race.pairs.retain(|(_, server)| !new.contains(&server));

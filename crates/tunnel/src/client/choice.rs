@@ -7,10 +7,9 @@
 //!   ─► move;  the best at another site ─► standby
 //! ```
 //!
-//! Round trips of radio networks jump by tens of milliseconds, and a client that follows them
-//! oscillates between equal servers. So a figure is a median of minima, which one uplink or one
-//! forged answer cannot turn, and a better server must be better by two margins for several rounds.
-//! Nothing here sends or reads a clock: the client asks what to probe, and reports the outcome.
+//! Round trips of radio networks jump by tens of milliseconds. So a figure is a median of minima,
+//! which one uplink or one forged answer cannot turn, and a better server must be better by two
+//! margins for several rounds.
 
 mod round;
 
@@ -245,7 +244,6 @@ impl Choice {
         }
     }
 
-    /// The candidate to move to, if the current one is consistently worse.
     pub(super) fn wish(&self, now: Instant) -> Option<usize> {
         if self.last_move.is_some_and(|moved| now < moved + MOVE_PAUSE) {
             return None;
@@ -317,7 +315,7 @@ impl Choice {
         for (candidate, state) in self.states.iter_mut().enumerate() {
             let median = round.median(candidate, candidate != self.current);
             if state.figure.is_none() && median.is_some() {
-                // It was away and is back. A candidate that refuses answers probes all the time.
+                // It answers again. A candidate that refuses clients answers probes all the time.
                 state.rests_until = Instant::ZERO;
             }
             state.figure = median.map(|median| median + state.to_anchor);
@@ -327,8 +325,7 @@ impl Choice {
         for (candidate, state) in self.states.iter_mut().enumerate() {
             let is_better = match (current, state.figure) {
                 (Some(current), Some(figure)) => is_better(figure, current),
-                // A current server that answers no probe may still carry the session; the session
-                // shows it.
+                // The current server may carry the session although it answers no probe.
                 _ => false,
             };
             let counts = is_better && candidate != self.current;
@@ -350,7 +347,6 @@ const ROUNDS_RUNNING: u32 = 3;
 /// By how much another must be better, beside a third.
 const MARGIN: Duration = Duration::from_millis(10);
 const MOVE_PAUSE: Duration = Duration::from_secs(10 * 60);
-/// The first rest of a candidate that failed, and the longest.
 const REST_MIN: Duration = Duration::from_secs(10);
 const REST_MAX: Duration = Duration::from_secs(30 * 60);
 

@@ -7,8 +7,7 @@
 //! both are heard for 2 s, and closed
 //! ```
 //!
-//! A packet whose acknowledgement was under way arrives twice then, once through each server. What
-//! was acknowledged or repaired does not.
+//! A packet whose acknowledgement was under way arrives twice, once through each server.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -136,10 +135,9 @@ impl Client {
         self.leaving.sessions.iter().map(due).min()
     }
 
-    /// Replaces the session by another one with the same server, since it cannot take up a change
-    /// of its lanes: the peer identifies lanes by their numbers, and fixes their ordering at the
-    /// first packet. The session goes on until the server welcomes the new one, and for good if
-    /// it suits again (not `renews`) before.
+    /// Replaces the session by another one with the same server, since the peer identifies lanes by
+    /// their numbers and fixes their order at the first packet. The session goes on until the new
+    /// one is welcomed. It stays if it suits again before that (not `renews`).
     pub(super) fn renew(&mut self, now: Instant, renews: bool) {
         let renewed = std::mem::replace(&mut self.race.renews, renews);
         if renewed && !renews {
@@ -167,6 +165,5 @@ impl Client {
     }
 }
 
-/// How long a session is heard after it has a successor.
 const HEARD_FOR: Duration = Duration::from_secs(2);
 const LEAVING_MAX: usize = 2;

@@ -286,7 +286,7 @@ struct NoticeLimiter {
 impl NoticeLimiter {
     fn admit(&mut self, now: Instant, notice: &Notice) -> bool {
         if notice.lasted().is_some() {
-            // The beginning was reported, and no other notice ends it.
+            // Its beginning was reported, and nothing else reports its end.
             return true;
         }
         let subject = notice.subject();
@@ -318,7 +318,6 @@ pub(super) struct EventQueue {
 }
 
 impl Client {
-    /// Emits a notice unless it, or too many others, were emitted recently. Returns whether it did.
     pub(super) fn notify(&mut self, now: Instant, notice: Notice) -> bool {
         let is_admitted = self.outbox.limiter.admit(now, &notice);
         if is_admitted {

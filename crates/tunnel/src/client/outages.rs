@@ -197,8 +197,7 @@ impl Client {
         self.notify(now, notice);
     }
 
-    /// The number of paths, and whether the server limits it, if a limit keeps an uplink from
-    /// having one.
+    /// The number of paths if a limit keeps an uplink without one, and whether the server set it.
     fn paths_without(&self, id: UplinkId) -> Option<(usize, bool)> {
         let connection = self.connection()?;
         let paths = connection.paths();

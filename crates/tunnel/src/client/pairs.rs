@@ -7,7 +7,7 @@
 //! no answer ─► the next attempt 1 s later, then 1.5 s .. 8 s, beside those under way
 //! ```
 //!
-//! An answer over one uplink may come from anyone: a captive portal, a stranger in the same WiFi.
+//! An answer over one uplink may be forged by a captive portal or by another host in the same WiFi.
 //! So it counts for its own pair only.
 
 use std::collections::BTreeMap;
@@ -50,7 +50,6 @@ pub(super) struct PairState {
     pub(super) attempts: u64,
     pub(super) last: Option<String>,
     next_attempt: Instant,
-    /// The time between the last two unanswered attempts, without jitter.
     pause: Duration,
     pub(super) resting_until: Instant,
     /// The last rest without jitter; the next one doubles it.

@@ -66,7 +66,6 @@ impl Client {
             let retry = if is_held_back { HELD_BACK_RETRY } else { PATH_RETRY };
             (uplink.next_path, uplink.path_deadline) = (now + retry, now + PATH_TIMEOUT);
             match connection.open_path(now, *id, server) {
-                // It counts as failed until it is usable.
                 Ok(()) => uplink.path_failures = uplink.path_failures.wrapping_add(1),
                 Err(PathError::Exists) => {}
                 Err(error) => {
@@ -188,11 +187,10 @@ impl Client {
     }
 }
 
-/// The addresses to which a path may lead, the preferred one first and at least one. The session
-/// was joined at `joined_at`; the uplink knows the server at `known`.
+/// The addresses to which a path may lead, at least one, the preferred one first.
 ///
 /// An uplink that knows no address of that family may lack it, behind a NAT64. An impostor at
-/// another address lacks the connection's keys: its path is not validated.
+/// another address lacks the connection's keys, so its path is not validated.
 fn path_servers(joined_at: SocketAddr, known: &[SocketAddr]) -> Vec<SocketAddr> {
     if known.is_empty() || known.contains(&joined_at) {
         return vec![joined_at];
@@ -222,7 +220,7 @@ mod tests {
         check(four, &[], &[four]);
         check(four, &[four], &[four]);
         check(four, &[six, four], &[four]);
-        // Another address of this family: perhaps a lie, perhaps the way within this network.
+        // Another address of this family: forged, or the way within this network.
         check(four, &["192.0.2.66:4433"], &[four, "192.0.2.66:4433"]);
         let behind_nat64 = "[64:ff9b::192.0.2.1]:4433";
         check(four, &[behind_nat64], &[behind_nat64, four]);

@@ -19,10 +19,8 @@ use roadweave_proto::Instant;
 
 use super::pairs::Pairs;
 
-/// The client does not pause for this long after its first attempt: losses are retried, and each
-/// uplink is tried once.
+/// No pauses for this long after the first attempt: losses are retried, and each uplink is tried.
 const HASTE: Duration = Duration::from_secs(1);
-/// The mean of the first pause after a restart of the server.
 const PAUSE_RESTARTED: Duration = Duration::from_secs(2);
 const PAUSE_MAX: Duration = Duration::from_secs(4);
 

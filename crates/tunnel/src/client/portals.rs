@@ -17,8 +17,7 @@ use super::Client;
 use super::notices::Notice;
 use crate::node::Node as _;
 
-/// How often an uplink that is held back is tried: after a login it recovers even if HTTP does not
-/// show it.
+/// Retries go on, since after a login an uplink may recover without HTTP showing it.
 pub(super) const HELD_BACK_RETRY: Duration = Duration::from_secs(4);
 
 /// A network that answers HTTP with a login page.
@@ -38,8 +37,7 @@ pub(super) struct HeldBack {
 }
 
 impl Client {
-    /// Sets whether the network under `uplink` answers HTTP with a login page. Ignored for an
-    /// uplink whose path is validated.
+    /// Sets what HTTP over `uplink` shows of a login page. Ignored if its path is validated.
     pub fn set_portal(&mut self, now: Instant, uplink: UplinkId, portal: Option<Portal>) {
         match portal {
             None => self.release(now, uplink),

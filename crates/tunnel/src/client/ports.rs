@@ -6,8 +6,7 @@
 //! ```
 //!
 //! A network may keep an entry for a port that leads nowhere: a router that forwarded before it
-//! translated addresses keeps the private one, and each further packet keeps that entry alive. Only
-//! a packet from another port gets a new entry.
+//! translated addresses keeps the private one, and each further packet keeps that entry alive.
 
 use std::time::Duration;
 
@@ -16,7 +15,6 @@ use roadweave_proto::{Instant, PathStatus, UplinkId};
 use super::Client;
 use super::uplinks::Uplink;
 
-/// The port of a path changes after this long without an answer.
 const SILENT_MAX: Duration = Duration::from_secs(10);
 /// A port is kept at least this long: an answer may take as long.
 const PORT_AGE_MIN: Duration = Duration::from_secs(1);

@@ -13,10 +13,9 @@
 //! attempt that passes it says hello, and all stay open until one is welcomed. The server makes a
 //! session of a welcomed connection only when it is used, so attempts do not displace each other.
 //!
-//! After a session thousands of clients may return to a server at once, and a slow server looks
-//! like a dead uplink until it answers. So the second uplink begins shortly after the first, each
-//! further one twice as late, and once a packet arrives on one of them the others wait for its
-//! result: the server does one handshake per client and not one per uplink. Before the first
+//! After a session thousands of clients may return to a server at once. So the second uplink begins
+//! shortly after the first, each further one twice as late, and once a packet arrives on one of
+//! them the others wait for its result: the server does one handshake per client. Before the first
 //! session the fastest wins, and uplinks of a faster technology begin sooner (XLINK section 5.3,
 //! [`Client::set_rank`]). Without an answer attempts become rarer ([`patience`](super::patience)).
 
@@ -39,17 +38,14 @@ use super::{Client, ClientEvent, Current, MTU_MIN, seed};
 use crate::server::UNUSED;
 use crate::session::{Session, SessionConfig};
 
-/// How long only the last server is tried.
 pub(super) const PREFERRED_SERVER_DELAY: Duration = Duration::from_secs(1);
 /// How much later the second uplink begins: often the first is answered before.
 pub(super) const RACE_STAGGER: Duration = Duration::from_millis(100);
-/// How much later the other uplinks begin than the one on which a restarted server was heard: that
-/// one works, and the server is busy with clients that return.
+/// Other uplinks wait this long: the one that heard a restarted server works; the server is busy.
 const RESTART_PATIENCE: Duration = Duration::from_secs(1);
 /// Others wait for the welcome this many times as long as the first answer took: the end of the
 /// handshake and the hello take a round trip each, and an address validation one more.
 const WELCOME_ROUNDS: u32 = 3;
-/// How long others wait after an answer.
 const PATIENCE_MIN: Duration = RACE_STAGGER;
 const PATIENCE_MAX: Duration = Duration::from_secs(2);
 const STAGGER_JITTER: Duration = Duration::from_millis(50);
@@ -356,7 +352,7 @@ impl Client {
         let Some(rest) = self.race.pairs.rest(now, pair, rejection, reason.clone()) else { return };
         let Some(uplink) = self.uplinks.all.get_mut(&pair.0) else { return };
         uplink.next_attempt = uplink.next_attempt.min(now);
-        // What is still to be tried need not wait.
+        // The remaining pairs need not wait.
         self.race.patience.due = Instant::ZERO;
         let uplink = uplink.name.clone();
         let is_proven = rejection == Rejection::Refused;
@@ -487,7 +483,7 @@ impl Client {
             if let Some(uplink) = self.uplinks.all.get_mut(&id) {
                 uplink.next_attempt = now + all_rest + stagger;
             }
-            // The server would say the same over any uplink; another server might not.
+            // The server would answer the same over any uplink.
             if !rest.is_zero() {
                 self.race.pairs.rest_for(now, (id, current.pair.1), rest);
             }

@@ -13,11 +13,9 @@ use crate::node::Node as _;
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// How long after a pause a connection is tried as soon as all paths are silent.
 const FAST_FAILOVER: Duration = Duration::from_secs(10);
-/// How long all paths must be silent for a replacement to take over.
 const TAKEOVER_AFTER: Duration = Duration::from_secs(2);
 /// How long a session must answer to count as recovered: longer than a keep-alive takes to notice.
 const STEADY: Duration = Duration::from_secs(3);
-/// How long a replacement lets the session answer before it takes over.
 const REPLACEMENT_GRACE: Duration = Duration::from_millis(500);
 
 /// A session that fell silent and has not answered for [`STEADY`] since. A network that lets a
@@ -62,9 +60,8 @@ impl Client {
         self.current.is_none() || self.race.replacement.is_none() && (silent || self.race.renews)
     }
 
-    /// This machine slept, or the process stood still, for `lasted` until `now`. The server may
-    /// have forgotten the session, and the uplinks may be in other networks: every path must answer
-    /// again, and failover is immediate.
+    /// This machine slept, or the process stood still, for `lasted` until `now`. Every path must
+    /// answer again, since networks may have changed, and failover is immediate.
     pub fn on_pause(&mut self, now: Instant, lasted: Duration) {
         self.silence.fast_failover_until = now + FAST_FAILOVER;
         self.race.on_sign_of_life(now, None);
@@ -104,7 +101,6 @@ impl Client {
         }
     }
 
-    /// A session that goes on answering needs nothing beside it.
     fn on_answers(&mut self, now: Instant) {
         let Some(flapping) = &mut self.silence.flapping else { return };
         let answers = *flapping.answers.get_or_insert(now);

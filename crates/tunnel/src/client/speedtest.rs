@@ -126,8 +126,7 @@ impl Client {
         Ok(())
     }
 
-    /// The report of the running or last test; `None` before the first. A test that is not polled
-    /// ends.
+    /// The report of the running or last test, if any. A test that is not polled ends.
     pub fn speedtest(&mut self, now: Instant) -> Option<SpeedtestReport> {
         let run = self.speedtests.run.as_mut()?;
         run.asked_at = now;

@@ -14,11 +14,10 @@
 //! If another candidate would be a better standby, it is asked while the present one stays, until
 //! it has welcomed: measurements are not authenticated.
 //!
-//! The 200 ms count from when the answered question was asked: from then on the networks work for
-//! certain, and both servers are asked at the same moments over the same uplinks. So the end of a
-//! tunnel, where one of the two is heard first, causes no move, and minutes without coverage are no
-//! failures. A server that receives little finds a dead path only after its usual pause between
-//! packets: then the 200 ms become up to 2.5 s.
+//! The 200 ms count from when the answered question was asked: both servers are asked at the same
+//! moments over the same uplinks. So the end of a tunnel, where one of the two is heard first,
+//! causes no move. A server that receives little finds a dead path only after its usual pause
+//! between packets: then the 200 ms become up to 2.5 s.
 
 mod switch;
 
@@ -39,7 +38,6 @@ use super::{Client, MTU_MIN};
 pub(super) struct Standby {
     /// The candidate that waits, or that is asked to while none does.
     pub(super) target: Option<usize>,
-    /// The candidate that is asked to replace the one that waits.
     challenger: Option<usize>,
     began: Instant,
     attempts: BTreeMap<ConnectionId, Pair>,

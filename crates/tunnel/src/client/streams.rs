@@ -122,7 +122,6 @@ impl Client {
     /// The streams with everything that came for them, if the server takes any. When the owner
     /// changes, the former streams are over. Without a session streams wait.
     /// [`Node::handle_timeout`] sends what was written.
-    /// written.
     ///
     /// [`Node::handle_timeout`]: crate::Node::handle_timeout
     pub fn streams(&mut self, now: Instant) -> Option<(StreamsOwner, &mut Streams)> {

@@ -93,7 +93,6 @@ const PERIOD: Duration = Duration::from_secs(10);
 const DRIFT_SHARE: u128 = 4_000;
 /// No packet takes longer: it waits ten seconds at its sender at most, and less in networks.
 const LEAP_MS: i64 = 20_000;
-/// How long all packets must seem that old before it counts as a leap of the clock.
 const LEAP_TIME: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

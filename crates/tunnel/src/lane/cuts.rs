@@ -33,7 +33,7 @@ pub(crate) struct Cuts {
 
 impl Cuts {
     pub(crate) fn on_cut(&mut self, cut: Cut, parts: usize) {
-        // The fate of a forgotten one stays unknown; the recovery's timer covers it.
+        // The fate of an evicted datagram stays unknown; the recovery's timer covers it.
         if self.order.len() >= CUTS_MAX
             && let Some(oldest) = self.order.pop_front()
         {

@@ -96,7 +96,6 @@ impl DatagramContent {
     }
 }
 
-/// The fate of a datagram is reported with a token: its kind, lane and packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token {
     pub(crate) kind: TokenKind,

@@ -15,13 +15,11 @@ use roadweave_proto::{Order, Pacing};
 use super::{FlowClass, LaneConfig, LaneRule, Strategy};
 
 const INTERACTIVE: &str = "raven";
-/// How long an interactive flow waits for a missing packet. Transfers begin here, and take early
-/// reordering for loss.
+/// Transfers begin here, and take early reordering for loss.
 const INTERACTIVE_WAIT: Duration = Duration::from_millis(100);
-/// The age at which a packet of an interactive flow is useless: by then it has been repeated, by
-/// QUIC after a second without a known round trip (RFC 9002 section 6.2.2), by resolvers and
-/// handshakes after one or later, and a stale steering command does harm. Not less, since a packet
-/// lost on a satellite link and sent again arrives after 0.9 s.
+/// By then the packet has been repeated by QUIC (RFC 9002 section 6.2.2), resolvers and handshakes,
+/// and a stale steering command does harm. Not less: a packet lost on a satellite link and sent
+/// again arrives after 0.9 s.
 const INTERACTIVE_EXPIRY: Duration = Duration::from_secs(1);
 /// Bytes that transfers, which fill any queue, may queue: a quarter of a second at 32 Mbit/s.
 const TRANSFER_QUEUE: usize = 1 << 20;

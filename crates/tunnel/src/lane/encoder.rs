@@ -6,17 +6,15 @@
 //!                            rates by path ─┘                                        └► smoothed: rate
 //! ```
 //!
-//! Where the route of every path of the lane takes the deadline or longer, nothing would arrive in
-//! time, and a target of zero would stop the video. The target is then what the paths carry within
-//! a deadline after the nearest route.
+//! Where the route of every path takes the deadline or longer, a target of zero would stop the
+//! video. The target is then what the paths carry within a deadline after the nearest route.
 //!
 //! Packets in flight on a path that falls silent must be sent again by the others first. Where
 //! that is more than they carry within the deadline, a key frame is better, with older video given
 //! up ([`super::superseded`]). A counter signals this.
 //!
-//! Nothing is computed before the first request. A path that stops answering leaves the sum at
-//! once; the smoothed rate falls quickly and rises slowly, since overshooting delays pictures and
-//! undershooting only blurs them.
+//! A path that stops answering leaves the sum at once. The smoothed rate falls quickly and rises
+//! slowly: overshooting delays pictures, and undershooting only blurs them.
 //!
 //! Source: LoLa section 3.3, equations 2 and 3.
 

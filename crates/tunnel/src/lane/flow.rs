@@ -15,10 +15,9 @@
 //! empties the bucket has grown; it is small again when the bucket is full.
 //!
 //! A flow that changes its class changes its lane, and lanes keep no order among themselves. So a
-//! grown flow moves after a pause of [`PAUSE`], such as a transfer makes while it waits for its
-//! first acknowledgements, or else after [`PACKETS_TO_MOVE`] packets, at the risk that a few
-//! packets overtake others once. A flow that has become small has been quiet long enough. Media
-//! moves at once: its receiver sorts the numbered packets.
+//! grown flow moves after a pause of [`PAUSE`], or else after [`PACKETS_TO_MOVE`] packets, at the
+//! risk that a few packets overtake others once. Media moves at once: its receiver sorts the
+//! numbered packets.
 
 mod media;
 mod rtp;
@@ -79,7 +78,6 @@ struct Flow {
     /// Thousandths of bytes that it may send and stay interactive.
     budget: u64,
     has_grown: bool,
-    /// Packets until it moves without a pause, once its class changes.
     packets_to_move: u32,
     /// Bytes since the last media packet or real-time DSCP; `None` beyond [`BESIDE_MEDIA`].
     beside_media: Option<u64>,

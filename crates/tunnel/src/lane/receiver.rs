@@ -64,11 +64,9 @@ pub(crate) struct LaneReceiver {
     reorder: Reorder,
     pub(crate) promise: Promise,
     ages: Ages,
-    /// The initial order, until the first packet or promise.
     opening: Option<Order>,
     run: Option<Run>,
     lost_before: u64,
-    /// What is counted here; [`LaneReceiver::stats`] adds the rest.
     stats: ReceiveStats,
     determined: Vec<(PacketId, Bytes)>,
 }

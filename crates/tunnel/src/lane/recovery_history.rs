@@ -183,7 +183,6 @@ mod tests {
             history.change(PacketId(id + 1), reliable());
         }
         assert_eq!(history.past.len(), PAST_MAX);
-        // Its recovery was dropped.
         history.of(PacketId(3)).on_acknowledged(Instant::ZERO, PacketId(3));
         let later = Instant::ZERO + Duration::from_secs(2);
         assert!(history.poll_repair(later, &[], 0).is_some());

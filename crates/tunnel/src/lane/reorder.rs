@@ -11,10 +11,9 @@
 //!                                     (even)
 //! ```
 //!
-//! With `reorder-adaptive` flows do not wait for each other. IDs are counted per lane, and the flow
-//! of a missing packet is unknown, so each packet carries the distance to its predecessor in its
-//! flow ([`roadweave_proto::wire::predecessor_prefix`]). `reorder` has one sequence for all, as in
-//! its paper.
+//! With `reorder-adaptive` flows do not wait for each other. The flow of a missing packet is
+//! unknown, so each packet carries the distance to its predecessor in its flow
+//! ([`roadweave_proto::wire::predecessor_prefix`]).
 //!
 //! Memory is bounded in packets and bytes: when it is full, the longest waiting packets go out.
 
@@ -54,7 +53,6 @@ type ExtendedId = u64;
 pub(crate) struct Unit {
     pub(crate) first: PacketId,
     pub(crate) last: PacketId,
-    /// The ID by which it became known.
     pub(crate) id: PacketId,
     /// Distance from `first` to the end of its predecessor in its flow; 0 without a near one.
     pub(crate) after: u16,
@@ -104,7 +102,6 @@ pub(crate) struct Reorder {
     keeper: Keeper,
     newest: ExtendedId,
     held_bytes: usize,
-    /// What is counted; [`Reorder::stats`] adds the rest.
     counts: OrderStats,
 }
 
@@ -155,8 +152,7 @@ impl Reorder {
         Self { order, keeper, newest: first - 1, held_bytes: 0, counts: OrderStats::default() }
     }
 
-    /// `order` from the first packet of a lane on: earlier ones have missed their turn, unless the
-    /// lane has just begun.
+    /// Packets before `first` have missed their turn, unless the lane has just begun.
     pub(crate) fn opening(order: Order, first: PacketId) -> Self {
         let begin = if first.0 < JUST_BEGUN { PacketId(0) } else { first };
         Self::new(order, begin).forget_before()

@@ -76,12 +76,10 @@ pub(crate) struct LaneSender {
     copies: Copies,
     cuts: Cuts,
     has_new_parts: bool,
-    /// The age at which a waiting packet is discarded.
     age_max: Duration,
     next_id: PacketId,
     codes: bool,
     arrival_times: Option<ArrivalTimes>,
-    /// Set if the lane keeps the order of each flow.
     predecessors: Option<FlowPredecessors>,
     seeds: Pcg64Mcg,
     path_names: BTreeMap<PathId, String>,
@@ -274,7 +272,7 @@ impl LaneSender {
         self.stats.queue_bytes as usize
     }
 
-    /// The newest packet ended a video frame, as is known only now.
+    /// Called when a later packet shows that the newest one ended a video frame.
     pub(crate) fn end_frame(&mut self) {
         match self.queue.back_mut() {
             Some(last) => last.ends_frame = true,
@@ -330,7 +328,6 @@ impl LaneSender {
         }
     }
 
-    /// Records from now on what [`LaneSender::take_unfinished`] returns.
     pub(crate) fn keep_unfinished(&mut self) {
         self.unacknowledged.get_or_insert_default();
     }
@@ -464,7 +461,6 @@ pub(crate) struct HeldBack {
     pub(crate) urgency: Urgency,
 }
 
-/// How many packets of the queue [`LaneSender::flow_bytes`] examines.
 const FLOW_LOOK: usize = 32;
 /// How much longer than its packets a range may last: t of CellFusion section 4.4.2.
 const RANGE_SPAN: Duration = Duration::from_millis(60);

@@ -7,22 +7,19 @@
 //!                                                          else it stays
 //! ```
 //!
-//! A frame without one of its packets is useless. A queue that drops whatever expires damages every
-//! frame as soon as there is slightly too much. So whole frames are given up, and not in a row, so
-//! that the picture moves.
+//! A frame without one of its packets is useless, and a queue that drops what expires damages every
+//! frame. So whole frames are given up, and not in a row, so that the picture moves.
 //!
-//! A queue that is long for a moment is left alone: a path was blocked, and the others will take
-//! what waits. It *stands* when everything has waited longer than the lane's deadline for a second:
-//! CoDel's criterion (RFC 8289 section 3.2), for frames, with an interval that outlasts a blocked
-//! path.
+//! A queue that is long for a moment is left alone: a path was blocked. It *stands* when everything
+//! has waited longer than the lane's deadline for a second: CoDel's criterion (RFC 8289 section
+//! 3.2), with an interval that outlasts a blocked path.
 //!
 //! A frame whose first packet would have expired also goes, with all that waits of it: LoLa's
 //! deadline is that of a frame (section 3.4). A lane in which nothing may be late has only this
 //! rule.
 //!
 //! Frames are identified by RTP timestamps, which SRTP leaves in the clear. Packets without one,
-//! and frames of a single packet (sound, or small), are never given up; nor are those of a
-//! timestamp that continues after its frame is over, since that clock stands still.
+//! frames of a single packet, and frames of a timestamp that stands still are never given up.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -74,8 +71,7 @@ impl Shedder {
         self.late_since = None;
     }
 
-    /// Whether a packet of `frame` that came at `since` is sent; decided once per frame.
-    /// `is_alone`: whether no other packet of its frame waits.
+    /// Decided once per frame. `is_alone`: no other packet of its frame waits.
     pub(crate) fn stays(
         &mut self,
         now: Instant,
@@ -170,7 +166,6 @@ impl Decided {
 const LATE_MIN: Duration = Duration::from_secs(1);
 /// Frames given up in a row, at most: at 30 a second the picture moves every 167 ms.
 const IN_A_ROW_MAX: usize = 4;
-/// The longest pause between two packets of a frame.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// The longest time over which a sender spreads a (key) frame.
 const FRAME_MAX: Duration = Duration::from_millis(1000);

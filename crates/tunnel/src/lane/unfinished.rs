@@ -6,8 +6,7 @@
 //!                                    └─ the peer is gone ──────────────► through the next session
 //! ```
 //!
-//! The encoder's pool would not do: it also keeps packets that the peer has, which would come
-//! twice.
+//! The encoder's pool is no substitute: it also keeps packets that the peer has.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -158,7 +157,6 @@ mod tests {
         for (id, (position, body)) in (0..).zip(parts) {
             kept.on_sent(PacketId(id), at(1), symbol(position, body));
         }
-        // The first fragment has arrived.
         kept.on_done(PacketId(0));
         assert_eq!(packets(&mut kept), [b"Eabcde".to_vec(), b"Ef".to_vec()]);
         kept.on_sent(PacketId(5), at(1), symbol(Last, b"h"));

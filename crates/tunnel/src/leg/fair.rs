@@ -1,8 +1,7 @@
 //! The queue of a leg, fair in bytes among waiting tenants.
 //!
-//! Deficit round robin (Shreedhar and Varghese, SIGCOMM 1995): at its turn a tenant sends its
-//! quantum and what is left of earlier turns. When the queue is full, the tenant with the most
-//! bytes loses its oldest datagram; old datagrams are dropped for all.
+//! Deficit round robin (Shreedhar and Varghese, SIGCOMM 1995). When the queue is full, the tenant
+//! with the most bytes loses its oldest datagram; old datagrams are dropped for all.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

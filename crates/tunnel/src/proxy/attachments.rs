@@ -7,9 +7,8 @@
 //! ```
 //!
 //! Packets wait for the anchor's answer (`held.rs`): an `attach` may be lost, or fail because the
-//! client has signed for a later one before. A client that is elsewhere leaves by itself. One that
-//! is still here after 3 s does not know, because another box has its key: it is refused, so that
-//! it rests before it goes on.
+//! client has signed for a later one before. A client that is still here 3 s after it was
+//! superseded does not know it, because another box has its key: it is refused, so that it rests.
 
 use std::time::Duration;
 
@@ -316,10 +315,8 @@ impl Legs {
 
 /// How long a client that is elsewhere may stay: longer than it listens to its former session.
 const SUPERSEDED_STAYS: Duration = Duration::from_secs(3);
-/// Bindings that a client may sign in a row: one per attempt, and one more if the anchor has a
-/// newer one.
+/// One per attempt, and one more if the anchor has a newer one.
 const BINDINGS_AT_ONCE: u32 = 8;
-/// In the long run it may sign one in this time.
 const BINDING_INTERVAL: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -6,9 +6,8 @@
 //!                                   └─ 300 ms, or more than fits ─► dropped, and counted
 //! ```
 //!
-//! A client that comes from another proxy sends at once, while hello, binding and the anchor's
-//! answer take a round trip more if one of them is lost. Packets that came meanwhile were
-//! acknowledged and would not be sent again.
+//! A client that comes from another proxy sends at once, while hello, binding and answer are under
+//! way. Those packets are acknowledged, so the client would not send them again.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -6,8 +6,7 @@
 //!    └────────────┴── at once, if it had been up for 5 s ◄─────────────┘
 //! ```
 //!
-//! A leg that comes up and closes at once counts as one that never came up: it rests as long, and
-//! counts as down since before.
+//! A leg that comes up and closes at once counts as one that never came up.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -93,8 +92,7 @@ impl Leg {
         matches!(self.state, State::Up { since, .. } if now.since(since) >= PROVEN_AFTER)
     }
 
-    /// Whether clients are better off elsewhere. Not at the start, while the first connection is
-    /// under way.
+    /// False at the start, while the first connection is under way.
     pub(super) fn is_away(&self, now: Instant) -> bool {
         let silent = self.silent_since.or(self.away_since);
         silent.is_some_and(|since| now.since(since) >= AWAY_AFTER)
@@ -265,9 +263,7 @@ pub(super) fn transport(of_sessions: &TransportConfig) -> TransportConfig {
 
 /// After this long without carrying anything a leg is away: clients lose packets until they know.
 const AWAY_AFTER: Duration = Duration::from_secs(1);
-/// After this long without an answer the connection is replaced.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(3);
-/// After this long a leg counts as good.
 const PROVEN_AFTER: Duration = Duration::from_secs(5);
 /// After this long without an answer a handshake is tried at another address.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(2);

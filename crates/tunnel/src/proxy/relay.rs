@@ -8,8 +8,7 @@
 //! ```
 //!
 //! The anchor has no paths, so it cannot know when they have room. It sends what the proxy allows:
-//! twice what left within the last round trip of the leg, so that the lane always has something to
-//! send and urgent frames wait behind few others.
+//! twice what left within the last round trip of the leg.
 //!
 //! The ends agree on the epoch of their streams. It does not change within a session: frames do not
 //! carry it, and former ones may be under way.
@@ -44,7 +43,6 @@ pub(super) struct Relay {
 struct Room {
     sent: u64,
     waiting: u64,
-    /// What the anchor may have sent in total.
     until: u64,
     window: u64,
     since: Instant,
@@ -143,7 +141,6 @@ impl Relay {
         before - self.waiting.len()
     }
 
-    /// What to report to the anchor, if it is worth a message.
     fn due(&mut self, now: Instant, round_trip: Duration) -> Option<(u64, u16, Duration)> {
         if !self.is_agreed() || self.room.size == 0 {
             return None;

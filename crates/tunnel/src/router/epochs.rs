@@ -7,9 +7,8 @@
 //! ```
 //!
 //! Packets of a former epoch are old copies, as a rule. But an epoch from a corrupted packet must
-//! not silence the peer for good. So a former one returns with something that cannot be old: a
-//! number above all that came of it, or a hello that answers what was sent after the present epoch
-//! was last heard.
+//! not silence the peer for good. So a former one returns with a number above all that came of it,
+//! or with a hello that answers what was sent after the present epoch was last heard.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,7 +16,6 @@ use std::time::Duration;
 use roadweave_proto::{Instant, PacketId};
 
 const FORMER_MAX: usize = 8;
-/// A former epoch may return after the present one was silent for this long.
 const FORMER_SILENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]

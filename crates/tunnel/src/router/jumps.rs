@@ -5,11 +5,10 @@
 //!     9 10 11 ... still come                       9002          three that ascend: all are taken
 //! ```
 //!
-//! To accept a false one would silence the peer: all numbers up to it would be late, and a few such
-//! steps would push the window of duplicates away from the peer. So a jump is believed when three
-//! numbers near one another confirm it, unless more than four times as many come below them
-//! meanwhile: a slower link may still bring what precedes an outage. Time does not count, since a
-//! peer may send rarely.
+//! A false jump would silence the peer: all numbers up to it would be late. So a jump is believed
+//! when three numbers near one another confirm it, unless more than four times as many come below
+//! them meanwhile: a slower link may still bring what precedes an outage. Time does not count,
+//! since a peer may send rarely.
 //!
 //! Packets in doubt wait no longer than others do. A packet that is not accepted is not remembered,
 //! so its copy on a slower link counts as the first.
@@ -19,14 +18,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use roadweave_proto::{Instant, PacketId};
 
-/// Numbers that may be missing in a row without a doubt. A false number within them costs no more
-/// than these.
+/// Numbers that may be missing in a row without a doubt; a false number costs no more than these.
 const NEAR: u32 = 1024;
-/// How many numbers confirm a jump.
 const WITNESSES: u32 = 3;
 /// More new numbers below than this many for each of them refute it.
 const WEIGHT: u32 = 4;
-/// The most copies kept in doubt, of all links.
 const KEPT_MAX: usize = 16;
 
 #[derive(Debug, Default)]
@@ -54,7 +50,6 @@ pub(super) struct Copy {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Plausibility {
-    /// The number is near those that came.
     Near,
     /// The peer is there now; so are the copies that were kept ([`SequenceJumps::take_kept`]).
     Jump,

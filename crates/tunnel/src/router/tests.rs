@@ -336,7 +336,7 @@ fn what_is_no_packet_of_ours_is_counted_and_dropped() {
 fn memory_is_bounded_while_the_clock_stands_still() {
     let mut bench = Bench::new();
     bench.data(0, 0, 0);
-    // 1 never comes, and no time passes for the others to have waited long enough.
+    // Packet 1 never comes, and no time passes.
     let meta = RecvMeta::new(SOCKET, address(0));
     for number in 2..20_000 {
         let packet = data(PEER_EPOCH, number, &inner(number));
@@ -350,7 +350,7 @@ fn memory_is_bounded_while_the_clock_stands_still() {
     }
     let numbers = bench.numbers();
     assert!(numbers.len() > 15_000 && numbers.is_sorted(), "the oldest go out");
-    // Sent packets are not kept, as they are never acknowledged.
+    // Sent packets are not kept, since they are not acknowledged.
     let sent = &bench.router.status().stats.lanes[0].sent;
     assert_eq!((sent.queue_bytes, sent.copy_queue_bytes, sent.drops.total()), (0, 0, 0));
 }
@@ -405,7 +405,7 @@ proptest! {
         let delivered = bench.out.len() as u64;
         prop_assert_eq!(delivered, counters.adopted);
         let copies = counters.duplicates + counters.late;
-        // No bytes of chance are a hello with its option.
+        // Random bytes are never a hello with its option.
         prop_assert_eq!(delivered + copies + bench.router.drops().total(), 1);
     }
 }

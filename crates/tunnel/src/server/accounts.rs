@@ -1,5 +1,4 @@
-//! The allowance that a client has used in all its sessions: a new session gives no new one. A key
-//! may begin a few sessions at once, then one in a while; its rates are as its last one left them.
+//! The allowance that a client has used in all its sessions: a new session gives no new one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,15 +8,12 @@ use roadweave_proto::{Instant, Rate, TokenBucket};
 
 use crate::rate::Limit;
 
-/// How many sessions a client may begin in a row: a box in bad weather, or one that is restarted
-/// during experiments.
+/// Sessions in a row, for a box in bad weather or one restarted during experiments.
 const JOINS_AT_ONCE: u32 = 12;
-/// In the long run a client may begin one in this time. Each costs the server as much as reading
-/// and writing what was learned of its networks.
+/// The sustained interval: each session costs reading and writing what was learned of its networks.
 const JOIN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A machine replaces its own live session now and then, but less often than this within
-/// [`REPLACED_WITHIN`].
+/// A machine replaces its own live session less often than this within [`REPLACED_WITHIN`].
 const REPLACED_MAX: u32 = 4;
 const REPLACED_WITHIN: Duration = Duration::from_secs(600);
 
@@ -47,8 +43,7 @@ impl Accounts {
         self.0.entry(key).or_default().limits = limits;
     }
 
-    /// A newer session replaced a live one. Whether to report a shared key: once in
-    /// [`REPLACED_WITHIN`].
+    /// Returns whether to report a shared key: once in [`REPLACED_WITHIN`].
     pub(super) fn on_replaced(&mut self, now: Instant, key: PublicKey) -> bool {
         let (since, count) = &mut self.0.entry(key).or_default().replaced;
         if *count == 0 || now >= *since + REPLACED_WITHIN {

@@ -1,14 +1,11 @@
 //! Keeps what all sessions hold together within the server's memory.
 //!
-//! Each session keeps to its own share. The sum of the shares may exceed the memory, since few
-//! sessions use theirs up. If all together hold too much, the largest drop their oldest data, down
-//! to an equal part of the memory. A session that holds less than that loses nothing. A turn asks a
-//! bounded number, and the next turn goes on from there: with more sessions than the allowance per
-//! connection leaves room for, all hold too much.
+//! The sum of the sessions' shares may exceed the memory. If all together hold too much, the
+//! largest drop their oldest data, down to an equal part of the memory. A turn asks a bounded
+//! number, and the next turn goes on from there.
 //!
-//! Connections without a session, half-open ones among them, count as well and are bounded in
-//! number: together they take half at most, and standbys of other servers' clients another quarter
-//! at most.
+//! Connections without a session, half-open ones among them, count as well and take half at most;
+//! standbys of other servers' clients take another quarter at most.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -189,7 +186,6 @@ mod tests {
             assert!(all.iter().all(|(_, bytes)| *bytes == 0));
             everybody.extend(all.into_iter().map(|(id, _)| id));
         }
-        // Sessions that hold nothing have nothing to drop.
         assert_eq!(everybody.len(), holders);
         assert!(everybody.iter().all(|id| id.0 % 1_000 > 0));
     }

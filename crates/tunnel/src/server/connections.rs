@@ -189,8 +189,7 @@ impl Server {
         }
         self.welcomed.remove(&id);
         self.standbys.remove(id);
-        // It is closed with the connections that never say hello, after the refusal has left.
-        // Repeated hellos do not extend that.
+        // It is closed with those that never say hello. Repeated hellos do not extend that.
         if !self.waiting.contains(id) {
             self.wait_for_use(now, id);
         }

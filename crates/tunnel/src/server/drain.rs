@@ -26,8 +26,7 @@ pub(super) const DRAINS: &str = "this server drains";
 /// How often a client that stays is asked again: it may know another server by now.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 
-/// Why a server is to have no clients. Reasons are independent: a drain lasts while one of them is
-/// set.
+/// Why a server is to have no clients; a drain lasts while one of these reasons is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DrainReason {
     /// An operator on its machine, until it restarts.
@@ -64,8 +63,7 @@ impl Server {
         }
     }
 
-    /// Withdraws `reason`. If it was the last one, clients may come again, and the remaining ones
-    /// stay.
+    /// Withdraws `reason`. After the last one, clients may come again, and the remaining ones stay.
     pub fn undrain(&mut self, reason: DrainReason) {
         self.drain.take_if(|drain| {
             drain.reasons.remove(&reason);

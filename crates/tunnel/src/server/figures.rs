@@ -35,8 +35,7 @@ impl Server {
         figures.collect()
     }
 
-    /// The smoothed round trip to the anchor of each tenant whose leg is up, by tenant name; empty
-    /// if this is not a proxy.
+    /// By tenant name, the smoothed round trip to its anchor if the leg is up; empty without legs.
     pub fn anchor_round_trips(&self) -> Vec<(String, Duration)> {
         self.legs.as_ref().map(|legs| legs.round_trips()).unwrap_or_default()
     }

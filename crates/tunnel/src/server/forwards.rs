@@ -38,7 +38,7 @@ impl Forwarded {
     }
 }
 
-/// Also whether it may be an error about what was sent to such a device.
+/// Also true for an ICMP error about what was sent to such a device.
 pub(super) fn may_answer(forwards: &[Forwarded], packet: &[u8]) -> bool {
     let Ok(packet) = InnerPacket::parse(packet) else { return false };
     let undelivered = undelivered(&packet);

@@ -1,8 +1,7 @@
 //! State that a server keeps about its clients beyond their sessions.
 //!
-//! All shards of a server share it: at any of them a client finds its learned state and its used
-//! allowance, and a refused client is logged once. It is locked when sessions begin and end, and
-//! for refusals, never for a packet.
+//! All shards of a server share it. It is locked when sessions begin and end, and for refusals,
+//! never for a packet.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

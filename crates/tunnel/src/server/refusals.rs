@@ -1,8 +1,7 @@
 //! Refused clients: all are counted, few are logged.
 //!
-//! A stranger chooses how often it connects, from which address and with which key. So log lines
-//! are bounded by kind: a few at once, then one per [`INTERVAL`], and the rest as a number. One
-//! kind does not silence another.
+//! Strangers choose how often they connect, so log lines are bounded by kind: a few at once, then
+//! one per [`INTERVAL`], and the rest as a number.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -116,9 +115,7 @@ pub(crate) const TOO_MANY_SESSIONS: &str = "too-many-sessions";
 
 /// The most lines of a kind within this many times [`INTERVAL`].
 const TOLD_MAX: usize = 4;
-/// In the long run there is one line of a kind per interval.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// How long after a line the rest is reported as a number.
 const SUMMARY: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
@@ -143,7 +140,6 @@ mod tests {
             lines.extend(refusals.count(now, "unknown-key", what, address(number % 200)));
             lines.extend(refusals.poll_summary(now));
             if number == 50_000 {
-                // The flood does not hide other kinds.
                 let expired = refusals.count(now, "expired-key", ": expired".into(), address(7));
                 assert_eq!(expired.as_deref(), Some("192.0.2.7:1031: expired"));
             }

@@ -1,5 +1,4 @@
-//! A turn of a server's sessions: what each sends and hands out, when it is due next, and what all
-//! of them hold.
+//! A turn of a server's sessions: output, deadlines, and memory.
 
 use std::net::IpAddr;
 

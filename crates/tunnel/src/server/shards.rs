@@ -6,9 +6,8 @@
 //! the same client joined at another shard ─► its session here ends
 //! ```
 //!
-//! The kernel leads most packets to the right shard. A packet at the wrong one, since the kernel is
-//! late or a stranger chose the ID, is put out here, and the driver hands it to the right one: only
-//! once, so that nothing circulates.
+//! The kernel leads most packets to the right shard. The driver hands on a packet at the wrong one,
+//! since the kernel is late or a stranger chose the ID: once, so that nothing circulates.
 
 use bytes::Bytes;
 use roadweave_identity::PublicKey;
@@ -22,13 +21,12 @@ use crate::node::{Node as _, RecvMeta};
 #[derive(Debug, Default)]
 pub(super) struct Strays {
     waiting: StrayQueue,
-    /// While a handed-over stray is handled: put out again it would circulate.
+    /// Set while a handed-over stray is handled, which would circulate.
     is_closed: bool,
 }
 
 impl ServerConfig {
-    /// The settings of one of `count` shards of a server with these: limits over all clients are
-    /// divided.
+    /// The settings of one of `count` shards: limits over all clients are divided.
     pub fn of_shard(&self, count: u16) -> Self {
         let mut config = self.clone();
         let share = |all: usize| (all / usize::from(count.max(1))).max(1);
@@ -71,7 +69,6 @@ impl Server {
             let name = self.sessions.all.get(&id).map(|joined| joined.peer.name.clone());
             self.replace(now, id, *key, &name.unwrap_or_default());
         }
-        // It has other streams there.
         self.end_streams_of(key);
     }
 

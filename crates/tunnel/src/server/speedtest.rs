@@ -6,8 +6,7 @@
 //!   down: load leaves, within the client's rate ─► "sent"
 //! ```
 //!
-//! The server alone decides what a test may cost: a session expects no more load than was granted,
-//! and sends no more. A new session gives no new allowance.
+//! The server alone decides what a test may cost, and a new session gives no new allowance.
 
 use roadweave_proto::wire::{
     Control, LoadDirection, Speedtest, TestBounds, TestId, TestRefusal, TestWord,

@@ -5,9 +5,8 @@
 //!                                   └─ gone, or another of the same key ─► closed
 //! ```
 //!
-//! Each costs as much memory as any connection and is silent for half a minute at a time. A key has
-//! one, so no client takes the place of others. When all places are taken a further client is
-//! refused, and stands by elsewhere.
+//! A key has one standby, so no client takes the place of others. When all places are taken a
+//! further client is refused, and stands by elsewhere.
 
 use std::collections::BTreeMap;
 

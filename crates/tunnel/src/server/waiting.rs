@@ -17,7 +17,6 @@ use roadweave_identity::PublicKey;
 use roadweave_proto::Instant;
 use roadweave_quic::ConnectionId;
 
-/// How long a connection may be without a hello, and after the welcome without use.
 pub(super) const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most waiting connections of one key: a box races four modems, a few times each.
 const PER_KEY_MAX: usize = 16;

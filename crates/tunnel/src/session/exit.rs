@@ -48,7 +48,6 @@ impl Exit {
     }
 }
 
-/// The destination of a packet of the peer, if its source is allowed.
 pub(crate) fn check_inner(
     packet: &[u8],
     sources: Option<&[IpNet]>,

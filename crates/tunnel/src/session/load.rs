@@ -82,7 +82,6 @@ pub(super) struct Loads {
 #[derive(Debug, Default)]
 pub(super) struct Sending {
     plan: LoadPlan,
-    /// When a limit lets the next datagram pass.
     waits_until: Option<Instant>,
     first: Option<Instant>,
     counts: LoadCounts,
@@ -166,7 +165,7 @@ impl Session {
         sending.waits_until = None;
         if !sending.is_over(now) {
             if self.senders.iter().any(LaneSender::has_backlog) {
-                // What wakes the lane wakes this as well.
+                // The load wakes with the lane.
                 return;
             }
             carrier.set_pacing(Pacing::Rate);
@@ -190,7 +189,6 @@ impl Session {
         }
     }
 
-    /// The sum of the load that was sent last, once it is over.
     pub(crate) fn take_sent_load(&mut self) -> Option<(TestId, LoadCounts)> {
         self.loads.sent.take()
     }

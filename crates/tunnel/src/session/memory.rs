@@ -5,8 +5,7 @@
 //! parts of datagrams                     the largest holder drops its oldest ◄────────────────┘
 //! ```
 //!
-//! Each part has its own bound, together some 200 MiB. Few sessions need a tenth: received packets
-//! are kept for 0.7 s, some 3 MiB at 30 Mbit/s.
+//! Each part has its own bound, together some 200 MiB. Few sessions need a tenth.
 
 use roadweave_proto::{Instant, LaneId};
 
@@ -55,7 +54,6 @@ impl Session {
         }
     }
 
-    /// Frees the oldest data until `bytes` bytes are held, as far as possible.
     pub(crate) fn shrink_to(&mut self, now: Instant, bytes: u64) {
         // Each holder once: what is left after that cannot be freed.
         let senders = self.senders.iter().map(|sender| sender.memory().total());

@@ -1,5 +1,4 @@
-//! Changes to a running session: its sending lanes, their strategies, and their applications'
-//! state.
+//! Changes to a running session: its sending lanes, strategies, and applications' state.
 
 use roadweave_proto::wire::{Control, PlayerReport};
 use roadweave_proto::{Instant, LaneId};

@@ -7,9 +7,8 @@
 //!
 //! At a proxy the streams end at the client's anchor, and a leg takes their place.
 //!
-//! Frames are made when a path has room, so that the most urgent data leaves first and nothing is
-//! repeated that has arrived meanwhile. A client's limit delays frames in both directions and drops
-//! none.
+//! Frames are made when a path has room, so that the most urgent data leaves first. A client's
+//! limit delays frames in both directions and drops none.
 
 use bytes::Bytes;
 use roadweave_proto::{DropReason, Instant, PathSnapshot, Urgency, earliest};
@@ -24,12 +23,10 @@ use crate::rate::{Direction, Limit};
 /// Bytes of frames made ahead of room, so that a scheduler can choose among paths.
 const AHEAD: usize = 16 << 10;
 
-/// What is behind a session with streams: their end, or a way there.
 pub(crate) trait StreamEnd {
     /// Takes a symbol of the client, or fails with the reason for which it is dropped.
     fn handle_symbol(&mut self, now: Instant, symbol: Bytes) -> Result<(), DropReason>;
 
-    /// When this end lets a symbol of `bytes` bytes pass.
     fn passes_at(&mut self, _: Instant, _: Direction, _bytes: usize) -> Instant {
         Instant::ZERO
     }

@@ -23,7 +23,6 @@ use roadweave_stream::{Event, Side, Streams, Violation};
 use super::{KEPT_FOR, StreamsConfig, StreamsOwner};
 use crate::peers::Peer;
 
-/// How often the memory of waiting streams is checked.
 const LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,7 +184,6 @@ impl<K: Copy + Eq + Hash> StreamsTable<K> {
         self.by_key.get(key)?.streams.violation()
     }
 
-    /// The streams of a client had a turn, and may have events.
     pub(crate) fn on_turned(&mut self, key: &K) {
         if let Some(of) = self.by_key.get(key).filter(|of| of.streams.has_events()) {
             self.eventful.insert(of.owner);

@@ -21,7 +21,6 @@ use crate::common::{client_address, epoch, identity, server_address};
 
 const UPLINK: UplinkId = UplinkId(0);
 
-/// How the server answers a request for a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Manners {
     /// Not at all: it knows no tests.

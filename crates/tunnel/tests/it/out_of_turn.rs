@@ -1,4 +1,4 @@
-//! A server and a client without manners: what it gets by saying things out of turn.
+//! A server against a client that says things out of turn.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -300,7 +300,6 @@ fn words_of_tests_that_make_no_sense_are_refused_or_counted() {
     }
     let counted = visit.server.drops().get(DropReason::UnknownMessage) - before;
     assert_eq!((counted, visit.load, visit.is_closed), (2, 0, false));
-    // Without a session there is nothing to measure.
     let mut visit = Visit::new(None);
     assert_eq!(visit.say_of_test(1, ask(LoadDirection::Down, 0)), []);
     visit.run(1_000);

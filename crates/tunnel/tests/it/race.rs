@@ -58,9 +58,7 @@ fn an_uplink_with_addresses_of_its_own_tries_these_and_no_others() {
     let later = Instant::from_millis(20_000);
     client.set_servers_of(later, &server_key(), UplinkId(1), Vec::new());
     let expected: BTreeSet<_> = all(0).into_iter().chain(all(1)).collect();
-    // Attempts that are under way are given up within ten seconds.
     tried(&mut client, later, 15);
-    // By then one begins in some seconds.
     assert_eq!(tried(&mut client, Instant::from_millis(35_000), 30), expected);
 }
 

@@ -1,9 +1,8 @@
 //! What the router delivers, and when, against the paper's own algorithm.
 //!
-//! A router with separate gaps does what figure 5 does, packet for packet and timeout for timeout.
-//! If a gap follows another the paper waits again, so that packets wait longer than MaxBufferTime.
-//! The router's never do: each leaves as early as there or earlier, and what the paper discards is
-//! late here as well.
+//! With separate gaps the router does what figure 5 does, packet for packet and timeout for
+//! timeout. If a gap follows another the paper waits again, and the router does not: each packet
+//! leaves as early as there or earlier.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -83,7 +82,7 @@ impl Bench {
     }
 }
 
-/// Gives both the arrivals (millisecond, number), and runs until nothing waits.
+/// Feeds both with arrivals (millisecond, number), and runs until nothing waits.
 fn run(mut arrivals: Vec<(u64, u32)>, holds: Limit) -> (Bench, Figure5) {
     arrivals.sort_unstable();
     let (mut bench, mut paper) = (Bench::new(), Figure5::new(Duration::from_millis(MAX_MS), holds));

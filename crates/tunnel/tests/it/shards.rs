@@ -38,7 +38,6 @@ fn inner_packet(from: IpAddr, to: IpAddr) -> Bytes {
     packet.into()
 }
 
-/// Shards behind one address, and clients with two uplinks each, without delay.
 struct World {
     epoch: Epoch,
     now: Instant,
@@ -240,7 +239,7 @@ fn a_client_that_comes_again_to_another_shard_leaves_the_one_before() {
     for life in 1..=30 {
         let before = world.owner(0).expect("a session");
         world.clients[0] = world.client(0, life);
-        // Not so often that the server refuses it.
+        // Slow enough for the server's limit.
         world.run(6_000);
         let after = world.owner(0).expect("a session");
         assert_eq!(world.sessions().iter().sum::<usize>(), 1, "at {before} and {after}");
@@ -280,7 +279,6 @@ fn a_packet_for_a_client_that_is_nowhere_is_counted_once() {
     world.shards[1].handle_inner(Instant::ZERO, &down);
     let stray = world.shards[1].poll_stray().expect("the driver asks who has it");
     assert!(matches!(stray, Stray::Inner { .. }), "{stray:?}");
-    // It is not there either, and does not circulate.
     world.shards[2].handle_stray(Instant::ZERO, stray);
     assert_eq!((world.shards[1].poll_stray(), world.shards[2].poll_stray()), (None, None));
     assert_eq!(world.shards[2].drops().get(DropReason::NoSession), 1);

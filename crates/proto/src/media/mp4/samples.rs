@@ -1,7 +1,6 @@
 //! Where the first samples of a track are, by the boxes of a movie and of a fragment.
 
-/// Samples of a track whose sizes count; a video with a later first picture is taken to begin with
-/// its first sample.
+/// A video with a later first picture is taken to begin with its first sample.
 const SAMPLES_MAX: usize = 30;
 const NON_SYNC: u32 = 0x1_0000;
 
@@ -59,7 +58,6 @@ impl MovieTrack {
         }
     }
 
-    /// The end of its first picture, if it is a video with samples.
     pub(super) fn first_end(&self) -> Option<u64> {
         let (chunk, in_chunk) = (self.chunk?, self.in_chunk.unwrap_or(1));
         let samples = self.sync.filter(|sync| *sync <= in_chunk).unwrap_or(1).max(1) as usize;
@@ -126,8 +124,7 @@ impl FragmentTrack {
         self.end = first_end;
     }
 
-    /// The end of its first picture. Without a movie, which would name the videos, all tracks
-    /// count.
+    /// Without a movie, which would name the videos, all tracks count.
     pub(super) fn first_end(&self, tracks: &[MovieTrack]) -> Option<u64> {
         let track = tracks.iter().find(|track| track.id == self.id);
         self.end.filter(|_| track.is_none_or(|track| track.is_video))

@@ -187,7 +187,6 @@ pub(crate) fn tenant(fields: &Fields) -> Result<String, ControlError> {
 pub(crate) struct Fields(Vec<(u16, Bytes)>);
 
 impl Fields {
-    /// The kind of one whole message, and its fields.
     pub(crate) fn parse(mut bytes: Bytes) -> Result<(u8, Self), ControlError> {
         if bytes.len() > MAX_CONTROL_MESSAGE {
             return Err(ControlError::TooLong(bytes.len()));
@@ -305,7 +304,7 @@ impl Fields {
         }
         let [age @ .., flags] = self.array::<3>(FIELD_AGE)?;
         let age_max = Duration::from_millis(u16::from_be_bytes(age).into());
-        // Bounds what a broken peer can have kept.
+        // Bounds what a faulty peer can make this end keep.
         if age_max.is_zero() || age_max > Promise::AGE_MAX {
             return Err(ControlError::BadField(FIELD_AGE));
         }

@@ -6,8 +6,7 @@ pub enum Role {
     /// A session.
     #[default]
     Join,
-    /// A session later, perhaps: it idles beside a session with another server until the client
-    /// sends a hello to join.
+    /// Perhaps a session later: it idles beside one with another server until a hello to join.
     Standby,
     /// The sessions of others, whose inner packets it forwards.
     Proxy,

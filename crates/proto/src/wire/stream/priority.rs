@@ -43,8 +43,7 @@ impl StreamPriority {
         Self { urgency, incremental: true }
     }
 
-    /// Whether it precedes streams with the default priority: sooner, or without taking turns with
-    /// them.
+    /// Whether it precedes streams with the default priority: by urgency, or by not taking turns.
     pub const fn is_raised(self) -> bool {
         self.urgency < Self::DEFAULT.urgency
             || self.urgency == Self::DEFAULT.urgency && !self.incremental
@@ -63,7 +62,6 @@ impl StreamPriority {
 }
 
 /// Urgency 3 (RFC 9218 section 4.1), and incremental: connections without a priority take turns.
-/// The default of section 4.2 is for responses of one connection, which belong to one application.
 impl Default for StreamPriority {
     fn default() -> Self {
         Self::DEFAULT

@@ -3,8 +3,6 @@
 //! ```text
 //! 00 + 6 bits | 01 + 14 bits | 10 + 30 bits | 11 + 62 bits
 //! ```
-//!
-//! Identifiers and offsets of streams begin small: most take one to four bytes.
 
 use bytes::{Buf, BufMut, Bytes};
 

@@ -150,8 +150,7 @@ const BASE_RAISED_MAX: f64 = 0.25;
 mod tests {
     use super::*;
 
-    /// The state after the last of some rounds of 50 ms, each with its round-trip time in
-    /// milliseconds and Mbit/s.
+    /// The state after rounds of 50 ms, each with its round-trip time in milliseconds and Mbit/s.
     fn judge(delay: &mut Delay, roomy: bool, rounds: &[(f64, f64)]) -> QueueState {
         let start = Instant::now();
         let mut verdict = QueueState::Clear;

@@ -1,9 +1,8 @@
 //! Whether the round-trip time under a sender that leaves room is the route's.
 //!
-//! A sender that leaves room never has less in flight, so that this cannot show a longer route
-//! (`delay`). But its own queue grows or drains by the difference between the link's rate and its
-//! own. A round-trip time that stays, or creeps up, belongs to the route, or to a queue of others,
-//! which waiting here would not shorten.
+//! A sender that leaves room never has less in flight, which would show a longer route (`delay`).
+//! But its own queue grows or drains by the difference between the link's rate and its own. A
+//! round-trip time that stays, or creeps up, belongs to the route, or to a queue of others.
 //!
 //! ```text
 //! round trip   pause|\_  queue drains     ___----  creeps: the route      .-- full queue: flat, but it loses

@@ -1,7 +1,6 @@
 //! The best recent value, in constant memory.
 
-/// The best value of the present window and of the one before, so that it stays for one to two
-/// windows. The caller ends windows by `rotate`; without it nothing is forgotten.
+/// The best of the present window and the one before. Windows end by `rotate`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Best {
     better: fn(f64, f64) -> f64,

@@ -129,8 +129,7 @@ impl Model {
     }
 }
 
-/// Separates congestion from a radio link that loses everything for a moment and then carries as
-/// much as before.
+/// Distinguishes congestion from a radio link that loses everything for a moment.
 #[derive(Clone, Debug, Default)]
 struct Losses {
     present: Option<(Instant, Instant)>,
@@ -197,8 +196,7 @@ const LOSS_IN_QUEUE: f64 = 0.02;
 const LOSS_BY_CHANCE: f64 = 0.10;
 /// Such loss for no longer than this is an outage: the rate stays and does not grow.
 const OUTAGE: Duration = Duration::from_millis(100);
-/// Lossy rounds no further apart than this, or three rounds, belong together: a short buffer
-/// overflows with each frame of a video.
+/// Between lossy rounds that belong together: a short buffer overflows with each frame of a video.
 const LOSSES_APART: Duration = Duration::from_millis(500);
 /// Share kept after a round with loss, the draft's Beta (section 5.5.10).
 const BETA: f64 = 0.7;

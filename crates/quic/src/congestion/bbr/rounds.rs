@@ -8,9 +8,8 @@
 //! until a packet sent in it is acknowledged, and so grows with the queue that it is to show.
 //!
 //! The draft samples the rate at each acknowledgement, from counters noted with each packet
-//! (section 4.1). The rate of a whole round needs no memory of packets: the newest packets
-//! acknowledged at its beginning and end frame it, and both spans, of sending and acknowledging,
-//! bound the rate as in the draft.
+//! (section 4.1). The rate of a whole round needs no memory of packets: both spans, of sending and
+//! acknowledging, bound it as in the draft.
 //!
 //! Base stations pause for hundreds of milliseconds and then deliver what has gathered. The rate is
 //! measured after such a silence.

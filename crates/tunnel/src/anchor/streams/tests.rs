@@ -109,7 +109,7 @@ fn a_client_that_breaks_the_rules_loses_its_own_streams() {
     attach(&mut anchor, at(10), (OTHER_BOX, 1), on(0, 1), 7);
     let first = open(&mut anchor, at(20), on(0, 0), 0).expect("its own");
     let other = open(&mut anchor, at(20), on(0, 1), 0).expect("its own");
-    // It says that a stream is open which the anchor has never opened.
+    // Reports a stream open that the anchor never opened.
     pass(&mut anchor, at(30), on(0, 0), &[0x20, 0x0a, 1]);
     anchor.turn_streams(at(30));
     assert_eq!(anchor.poll_streams_over(), Some(first));
@@ -162,7 +162,6 @@ fn a_client_opens_no_more_streams_than_its_share() {
     attach(&mut anchor, at(10), (BOX, 1), on(0, 0), 7);
     let mut opened = 0;
     for id in 0..1_000_u16 {
-        // A number of two bytes.
         let [high, low] = (id << 1).to_be_bytes();
         let frames = [0x20, 1, 0x40 | high, low, 9, 4, 192, 0, 2, 1, 0, 80, 0];
         pass(&mut anchor, at(20), on(0, 0), &frames);

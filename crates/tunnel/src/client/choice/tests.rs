@@ -123,7 +123,7 @@ fn what_is_seen_over_one_uplink_moves_nobody() {
             _ => 60,
         }))
     };
-    // The second candidate is reached over the quickest uplink alone.
+    // The second candidate is fast over one uplink only.
     let alone: Rtt = |it, uplink| match (it, uplink) {
         (1, 0) => Some(ms(10)),
         (1, _) => None,
@@ -274,7 +274,6 @@ proptest! {
             let (jump, luck) = (random.next_u64() % (noise + 1), random.next_u64() % 100);
             (luck >= lost).then_some(ms(base + jump * jump / 200))
         });
-        // A day has 144 times ten minutes.
         prop_assert!(moves.len() <= 10, "{} moves", moves.len());
         for pair in moves.windows(2) {
             prop_assert!(pair[1].0.since(pair[0].0) >= MOVE_PAUSE);

@@ -159,7 +159,6 @@ pub(super) fn refusal(why: TestRefusal) -> &'static str {
     }
 }
 
-/// A rate over a shorter time means nothing.
 const MIN_MICROS: u64 = 20_000;
 /// The first quarter is left out if the rest lasted this long.
 const STEADY_MIN_MICROS: u64 = 200_000;

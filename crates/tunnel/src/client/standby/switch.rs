@@ -170,7 +170,6 @@ impl Client {
     }
 }
 
-/// How long the standby has to answer before a move to it is given up.
 const GOAL_PATIENCE: Duration = Duration::from_secs(2);
 impl Question {
     fn new(now: Instant) -> Self {
@@ -202,12 +201,10 @@ const ASK_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest pause between questions to the standby, as a dead path probes itself.
 const ASK_INTERVAL_MAX: Duration = Duration::from_secs(1);
 const PAUSE_SHARE: u32 = 8;
-/// Bounds of how long the session's server must be silent while the networks work; a server that
-/// receives little gets more.
+/// Bounds of how long the session's server must be silent while the networks work.
 const SILENCE_MIN: Duration = Duration::from_millis(200);
 const SILENCE_MAX: Duration = Duration::from_secs(1);
-/// The most take-overs within [`TAKEOVERS_WITHIN`]: more of them suggest that the networks are at
-/// fault, and the next one waits.
+/// More take-overs within [`TAKEOVERS_WITHIN`] suggest that the networks are at fault.
 const TAKEOVERS_MAX: usize = 3;
 const TAKEOVERS_WITHIN: Duration = Duration::from_secs(300);
 

@@ -33,7 +33,6 @@ pub(super) enum Evidence {
 #[derive(Debug, Default)]
 pub(super) struct MediaDetector {
     pub(super) evidence: Evidence,
-    /// Whether the newest packet is media, judged with those before it.
     pub(super) is_media: bool,
     rtp: RtpDetector,
     srt: SrtDetector,

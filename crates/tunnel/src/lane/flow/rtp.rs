@@ -6,9 +6,7 @@
 
 use roadweave_proto::wire::RtpHeader;
 
-/// Packets in sequence that prove a source.
 const PROOF: u8 = 4;
-/// The largest step of sequence numbers: packets may be lost before.
 const STEP_MAX: u16 = 16;
 const SOURCES: usize = 4;
 

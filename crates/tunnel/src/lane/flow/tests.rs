@@ -119,7 +119,6 @@ fn keystrokes_stay_interactive_and_transfers_do_not() {
         assert_eq!(bench.tcp(at * 100, &[0; 100]), FlowClass::Interactive);
     }
     let mut bench = Bench::default();
-    // Bursts of ten packets, a round trip of 50 ms apart.
     let classes: Vec<_> = (0..60).map(|at| bench.tcp(at / 10 * 50, &[0; 1400])).collect();
     let moved = classes.iter().position(|class| *class == FlowClass::Tcp);
     assert_eq!(moved, Some(20), "behind the pause that follows the packet that emptied the bucket");

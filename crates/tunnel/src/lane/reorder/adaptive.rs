@@ -12,11 +12,9 @@
 //! gaps above it. So no packet waits longer than max_buffer, and gaps are given up in ascending
 //! order even while the wait changes.
 //!
-//! A packet that comes after it was given up goes out at once, late. Its receiver may have asked
-//! for it again, but TCP and QUIC acknowledge it, which spares a repetition or lets the sender
-//! notice that it was unnecessary (RFC 3522, RFC 8985 section 7.2); a discarded packet is a certain
-//! loss and costs a round trip. Flows for which a late packet is worse than none belong in a lane
-//! with `reorder`.
+//! A packet that comes after it was given up goes out at once, late: TCP and QUIC acknowledge it,
+//! which spares a repetition or reveals an unnecessary one (RFC 3522, RFC 8985 section 7.2). Flows
+//! for which a late packet is worse than none belong in a lane with `reorder`.
 //!
 //! Gaps are remembered for `max_buffer`, given up or not, so that the wait can grow.
 
@@ -135,7 +133,7 @@ impl Adaptive {
     }
 
     fn waits_for(&self, before: ExtendedId) -> bool {
-        // A second unit with the same predecessor is a peer's mistake.
+        // Only a faulty peer sends a second unit with the same predecessor.
         !self.waiting.contains_key(&before)
             && (self.held.contains_key(&before) || self.gaps.opened(before).is_some())
     }

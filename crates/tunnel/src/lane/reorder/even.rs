@@ -55,7 +55,7 @@ impl Even {
             out.release(placed);
         } else {
             let twin = self.held.insert((sent, placed.first), placed);
-            // Packets of a broken peer may overlap.
+            // Packets of a faulty peer may overlap.
             twin.into_iter().for_each(|twin| out.release(twin));
         }
         // The delay may have become shorter.

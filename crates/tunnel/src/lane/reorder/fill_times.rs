@@ -6,20 +6,17 @@
 //! ```
 //!
 //! Most gaps come from slower paths and last for the difference of delays; some are losses, which
-//! take detection and repair. The quantile is high enough to cover both. Packets that never come
-//! are left out; but where almost nothing comes, as on a single lossy link without repairs, there
-//! is no wait.
+//! take detection and repair. The quantile covers both. Where almost nothing comes, as on a single
+//! lossy link without repairs, there is no wait.
 
 use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-/// Missing packets per mille that shall come within half of the wait: gaps of a growing transfer
-/// take ever longer, each one given up halves its window, and a longer wait costs only where a
-/// packet never comes.
+/// Missing packets per mille that shall come within half of the wait: each one given up halves a
+/// transfer's window, and a longer wait costs only where a packet never comes.
 const PER_MILLE: u64 = 999;
 const SLACK: Duration = Duration::from_millis(3);
-/// Observations are forgotten after one to two spans.
 const SPAN: Duration = Duration::from_secs(10);
 /// Missing packets that must have come before the wait is shortened: a transfer that starts doubles
 /// its rate each round trip, and its first gaps say little. A span also lasts for at least as many.

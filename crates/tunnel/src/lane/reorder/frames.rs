@@ -12,8 +12,7 @@
 //! are discarded; receivers that sort by themselves use a lane with `pass`.
 //!
 //! Nothing waits longer than max_buffer. Sources, and their waiting packets and bytes, are bounded:
-//! when there is too much, the source with the most gives up its oldest frame, so a source with
-//! endless frames harms only itself.
+//! the source with the most gives up its oldest frame, so endless frames harm only their source.
 //!
 //! Source: LoLa section 3.5.
 //!
@@ -46,7 +45,6 @@ type Source = (u64, u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Times {
     pub(super) deadline: Duration,
-    /// The time that decoding a frame takes.
     pub(super) decode: Duration,
     pub(super) max_buffer: Duration,
 }

@@ -6,9 +6,8 @@
 //! ```
 //!
 //! The paper's `send()` waits at the lowest packet of a heap for min(MaxBufferTime, limit - now),
-//! where limit is the arrival of the packet before. It wants no packet to wait longer than
-//! MaxBufferTime, but packets further up may, since the wait starts again at each gap. Here the
-//! limit is the earliest over all packets of the heap, which is the paper's if there is one gap.
+//! where limit is the arrival of the packet before, and starts again at each gap. Here the limit is
+//! the earliest over all packets of the heap, so that no packet waits longer than MaxBufferTime.
 //!
 //! Source: redundant framework (Networking'24) section III-B, figure 5.
 
@@ -79,7 +78,7 @@ impl Strict {
             gaps += 1;
             self.release_in_order(out);
         }
-        // Packets of a broken peer may overlap, so its turn may have passed.
+        // Packets of a faulty peer may overlap, so its turn may have passed.
         if self.arrivals.first().is_some_and(|(_, first)| *first == oldest) {
             self.arrivals.pop_first();
             self.held.remove(&oldest).into_iter().for_each(|placed| out.release(placed));

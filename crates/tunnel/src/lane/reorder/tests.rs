@@ -289,7 +289,6 @@ proptest! {
         }
     }
 
-    /// Each flow is in order, except packets that came after a later one went out.
     #[test]
     fn adaptive_keeps_each_flow_in_order_and_loses_none((start, arrivals) in packets()) {
         let mut bench = Bench::adaptive();

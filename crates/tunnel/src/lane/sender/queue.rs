@@ -1,5 +1,4 @@
-//! The packets of a lane that wait for a free window: how they expire, how they are cut, and what
-//! is freed when memory is short.
+//! The packets of a lane that wait for a free window: expiry, cutting, and shedding for memory.
 
 use roadweave_proto::wire::{
     FragmentPosition, SOURCE_HEADER, SYMBOL_HEADER, SourceDatagram, Symbol,

@@ -102,7 +102,7 @@ impl LaneSender {
                     Err(SendError::TooLarge(datagram)) => {
                         let (kind, id) = (datagram.content.kind(), datagram.content.id());
                         let cut = Cut { kind, id, path };
-                        // A part is not cut again; the recovery sends what it is of.
+                        // A part is not cut again; the recovery repairs its datagram.
                         let is_cut = kind != TokenKind::Part
                             && self.send_in_parts(
                                 life,
@@ -170,7 +170,7 @@ impl LaneSender {
         is_redundant: bool,
         carrier: &mut impl Carrier,
     ) -> bool {
-        // A peer that reports no fates does not put parts together.
+        // A peer that reports no fates does not reassemble parts.
         if !carrier.tells_fates() {
             return false;
         }
@@ -277,7 +277,6 @@ impl LaneSender {
         (until > now).then_some(Life { since: now, until })
     }
 
-    /// `lost`: a mask, from the packet `start` on, of the packets that the repair is for.
     fn queue_repair(
         &mut self,
         life: Life,
@@ -307,7 +306,6 @@ fn repair_path(planned: PathId, wait: Duration, bytes: usize, paths: &[PathSnaps
         .map_or(planned, |path| path.snapshot.id)
 }
 
-/// How long a repair waits for its planned path.
 const REPAIR_WAIT_MAX: Duration = Duration::from_millis(10);
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
-//! Changes to a running lane: its strategy, its settings, its application's state; and what its
-//! strategy learns.
+//! Changes to a running lane: strategy, settings, the application's state, and learned state.
 
 use roadweave_proto::wire::Control;
 use roadweave_proto::{Instant, PathId, Promise};

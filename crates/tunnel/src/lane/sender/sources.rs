@@ -1,5 +1,4 @@
-//! Source datagrams: packets that leave for the first time or again, and copies that waited for a
-//! path.
+//! Source datagrams: first transmissions, repetitions, and copies that waited for a path.
 
 use roadweave_proto::wire::{
     CODED_HEADER, FragmentPosition, PREDECESSOR_HEADER, SOURCE_HEADER, STAMP_HEADER, Symbol,
@@ -40,8 +39,7 @@ impl LaneSender {
         }
     }
 
-    /// The scheduler's paths for a packet that came at `since`, its own first; `again`: it has left
-    /// before, and is in no queue.
+    /// The paths for a packet that came at `since`, its own first; `again`: it has left before.
     fn select(
         &mut self,
         now: Instant,
@@ -131,8 +129,7 @@ impl LaneSender {
         true
     }
 
-    /// Writes the predecessor in its flow into a packet that leaves as `id`, if the lane orders
-    /// flows. Returns the bytes that this and the stamp take.
+    /// Returns the bytes that the predecessor and the stamp take.
     pub(super) fn set_predecessor(&mut self, queued: &mut Queued, id: PacketId) -> usize {
         let begins =
             matches!(queued.datagram.position(), FragmentPosition::Whole | FragmentPosition::First);
@@ -146,8 +143,7 @@ impl LaneSender {
         PREDECESSOR_HEADER + stamp
     }
 
-    /// Sends a source packet on all chosen paths; the first carries the packet itself. A copy that
-    /// a path refuses waits for it, behind earlier copies.
+    /// The first chosen path carries the packet itself. A copy that a path refuses waits for it.
     pub(super) fn send_source(
         &mut self,
         now: Instant,

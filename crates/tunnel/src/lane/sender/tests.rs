@@ -468,7 +468,6 @@ fn what_waits_of_a_frame_goes_when_its_first_packet_would_have_expired() {
     for (strategy, expiry, is_whole) in
         [("lola", 100, true), ("xnc", 700, true), ("redundant", 700, false)]
     {
-        // Whether the first packet of the first frame leaves in time.
         for leaves in [false, true] {
             let mut carrier = TwoPaths::new([if leaves { 600 } else { 0 }, 0]);
             let mut sender = sender_of(strategy);
@@ -514,7 +513,6 @@ fn what_a_strategy_has_learned_outlives_the_reign_of_others() {
         assert_eq!(learned(&first), something, "{name}");
     }
 
-    // After a restart it is kept for the first strategy that can use it.
     let mut second = sender_of("xnc");
     second.restore(&something).expect("well-formed");
     assert_eq!(learned(&second), something);
@@ -667,7 +665,6 @@ pub(crate) fn lose(sender: &mut LaneSender, now: Instant, ids: impl IntoIterator
     }
 }
 
-/// The decoder receives a datagram, whose lane is returned.
 pub(crate) fn decode(
     decoder: &mut Decoder,
     datagram: Bytes,

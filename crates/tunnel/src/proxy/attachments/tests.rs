@@ -63,7 +63,6 @@ fn packets_that_nobody_is_told_of_go_after_a_moment_and_are_counted() {
     assert_eq!(drops(&legs).get(DropReason::Unbound), 6);
     legs.end(at(316), SESSION);
     assert_eq!((drops(&legs).get(DropReason::Unbound), legs.waiting()), (10, 0));
-    // Packets do not wait for an anchor that is away.
     legs.begin(at(320), SESSION, "acme", key(1));
     run(&mut legs, at(1_500));
     legs.pass(at(1_500), SESSION, &[7; 1_000]);

@@ -61,7 +61,6 @@ fn more_is_taken_ahead_the_more_leaves_and_no_more_than_that() {
     }
     let window = 2 * 12_000 * 40;
     assert!((window * 9 / 10..=window).contains(&most), "{most}");
-    // It stops.
     now += 10 * MS;
     while relay.pop().is_some() {}
     relay.due(now, 20 * MS);
@@ -74,7 +73,7 @@ fn what_was_lost_on_the_leg_takes_no_room_for_ever() {
     let mut relay = relay();
     let (until, size, _) = relay.due(Instant::from_millis(5), MS).expect("asked at first");
     assert_eq!((until, size), (WINDOW_MIN, 1_200));
-    // All of it was lost, and nothing says so but the question that follows.
+    // All of it was lost; only the question that follows shows that.
     assert_eq!(relay.due(Instant::from_millis(900), MS), None);
     relay.push(frames(WINDOW_MIN, 0, 0)).unwrap();
     let (until, ..) = relay.due(Instant::from_millis(1_000), MS).expect("it was asked");

@@ -63,8 +63,7 @@ fn an_address_behind_nat_is_learned_from_hellos_and_follows_them() {
         routes.extend(packets.packets().map(|(route, _)| route.destination));
     }
     assert_eq!(routes, [Nat::at(1)], "what waited leaves by the link that is known");
-    // The binding moves, as an answer to what was sent there shows; then the other link takes its
-    // place.
+    // The binding moves, as an answer to what was sent there shows; then the other link does.
     let said = nat.turn(1_000).remove(0).1;
     nat.bytes(1_003, Nat::at(2), &answer(5, 1, &said));
     assert_eq!(nat.remotes(), [None, Some(Nat::at(2).to_string())]);
@@ -93,8 +92,7 @@ fn a_neighbour_takes_no_link_that_is_heard() {
     }
     assert_eq!((nat.remotes(), nat.0.status().peer_restarts), (bound.clone(), 0));
     assert_eq!(nat.0.drops().get(DropReason::UnknownPeer), 4);
-    // The first link falls silent: it may be found elsewhere, but not with another epoch while the
-    // second one is heard.
+    // A silent link may be found elsewhere, but not with another epoch while one is heard.
     nat.bytes(5_000, Nat::at(2), &hello(5, 1));
     nat.bytes(5_001, Nat::at(66), &hello(6, 0));
     assert_eq!((nat.remotes(), nat.0.status().peer_restarts), (bound, 0));

@@ -35,7 +35,6 @@ fn floods_of_old_numbers_are_counted_and_not_delivered() {
     assert_eq!(bench.out.len(), 3, "the stream goes on");
 }
 
-/// Numbers of an epoch never go back: neither while packets come nor in a quiet moment.
 #[test]
 fn old_numbers_are_not_delivered_again_after_a_silence() {
     let mut bench = Bench::new();
@@ -52,7 +51,6 @@ fn old_numbers_are_not_delivered_again_after_a_silence() {
     assert_eq!(bench.out.len(), 200_001, "the stream goes on");
 }
 
-/// At any speed of the peer no number is missing but the forged ones.
 #[test]
 fn numbers_far_ahead_do_not_silence_the_tunnel() {
     for pause in [1, 20, 200, 5_000] {

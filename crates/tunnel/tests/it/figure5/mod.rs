@@ -18,7 +18,6 @@ use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-/// How long a limit holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// While the packet waits whose arrival it comes from.

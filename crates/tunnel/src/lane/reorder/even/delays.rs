@@ -13,9 +13,8 @@
 //!   passes, forty times the drift of clocks, and invisible to a receiver that looks for queues.
 //! - A clock that leaps makes packets come sooner or later than the longest wait allows. Sooner:
 //!   all starts again with that packet. Later: packets go out as they come, and after a second of
-//!   only such packets all starts again. Smaller leaps look like another path.
-//! - A peer with wrong times delays its packets by the longest wait at most: the delay is at most
-//!   that above the least difference, and no packet's is smaller.
+//!   only such packets all starts again.
+//! - A peer with wrong times delays its own packets by the longest wait at most.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -35,7 +34,6 @@ pub(crate) struct Delays {
     /// The delay by both clocks, µs.
     delay: i64,
     looked: Instant,
-    /// Since when all packets have come beyond the longest wait.
     beyond: Option<Instant>,
 }
 
@@ -127,7 +125,6 @@ impl Delays {
         self.wait_max.as_millis() as i64
     }
 
-    /// The longest delay allowed: the longest wait above the least.
     fn delay_max(&self) -> i64 {
         let least = self.took.first_key_value().map(|(least, _)| least * MILLI);
         least.map_or(i64::MAX, |least| least + self.wait_max.as_micros() as i64)
@@ -161,7 +158,6 @@ impl Delays {
         self.total = self.took.values().map(|[_, before]| u64::from(*before)).sum();
     }
 
-    /// Lowers the delay a little, towards what covers recent packets.
     fn fall(&mut self, now: Instant) {
         let passed = now.since(self.looked);
         if passed < LOOK_EVERY || self.took.is_empty() {
@@ -189,16 +185,12 @@ fn micros(at: Instant) -> i64 {
 }
 
 const MILLI: i64 = 1_000;
-/// Packets of a thousand that may be late.
 const LATE_PER_MILLE: u64 = 10;
-/// Delays are remembered for one to two periods.
 const PERIOD: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The delay falls by one part in this many of the time that passes. WebRTC's detector, which
 /// multiplies a slope by at most 60 groups and 4, and reacts beyond 6, does not see it.
 const FALL_SHARE: u32 = 100;
-/// The longest silence that counts.
 const FALL_AT_ONCE: Duration = Duration::from_secs(1);
-/// How long all packets must be beyond the longest wait before it counts as a leap of the clock.
 const LEAP_TIME: Duration = Duration::from_secs(1);
 const BIN_BYTES: usize = 32;

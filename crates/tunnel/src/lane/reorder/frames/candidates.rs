@@ -1,6 +1,5 @@
-//! Detects videos: a possible RTP source is accepted when its numbers ascend.
-//!
-//! As the sending side does (`lane/flow/rtp.rs`).
+//! Detects videos: a possible RTP source is accepted when its numbers ascend, as the sending side
+//! does (`lane/flow/rtp.rs`).
 
 use std::collections::VecDeque;
 

@@ -49,7 +49,6 @@ pub(super) struct Stream {
     pub(super) heard: Instant,
     begin: ExtendedId,
     next: Number,
-    /// The ID before it, as far as it is known.
     next_behind: ExtendedId,
     newest: Number,
     newest_id: ExtendedId,
@@ -184,7 +183,6 @@ impl Stream {
         true
     }
 
-    /// Releases what is whole, or can not become more complete.
     fn advance(&mut self, missing: &Gaps, out: &mut Outlet<'_>) {
         while let Some((first, waiting)) = self.held.first_key_value() {
             let first = *first;

@@ -1,5 +1,4 @@
-//! Hostile peers with a key: endless sources and frames, random numbers and timestamps. Waits and
-//! memory stay bounded, and other sources are not affected.
+//! Hostile peers with a key: waits and memory stay bounded, and other sources are not affected.
 
 use super::*;
 

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use super::*;
 
-/// Longer than anything here takes; that bound is tested elsewhere.
 const LONG: u64 = 10_000;
 
 type Waiting = ([u64; 2], Packet);
