@@ -213,8 +213,7 @@ impl Endpoint {
             self.work.touched.iter().copied().filter(|id| !self.work.drained.contains(id));
         let touched = touched.filter_map(|id| self.connections.get(&id)?.poll_timeout());
         // A deadline noted before a connection's turn may have been met in it.
-        let noted =
-            self.work.deadlines.iter().find(|(_, id)| !self.work.touched.contains(id));
+        let noted = self.work.deadlines.iter().find(|(_, id)| !self.work.touched.contains(id));
         [noted.map(|(at, _)| at), self.work.closing.earliest()]
             .into_iter()
             .flatten()
