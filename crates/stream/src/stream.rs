@@ -44,9 +44,7 @@ pub(crate) struct Stream {
     pub(crate) reset: Option<Reset>,
     pub(crate) events: Pending,
     pub(crate) wants_room: bool,
-    /// Since when, and at which offset, its owner has read next to nothing.
-    pub(crate) unread: Option<(Instant, u64)>,
-    pub(crate) told_readable: bool,
+    pub(crate) reading: ReadProgress,
     pub(crate) retries: Retries,
     timer: Option<Instant>,
     /// Its entries in [`Index`](crate::index::Index), after [`Stream::arm`].
@@ -115,6 +113,14 @@ impl Precedence {
     }
 }
 
+/// How far the owner has read.
+#[derive(Debug, Default)]
+pub(crate) struct ReadProgress {
+    /// Since when, and at which offset, its owner has read next to nothing.
+    pub(crate) unread: Option<(Instant, u64)>,
+    pub(crate) is_announced: bool,
+}
+
 /// When what the peer does not answer is repeated.
 #[derive(Debug, Default)]
 pub(crate) struct Retries {
@@ -174,14 +180,14 @@ impl Stream {
     pub(crate) fn watch_reader(&mut self, now: Instant) {
         let read = self.receive.read;
         let next_to_nothing = self.receive.held() / 64;
-        let before = self.unread.filter(|(_, at)| read - *at <= next_to_nothing);
+        let before = self.reading.unread.filter(|(_, at)| read - *at <= next_to_nothing);
         let has_reader = self.is_ours || self.begin != Obligation::None;
         let waits = has_reader && self.receive.readable() > 0;
-        self.unread = waits.then(|| before.unwrap_or((now, read)));
+        self.reading.unread = waits.then(|| before.unwrap_or((now, read)));
     }
 
     pub(crate) fn forgive_reader(&mut self, now: Instant) {
-        self.unread = self.unread.map(|(_, read)| (now, read));
+        self.reading.unread = self.reading.unread.map(|(_, read)| (now, read));
     }
 
     pub(crate) fn end(&mut self, code: ResetCode, by_peer: bool, is_agreed: bool) {

@@ -218,7 +218,7 @@ impl Streams {
         let length = take(stream.receive.peek());
         assert!(length as u64 <= stream.receive.readable(), "taken and not there");
         stream.receive.consume(length);
-        stream.told_readable = stream.receive.readable() > 0;
+        stream.reading.is_announced = stream.receive.readable() > 0;
         if stream.receive.is_done() && !was_done {
             stream.events.add(Kind::Finished);
         }
@@ -236,7 +236,7 @@ impl Streams {
         let stream = self.usable(id)?;
         let knows_end = stream.receive.final_size.is_some();
         let dropped = stream.receive.stop();
-        stream.told_readable = false;
+        stream.reading.is_announced = false;
         if knows_end {
             stream.ack = Ack::Now;
         } else if stream.stop.is_none() {

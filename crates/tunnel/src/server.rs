@@ -161,6 +161,8 @@ struct Sessions {
     by_key: HashMap<PublicKey, ConnectionId>,
     touched: BTreeSet<ConnectionId>,
     timers: Deadlines<ConnectionId>,
+    /// The last one whose strategies were asked for what they have learned.
+    asked: Option<ConnectionId>,
 }
 
 impl Sessions {
@@ -203,7 +205,6 @@ pub struct Server {
     events: VecDeque<ServerEvent>,
     drops: DropCounters,
     observes: bool,
-    asked: Option<ConnectionId>,
 }
 
 impl Server {
@@ -244,7 +245,6 @@ impl Server {
             events: VecDeque::new(),
             drops: DropCounters::default(),
             observes: false,
-            asked: None,
         })
     }
 
@@ -302,9 +302,9 @@ impl Server {
 
     /// Collects what the next session has learned: one at a time, since there may be thousands.
     pub fn ask_learned(&mut self) {
-        let after = self.asked.map_or(Bound::Unbounded, Bound::Excluded);
+        let after = self.sessions.asked.map_or(Bound::Unbounded, Bound::Excluded);
         let next = self.sessions.all.range((after, Bound::Unbounded)).next();
-        self.asked = next.map(|(id, _)| *id);
+        self.sessions.asked = next.map(|(id, _)| *id);
         if let Some((_, joined)) = next {
             keep_learned(&mut self.kept.lock().learned, &joined.key, &joined.session);
         }

@@ -58,7 +58,7 @@ impl Streams {
         for (id, stream) in &self.table {
             let (held, claim) = (stream.receive.held(), stream.receive.claim());
             let share = self.receive_credit.share(held);
-            let is_unread = stream.unread.is_some_and(|(since, _)| since + PATIENCE <= now);
+            let is_unread = stream.reading.unread.is_some_and(|(since, _)| since + PATIENCE <= now);
             if is_unread && claim > share + share / 2 {
                 unread.push((claim, *id));
                 claimed += claim - held;

@@ -209,8 +209,8 @@ impl Streams {
         if stream.receive.final_size.is_some() {
             stream.stop = None;
         }
-        if stream.receive.readable() > 0 && !stream.told_readable {
-            stream.told_readable = true;
+        if stream.receive.readable() > 0 && !stream.reading.is_announced {
+            stream.reading.is_announced = true;
             stream.events.add(Kind::Readable);
         }
         if stream.receive.is_done() && !knew_end && !stream.receive.is_stopped {
