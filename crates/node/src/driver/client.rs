@@ -78,20 +78,36 @@ pub fn run_client(
     stop(client)
 }
 
+/// What outlives the program, and when it is written next.
+struct KeptFiles {
+    learned: StateFile,
+    next: Instant,
+    usage: StateFile<Usage>,
+    next_usage: Instant,
+}
+
+struct JoinProgress {
+    is_done: bool,
+    next_reminder: Instant,
+}
+
+/// When the uplinks are compared with the system's interfaces.
+#[derive(Default)]
+struct UplinkLooks {
+    debounce: Debounce,
+    /// After one that could not be used.
+    retry: Option<Instant>,
+}
+
 struct ClientRole {
     monitor: Monitor,
-    looks: Debounce,
+    looks: UplinkLooks,
     options: MemberOptions<ClientFile>,
     resolver: Resolvers,
     portals: Portals,
     routers: RouterNotices,
-    state: StateFile,
-    next_state: Instant,
-    usage: StateFile<Usage>,
-    next_time_of_day: Instant,
-    joined: bool,
-    next_reminder: Instant,
-    next_uplink_retry: Option<Instant>,
+    kept: KeptFiles,
+    join: JoinProgress,
     repeat_limiter: RepeatLimiter,
     fleet: Option<Fleet<ClientFile>>,
     streams: Option<LanStreams>,
@@ -160,8 +176,8 @@ fn begin(
     monitor.left_out = Some(tun.index());
     let mut client = new_client(clock, file, &servers, &options.identity)?;
     servers.retain(|server| client.servers().iter().any(|it| it.key == server.candidate.key));
-    let mut state = StateFile::new(&file.state_directory, instance.name());
-    client.restore(state.read());
+    let mut learned = StateFile::new(&file.state_directory, instance.name());
+    client.restore(learned.read());
     let mut usage = StateFile::new(&file.state_directory, instance.name());
     client.restore_usage(usage.read());
     let offload = tun.offload();
@@ -187,18 +203,18 @@ fn begin(
     tracing::info!(tun = driver.edge.tun_name(), ?offload, "the client runs");
     let role = ClientRole {
         monitor,
-        looks: Debounce::default(),
+        looks: UplinkLooks::default(),
         options,
         resolver,
         portals,
         routers,
-        state,
-        next_state: Instant::ZERO + STATE_INTERVAL,
-        usage,
-        next_time_of_day: Instant::ZERO,
-        joined: false,
-        next_reminder: Instant::ZERO + SILENCE_MAX,
-        next_uplink_retry: None,
+        kept: KeptFiles {
+            learned,
+            next: Instant::ZERO + STATE_INTERVAL,
+            usage,
+            next_usage: Instant::ZERO,
+        },
+        join: JoinProgress { is_done: false, next_reminder: Instant::ZERO + SILENCE_MAX },
         repeat_limiter: RepeatLimiter::default(),
         fleet,
         streams,
@@ -246,9 +262,9 @@ fn stop(running: Running<Client, ClientRole>) -> Result<(), DriverError> {
     // Say goodbye to the server before the disk writes, which may block.
     driver.node.close(driver.edge.clock.now());
     driver.flush();
-    role.state.write_last(driver.node.learned());
+    role.kept.learned.write_last(driver.node.learned());
     if role.counts_bytes() {
-        role.usage.write_last(driver.node.usage());
+        role.kept.usage.write_last(driver.node.usage());
     }
     role.steering.dns.unset();
     tracing::info!("the client stops");
@@ -279,17 +295,17 @@ impl Role<Client> for ClientRole {
 
     fn poll_timeout(&self) -> Option<Instant> {
         let timeouts = [
-            (!self.joined).then_some(self.next_reminder),
+            (!self.join.is_done).then_some(self.join.next_reminder),
             self.resolver.poll_timeout(),
             self.portals.poll_timeout(),
-            self.next_uplink_retry,
-            self.looks.poll_timeout(),
+            self.looks.retry,
+            self.looks.debounce.poll_timeout(),
             self.steering.poll_timeout(),
             self.streams.as_ref().and_then(LanStreams::poll_timeout),
             self.encoders.poll_timeout(),
             self.modems.poll_timeout(),
-            Some(self.next_state),
-            self.counts_bytes().then_some(self.next_time_of_day),
+            Some(self.kept.next),
+            self.counts_bytes().then_some(self.kept.next_usage),
         ];
         timeouts.into_iter().flatten().min()
     }
@@ -309,7 +325,7 @@ impl Role<Client> for ClientRole {
             discarded,
             "{pause}; what waited is discarded, and every uplink has to answer anew"
         );
-        self.next_time_of_day = now;
+        self.kept.next_usage = now;
         self.look_at_uplinks(driver, now);
         driver.node.on_pause(now, pause.lasted);
     }
@@ -334,7 +350,7 @@ impl Role<Client> for ClientRole {
         match event.token {
             MONITOR => {
                 self.monitor.take_notices();
-                self.looks.ask(now);
+                self.looks.debounce.ask(now);
                 self.steering.on_notice(now);
             }
             ROUTERS => {
@@ -356,36 +372,36 @@ impl Role<Client> for ClientRole {
         if let Some(uplink) = uplink {
             self.drop_uplink(driver, now, uplink);
         }
-        self.next_uplink_retry = Some(now + UPLINK_RETRY);
+        self.looks.retry = Some(now + UPLINK_RETRY);
     }
 
     fn handle_timeout(&mut self, driver: &mut Driver<Client>, now: Instant) {
-        if self.looks.take_due(now) {
+        if self.looks.debounce.take_due(now) {
             self.look_at_uplinks(driver, now);
         }
-        if self.next_uplink_retry.is_some_and(|at| at <= now) {
+        if self.looks.retry.is_some_and(|at| at <= now) {
             self.retry_uplinks(driver, now);
         }
-        if self.counts_bytes() && self.next_time_of_day <= now {
+        if self.counts_bytes() && self.kept.next_usage <= now {
             self.tell_time_of_day(&mut driver.node, now);
-            self.usage.write(driver.node.usage());
+            self.kept.usage.write(driver.node.usage());
         }
-        if self.next_state <= now {
-            self.next_state = now + STATE_INTERVAL;
-            self.state.write(driver.node.learned());
+        if self.kept.next <= now {
+            self.kept.next = now + STATE_INTERVAL;
+            self.kept.learned.write(driver.node.learned());
         }
         self.forget_modems(&mut driver.node, now);
         self.steering.handle_timeout(now);
         self.take_filters(driver, now);
         let networks = self.steering.routes.local_networks();
         driver.node.set_local_networks(networks.iter().copied());
-        self.resolver.set_content(self.joined && !driver.node.is_silent());
+        self.resolver.set_content(self.join.is_done && !driver.node.is_silent());
         // Setting servers turns the node; complete packets are delivered first.
         driver.deliver();
         let changed = self.resolver.handle_timeout(now);
         self.use_servers(&mut driver.node, now, &changed);
         self.ask_for_portals(driver, now);
-        let is_up = self.joined && !driver.node.is_silent();
+        let is_up = self.join.is_done && !driver.node.is_silent();
         if let Some(streams) = &mut self.streams {
             streams.turn(driver, &mut self.steering, now, is_up);
         }
@@ -486,7 +502,7 @@ impl ClientRole {
     }
 
     fn tell_time_of_day(&mut self, client: &mut Client, now: Instant) {
-        self.next_time_of_day = now + TIME_OF_DAY;
+        self.kept.next_usage = now + TIME_OF_DAY;
         let ClockReading { unix_seconds, is_synchronised } = ClockReading::take();
         client.on_time_of_day(unix_seconds, is_synchronised);
     }
@@ -536,7 +552,7 @@ impl ClientRole {
 
     fn use_servers(&mut self, client: &mut Client, now: Instant, changed: &Changed) {
         if !changed.is_empty() {
-            self.looks.ask(now);
+            self.looks.debounce.ask(now);
         }
         for (server, uplink) in changed {
             let servers = self.resolver.found(server, *uplink).to_vec();

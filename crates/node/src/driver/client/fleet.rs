@@ -82,7 +82,7 @@ impl ClientRole {
         tracing::info!(proxies = names.join(", "), "the fleet names these proxies");
         let uplinks: Vec<Uplink> = self.steering.routes.uplinks().cloned().collect();
         self.resolver.set_servers(now, &servers, &uplinks, || driver.waker());
-        self.next_uplink_retry = Some(now);
+        self.looks.retry = Some(now);
     }
 
     pub(super) fn tell_uplinks(&mut self) {
@@ -96,14 +96,14 @@ impl ClientRole {
 
     pub(super) fn tell_session(&self, client: &Client) {
         if let Some(fleet) = &self.fleet {
-            let proxy = self.joined.then_some(client.server().key);
+            let proxy = self.join.is_done.then_some(client.server().key);
             fleet.order(|it| it.session = Some(proxy));
         }
     }
 
     pub(super) fn tell_passage(&mut self, client: &Client, now: Instant) {
         let Some(fleet) = &self.fleet else { return };
-        if !self.joined || now < self.passage.next_look {
+        if !self.join.is_done || now < self.passage.next_look {
             return;
         }
         self.passage.next_look = now + LOOK_INTERVAL;

@@ -14,8 +14,8 @@ impl ClientRole {
             match event {
                 ClientEvent::Joined { ref welcome, .. }
                 | ClientEvent::Moved { ref welcome, .. } => {
-                    self.joined = true;
-                    self.looks.ask(driver.edge.clock.now());
+                    self.join.is_done = true;
+                    self.looks.debounce.ask(driver.edge.clock.now());
                     self.tell_session(&driver.node);
                     let (steering, filters) = (&self.steering, &mut self.filters);
                     let welcome = welcome.clone();
@@ -23,12 +23,12 @@ impl ClientRole {
                     self.use_granted(driver);
                 }
                 ClientEvent::Left { reason, rest } => {
-                    self.joined = false;
+                    self.join.is_done = false;
                     self.granted.due = None;
                     self.tell_session(&driver.node);
                     self.steering.dns.unset();
                     let now = driver.edge.clock.now();
-                    self.next_reminder = now + rest + SILENCE_MAX;
+                    self.join.next_reminder = now + rest + SILENCE_MAX;
                     if rest.is_zero() {
                         tracing::warn!(event = "left", "left: {reason}; connecting again");
                     } else {
@@ -69,7 +69,7 @@ impl ClientRole {
         let (uplink, seconds) = (uplink.as_deref(), notice.lasted().map(|it| it.as_secs_f64()));
         match notice {
             Notice::Answer { is_proven, .. } => {
-                self.next_reminder = now + REMINDER;
+                self.join.next_reminder = now + REMINDER;
                 if *is_proven {
                     tracing::error!(event, uplink, "{text}");
                 } else {
@@ -82,10 +82,10 @@ impl ClientRole {
     }
 
     pub(super) fn remind(&mut self, driver: &Driver<Client>, now: Instant) {
-        if self.joined || now < self.next_reminder {
+        if self.join.is_done || now < self.join.next_reminder {
             return;
         }
-        self.next_reminder = now + REMINDER;
+        self.join.next_reminder = now + REMINDER;
         if let Some(why) = self.obstacle() {
             return tracing::warn!("{why}");
         }

@@ -22,7 +22,7 @@ impl ClientRole {
             Ok(events) => events,
             Err(error) => {
                 tracing::warn!("{error}; trying again");
-                self.next_uplink_retry = Some(now + UPLINK_RETRY);
+                self.looks.retry = Some(now + UPLINK_RETRY);
                 return;
             }
         };
@@ -126,7 +126,7 @@ impl ClientRole {
                 if self.repeat_limiter.admit(now, uplink.id.0, &error.to_string()) {
                     tracing::warn!(uplink = uplink.name, %error, "uplink cannot be used yet");
                 }
-                self.next_uplink_retry = Some(now + UPLINK_RETRY);
+                self.looks.retry = Some(now + UPLINK_RETRY);
             }
         }
     }
@@ -204,7 +204,7 @@ impl ClientRole {
     }
 
     pub(super) fn retry_uplinks(&mut self, driver: &mut Driver<Client>, now: Instant) {
-        self.next_uplink_retry = None;
+        self.looks.retry = None;
         self.look_at_uplinks(driver, now);
         let uplinks: Vec<Uplink> = self.monitor.uplinks().cloned().collect();
         for uplink in uplinks {
