@@ -74,35 +74,58 @@ pub struct Connection {
     refusal: Arc<HandshakeRefusal>,
 
     paths: Vec<Path>,
-    snapshots: Vec<PathSnapshot>,
-    refreshed: Option<Instant>,
-    pacing: Pacing,
+    snapshots: Snapshots,
     max_datagram_size: usize,
-    /// Of a silent client: on its best path, and on its others.
-    keep_alive: [Duration; 2],
     closing: BTreeSet<noq_proto::PathId>,
     wishes: VecDeque<Wish>,
-    acknowledges_on_all: bool,
-    unresponsive: Option<PathId>,
+    feedback: FeedbackPaths,
     only_open: Option<PathId>,
 
     phase: Phase,
-    peer: Option<PublicKey>,
+    pub(crate) peer: PeerIdentity,
+    events: VecDeque<Event>,
+    outgoing: Outgoing,
+    messages: Messages,
+
+    timing: Timing,
+    stats: ConnectionStats,
+}
+
+/// The paths as schedulers see them.
+#[derive(Default)]
+struct Snapshots {
+    all: Vec<PathSnapshot>,
+    /// Cleared by what makes them stale.
+    taken: Option<Instant>,
+    pacing: Pacing,
+}
+
+#[derive(Default)]
+struct FeedbackPaths {
+    is_on_all: bool,
+    unresponsive: Option<PathId>,
+}
+
+#[derive(Default)]
+pub(crate) struct PeerIdentity {
+    key: Option<PublicKey>,
     /// A client's server has proved its key, and the keys that anybody can compute are discarded.
     is_proven: bool,
     pub(crate) refused: Option<(PublicKey, Refusal)>,
-    events: VecDeque<Event>,
+}
+
+struct Outgoing {
     outbox: Outbox,
     scratch: Vec<u8>,
     /// Oldest first, with their paths. Empty between calls unless the library kept one back.
     unsent: VecDeque<(PathId, Option<TrackedPayload>)>,
     empty_queue_space: usize,
+}
 
-    messages_out: control::Sender,
-    messages_in: control::Receiver,
-
-    timing: Timing,
-    stats: ConnectionStats,
+#[derive(Default)]
+struct Messages {
+    sender: control::Sender,
+    receiver: control::Receiver,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,6 +145,8 @@ enum Phase {
 #[derive(Clone, Debug, Default)]
 struct Timing {
     began: Instant,
+    /// Of a silent client: on its best path, and on its others.
+    keep_alive: [Duration; 2],
     flush: Option<Instant>,
     /// When acknowledgements of datagrams leave, unless something else took them along.
     acknowledge: Option<Instant>,
@@ -157,36 +182,38 @@ impl Connection {
         gate.set(GateState::Open);
         let first = Path::new(now, PathId(0), new.uplink, new.remote, gate);
         let mut quic = new.quic;
+        let outgoing = Outgoing {
+            outbox: Outbox::default(),
+            scratch: Vec::new(),
+            unsent: VecDeque::new(),
+            empty_queue_space: quic.datagrams().send_buffer_space(),
+        };
+        let timing = Timing {
+            began: now,
+            keep_alive: [new.config.keep_alive, KEEP_ALIVE_OTHERS],
+            data_interval: INTERVAL_MAX,
+            ..Timing::default()
+        };
         let mut connection = Self {
             epoch: new.epoch,
             is_client: quic.side().is_client(),
-            empty_queue_space: quic.datagrams().send_buffer_space(),
             quic,
             idle_probes: new.idle_probes,
             refusal: new.refusal,
             paths: vec![first],
-            snapshots: Vec::new(),
-            refreshed: None,
-            pacing: Pacing::default(),
+            snapshots: Snapshots::default(),
             max_datagram_size: 0,
-            keep_alive: [new.config.keep_alive, KEEP_ALIVE_OTHERS],
             closing: BTreeSet::new(),
             wishes: VecDeque::new(),
-            acknowledges_on_all: false,
-            unresponsive: None,
+            feedback: FeedbackPaths::default(),
             only_open: None,
             phase: Phase::Handshake { until: now + new.config.handshake_timeout },
             config: new.config,
-            peer: None,
-            is_proven: false,
-            refused: None,
+            peer: PeerIdentity::default(),
             events: VecDeque::new(),
-            outbox: Outbox::default(),
-            scratch: Vec::new(),
-            unsent: VecDeque::new(),
-            messages_out: control::Sender::default(),
-            messages_in: control::Receiver::default(),
-            timing: Timing { began: now, data_interval: INTERVAL_MAX, ..Timing::default() },
+            outgoing,
+            messages: Messages::default(),
+            timing,
             stats: ConnectionStats::default(),
         };
         connection.take_snapshots(now);
@@ -200,37 +227,37 @@ impl Connection {
 
     /// Packets for the network. The driver clears it.
     pub fn outbox(&mut self) -> &mut Outbox {
-        &mut self.outbox
+        &mut self.outgoing.outbox
     }
 
     /// Whether datagrams and messages can be sent.
     pub fn is_open(&self) -> bool {
-        self.peer.is_some() && self.phase != Phase::Closed
+        self.peer.key.is_some() && self.phase != Phase::Closed
     }
 
     /// The peer's key, once the handshake is complete.
     pub fn peer(&self) -> Option<PublicKey> {
-        self.peer
+        self.peer.key
     }
 
     /// All paths, ascending, as of the last [`refresh`](Connection::refresh), `handle_*` or
     /// `send_*`.
     pub fn paths(&self) -> &[PathSnapshot] {
-        &self.snapshots
+        &self.snapshots.all
     }
 
     /// Brings [`paths`](Connection::paths) up to `now`: pacing budgets grow with time.
     pub fn refresh(&mut self, now: Instant) {
-        if self.refreshed != Some(now) {
+        if self.snapshots.taken != Some(now) {
             self.take_snapshots(now);
         }
     }
 
     /// Sets by what datagrams are paced, and what the budgets of snapshots are.
     pub fn set_pacing(&mut self, pacing: Pacing) {
-        if self.pacing != pacing {
-            self.pacing = pacing;
-            self.refreshed = None;
+        if self.snapshots.pacing != pacing {
+            self.snapshots.pacing = pacing;
+            self.snapshots.taken = None;
         }
     }
 
@@ -239,16 +266,16 @@ impl Connection {
     pub fn on_backlog(&mut self, now: Instant) {
         self.refresh(now);
         self.note_demand(now);
-        for (path, snapshot) in self.paths.iter_mut().zip(&self.snapshots) {
-            path.on_backlog(snapshot, self.pacing);
+        for (path, snapshot) in self.paths.iter_mut().zip(&self.snapshots.all) {
+            path.on_backlog(snapshot, self.snapshots.pacing);
         }
     }
 
     fn take_snapshots(&mut self, now: Instant) {
-        self.refreshed = Some(now);
-        let (pacing, paths) = (self.pacing, &mut self.paths);
-        self.snapshots.clear();
-        self.snapshots.extend(paths.iter_mut().map(|path| path.snapshot(now, pacing)));
+        self.snapshots.taken = Some(now);
+        let (pacing, paths) = (self.snapshots.pacing, &mut self.paths);
+        self.snapshots.all.clear();
+        self.snapshots.all.extend(paths.iter_mut().map(|path| path.snapshot(now, pacing)));
         let max = self.quic.datagrams().max_size().unwrap_or(0);
         self.max_datagram_size = max.saturating_sub(PAYLOAD_OVERHEAD);
     }
@@ -269,14 +296,14 @@ impl Connection {
         if self.phase == Phase::Closed {
             return Err(MessageError::Closed);
         }
-        self.messages_out.push(&message)?;
+        self.messages.sender.push(&message)?;
         self.want_flush(Instant::ZERO);
         Ok(())
     }
 
     /// Whether the peer has acknowledged all messages so far.
     pub fn has_messages_through(&self) -> bool {
-        self.messages_out.is_empty()
+        self.messages.sender.is_empty()
     }
 
     /// Ends the connection at once. The peer receives `code` and `reason`, cut to 200 bytes.
@@ -321,11 +348,11 @@ impl Connection {
     }
 
     pub(crate) fn is_spent(&self) -> bool {
-        self.events.is_empty() && self.outbox.is_empty()
+        self.events.is_empty() && self.outgoing.outbox.is_empty()
     }
 
     pub(crate) fn has_packets(&self) -> bool {
-        !self.outbox.is_empty()
+        !self.outgoing.outbox.is_empty()
     }
 
     #[cfg(test)]
@@ -353,9 +380,9 @@ impl Connection {
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Connection")
-            .field("peer", &self.peer)
+            .field("peer", &self.peer.key)
             .field("phase", &self.phase)
-            .field("paths", &self.snapshots)
+            .field("paths", &self.snapshots.all)
             .finish_non_exhaustive()
     }
 }
@@ -395,7 +422,7 @@ impl Connection {
             let others = self.answering_paths().filter(move |path| path.id != best);
             others.filter(move |path| !(may_rest && is_backup(path)))
         };
-        let other = match self.acknowledges_on_all {
+        let other = match self.feedback.is_on_all {
             true => drawn(count, others),
             false if count % FEEDBACK_TURNS != FEEDBACK_TURNS - 1 => None,
             false => others().min_by_key(|path| path.smoothed_rtt()),

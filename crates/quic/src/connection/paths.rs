@@ -76,7 +76,7 @@ impl Connection {
     pub fn set_policy(&mut self, path: PathId, policy: Policy) {
         let Some(index) = self.index(path) else { return };
         self.paths[index].policy = policy;
-        if let Some(snapshot) = self.snapshots.get_mut(index) {
+        if let Some(snapshot) = self.snapshots.all.get_mut(index) {
             snapshot.policy = policy;
         }
     }
@@ -89,7 +89,7 @@ impl Connection {
             if is_redundant { &mut stats.redundant_bytes } else { &mut stats.source_bytes };
         *counter += u64::from(bytes);
         let left = self.paths[index].redundancy_left();
-        if let Some(snapshot) = self.snapshots.get_mut(index) {
+        if let Some(snapshot) = self.snapshots.all.get_mut(index) {
             snapshot.redundancy_left = left;
         }
     }

@@ -58,7 +58,8 @@ impl Connection {
     /// follow from the first of them. A client discards these keys when it first sends a Handshake
     /// packet (RFC 9001 section 4.9.1).
     fn note_proof(&mut self) {
-        self.is_proven |= self.is_client && tls::peer_key(self.quic.crypto_session()).is_some();
+        self.peer.is_proven |=
+            self.is_client && tls::peer_key(self.quic.crypto_session()).is_some();
     }
 
     pub(crate) fn handle_endpoint_reply(
@@ -235,12 +236,12 @@ impl Connection {
     }
 
     fn take_signals_of(&mut self, index: usize) {
-        self.refreshed = None;
+        self.snapshots.taken = None;
         let path = &mut self.paths[index];
         let id = path.id;
         let signals: Vec<_> = path.gate.meter().take_signals().collect();
         if path.judge_answer() {
-            self.snapshots[index].status = path.status();
+            self.snapshots.all[index].status = path.status();
         }
         for (tracked, fate) in signals {
             self.on_fate(id, Some(tracked), fate);
@@ -266,11 +267,11 @@ impl Connection {
                 self.events.push_back(Event::Lost { path: id, token });
             }
             (Some(TrackedPayload::Fragment(number)), Fate::Acknowledged(_)) => {
-                self.messages_out.on_acknowledged(number);
+                self.messages.sender.on_acknowledged(number);
                 self.want_flush(Instant::ZERO);
             }
             (Some(TrackedPayload::Fragment(number)), Fate::Lost) => {
-                self.messages_out.on_lost(number);
+                self.messages.sender.on_lost(number);
                 self.want_flush(Instant::ZERO);
             }
         }
@@ -278,7 +279,7 @@ impl Connection {
 
     fn take_fragment(&mut self, now: Instant, fragment: Bytes) {
         let mut messages = Vec::new();
-        let outcome = self.messages_in.push(fragment, &mut messages);
+        let outcome = self.messages.receiver.push(fragment, &mut messages);
         self.events.extend(messages.into_iter().map(Event::Message));
         if let Err(malformed) = outcome {
             self.fail(now, &malformed.to_string());
@@ -293,7 +294,7 @@ impl Connection {
             self.fail(now, "the peer shows no key");
             return;
         };
-        self.peer = Some(peer);
+        self.peer.key = Some(peer);
         self.stats.handshake = Some(now - self.timing.began);
         self.events.push_back(Event::Connected { peer });
         if let Some(path) = self.paths.first_mut() {
@@ -360,6 +361,7 @@ impl Connection {
         self.paths[index].set_gate(crate::gate::GateState::Closed);
         let path = self.paths.remove(index);
         let reason = self
+            .feedback
             .unresponsive
             .take_if(|id| *id == path.id)
             .map_or(reason, |_| PathCloseReason::Unresponsive);
@@ -374,17 +376,17 @@ impl Connection {
             CloseReason::Protocol(peer_text(close.to_string().as_bytes()))
         };
         let refusal = self.refusal.take();
-        let handshaking = self.peer.is_none();
+        let handshaking = self.peer.key.is_none();
         let reason = match reason {
             ConnectionError::TransportError(error) => match refusal {
                 Some((got, _)) if self.is_client => CloseReason::WrongServerKey { got },
                 refusal => {
-                    self.refused = refusal;
+                    self.peer.refused = refusal;
                     CloseReason::Protocol(peer_text(error.to_string().as_bytes()))
                 }
             },
             ConnectionError::ConnectionClosed(close) => {
-                let is_forgeable = self.is_client && !self.is_proven;
+                let is_forgeable = self.is_client && !self.peer.is_proven;
                 match tls::refusal_of(close.error_code) {
                     None if close.error_code
                         == noq_proto::TransportErrorCode::CONNECTION_REFUSED =>
@@ -419,7 +421,7 @@ impl Connection {
         self.take_all_signals();
         self.paths.iter().for_each(|path| path.gate.meter().abandon());
         self.take_all_signals();
-        while let Some((path, tracked)) = self.unsent.pop_front() {
+        while let Some((path, tracked)) = self.outgoing.unsent.pop_front() {
             self.on_fate(path, tracked, Fate::Lost);
         }
         self.phase = Phase::Closed;

@@ -37,9 +37,9 @@ impl Connection {
     ) -> Result<(), SendError> {
         let (index, datagram) = self.check(path, datagram)?;
         self.refresh(now);
-        let snapshot = &self.snapshots[index];
+        let snapshot = &self.snapshots.all[index];
         if datagram.len() as u64 > snapshot.room() {
-            self.paths[index].on_limited(now, snapshot, self.pacing);
+            self.paths[index].on_limited(now, snapshot, self.snapshots.pacing);
             return Err(SendError::Blocked(datagram));
         }
         self.send_data(now, index, datagram, token)
@@ -129,7 +129,7 @@ impl Connection {
         self.let_timers_fire(now);
         self.open_only(path);
         self.drain(now);
-        self.refreshed = None;
+        self.snapshots.taken = None;
         self.on_feedback_left();
         Ok(())
     }
@@ -211,12 +211,12 @@ impl Connection {
                 _ => SendError::Closed(Bytes::new()),
             });
         }
-        self.unsent.push_back((id, tracked));
+        self.outgoing.unsent.push_back((id, tracked));
         self.open_only(id);
         if !self.pump(now, index) {
             // The library does not send on this path: better late on another than never.
             self.stats.delayed_in_library += 1;
-            self.refreshed = None;
+            self.snapshots.taken = None;
             for other in 0..self.paths.len() {
                 if other != index && self.paths[other].validated {
                     self.open_only(self.paths[other].id);
@@ -243,7 +243,7 @@ impl Connection {
                 space = left;
                 self.attribute(index);
             }
-            if self.unsent.is_empty() {
+            if self.outgoing.unsent.is_empty() {
                 return true;
             }
         }
@@ -251,7 +251,7 @@ impl Connection {
     }
 
     fn attribute(&mut self, index: usize) {
-        let Some((intended, tracked)) = self.unsent.pop_front() else { return };
+        let Some((intended, tracked)) = self.outgoing.unsent.pop_front() else { return };
         if self.paths[index].gate.meter().claim(tracked) {
             if self.paths[index].id != intended {
                 self.stats.on_wrong_path += 1;
@@ -265,12 +265,12 @@ impl Connection {
     }
 
     fn write_off_unsent(&mut self) {
-        if self.unsent.is_empty()
-            || self.quic.datagrams().send_buffer_space() < self.empty_queue_space
+        if self.outgoing.unsent.is_empty()
+            || self.quic.datagrams().send_buffer_space() < self.outgoing.empty_queue_space
         {
             return;
         }
-        while let Some((path, tracked)) = self.unsent.pop_front() {
+        while let Some((path, tracked)) = self.outgoing.unsent.pop_front() {
             self.on_fate(path, tracked, Fate::Lost);
         }
     }
@@ -278,16 +278,16 @@ impl Connection {
     fn after_sending(&mut self, now: Instant, index: usize) {
         let path = &mut self.paths[index];
         path.last_asked = now;
-        let snapshot = path.snapshot(now, self.pacing);
+        let snapshot = path.snapshot(now, self.snapshots.pacing);
         if snapshot.room() < u64::from(snapshot.mtu) {
-            path.on_limited(now, &snapshot, self.pacing);
+            path.on_limited(now, &snapshot, self.snapshots.pacing);
         }
-        self.snapshots[index] = snapshot;
+        self.snapshots.all[index] = snapshot;
     }
 
     fn drain(&mut self, now: Instant) {
         for _ in 0..DRAIN_MAX {
-            if !self.unsent.is_empty() {
+            if !self.outgoing.unsent.is_empty() {
                 self.paths.iter().for_each(|path| path.gate.meter().disclaim());
             }
             let space = self.quic.datagrams().send_buffer_space();
@@ -303,7 +303,7 @@ impl Connection {
     }
 
     fn transmit_one(&mut self, now: Instant) -> bool {
-        let mut scratch = std::mem::take(&mut self.scratch);
+        let mut scratch = std::mem::take(&mut self.outgoing.scratch);
         scratch.clear();
         let std_now = self.epoch.to_std(now);
         // One packet: two small datagrams would share one, and their numbers would be ambiguous. A
@@ -316,7 +316,7 @@ impl Connection {
                 self.post(now, transmit, packet);
             }
         }
-        self.scratch = scratch;
+        self.outgoing.scratch = scratch;
         transmit.is_some()
     }
 
@@ -342,7 +342,7 @@ impl Connection {
             route.ecn = route.ecn.filter(|_| marks);
         }
         self.timing.sent_under_key += 1;
-        self.outbox.push(route, packet);
+        self.outgoing.outbox.push(route, packet);
     }
 
     fn open_only(&mut self, id: PathId) {
@@ -365,8 +365,8 @@ impl Connection {
         if !self.is_open() {
             return;
         }
-        self.messages_out.handle_timeout(now);
-        while let Some((number, fragment)) = self.messages_out.next()
+        self.messages.sender.handle_timeout(now);
+        while let Some((number, fragment)) = self.messages.sender.next()
             && let Some(index) = self.best_path().and_then(|id| self.index(id))
             && self.paths[index].validated
         {
@@ -374,8 +374,8 @@ impl Connection {
             if self.hand_over(now, index, Payload::Fragment(fragment), tracked).is_err() {
                 return;
             }
-            let pto = self.snapshots[index].pto;
-            self.messages_out.on_sent(number, |attempts| {
+            let pto = self.snapshots.all[index].pto;
+            self.messages.sender.on_sent(number, |attempts| {
                 now + (pto * (1 << attempts.min(10))).min(FRAGMENT_TIMEOUT_MAX)
             });
         }

@@ -26,7 +26,7 @@ impl Connection {
         let feedback = self.timing.feedback_owed.map(|since| since + FEEDBACK_DELAY + patience);
         let feedback = feedback.filter(|&due| due > self.timing.woken);
         let Timing { flush, acknowledge, measure, .. } = self.timing;
-        let messages = self.messages_out.poll_timeout();
+        let messages = self.messages.sender.poll_timeout();
         let own = earliest([flush, acknowledge, measure, feedback, messages, handshake]);
         earliest([library, own, self.path_timeouts()])
     }
@@ -49,7 +49,7 @@ impl Connection {
     pub fn handle_timeout(&mut self, now: Instant) {
         self.timing.woken = now;
         self.let_timers_fire(now);
-        if self.messages_out.poll_timeout().is_some_and(|at| at <= now) {
+        if self.messages.sender.poll_timeout().is_some_and(|at| at <= now) {
             self.want_flush(now);
         }
         self.paths.iter().for_each(|path| path.gate.detect_losses(now));
@@ -84,7 +84,7 @@ impl Connection {
 
     /// Spreads feedback over all answering paths by lot, or sends it mostly on the fastest one.
     pub fn acknowledge_on_all(&mut self, is_on: bool) {
-        self.acknowledges_on_all = is_on;
+        self.feedback.is_on_all = is_on;
     }
 
     pub(super) fn want_flush(&mut self, at: Instant) {
@@ -146,12 +146,12 @@ impl Connection {
     /// Sets how often a silent client sends on each path: for a connection that only waits, where
     /// an unreachable peer need not be detected soon.
     pub fn set_keep_alive(&mut self, interval: Duration) {
-        self.keep_alive = [interval; 2];
+        self.timing.keep_alive = [interval; 2];
     }
 
     /// Restores the keep-alives of the settings.
     pub fn restore_keep_alive(&mut self) {
-        self.keep_alive = [self.config.keep_alive, KEEP_ALIVE_OTHERS];
+        self.timing.keep_alive = [self.config.keep_alive, KEEP_ALIVE_OTHERS];
     }
 
     /// When a packet of the peer last came in, on any path.
@@ -181,7 +181,7 @@ impl Connection {
         for index in 0..self.paths.len() {
             let path = &mut self.paths[index];
             if path.judge(now, &unread) {
-                self.snapshots[index].status = path.status();
+                self.snapshots.all[index].status = path.status();
                 self.ask_idle_paths(now);
             }
             let path = &self.paths[index];
@@ -202,8 +202,8 @@ impl Connection {
             return None;
         }
         let interval = match best == Some(path.id) {
-            true => self.keep_alive[0],
-            false => self.keep_alive[1],
+            true => self.timing.keep_alive[0],
+            false => self.timing.keep_alive[1],
         };
         // A side that only answers learns nothing of its own way.
         let unasked = path.last_asked + interval * ANSWERS_ONLY_MAX;
@@ -216,7 +216,7 @@ impl Connection {
         let receiving = now - self.timing.last_data < RECEIVING && self.is_open();
         let Some(best) = self.best_path().filter(|_| receiving) else { return };
         let Some(index) = self.index(best) else { return };
-        let interval = (self.snapshots[index].smoothed_rtt / 4).max(ASK_INTERVAL_MIN);
+        let interval = (self.snapshots.all[index].smoothed_rtt / 4).max(ASK_INTERVAL_MIN);
         if now - self.paths[index].last_asked >= interval {
             self.probe(now, index);
             self.timing.flush = None;
@@ -247,12 +247,12 @@ impl Connection {
 
     fn close_unresponsive_paths(&mut self, now: Instant) {
         let limit = self.config.unresponsive_timeout;
-        let answering = self.snapshots.iter().any(|path| path.status == PathStatus::Usable);
+        let answering = self.snapshots.all.iter().any(|path| path.status == PathStatus::Usable);
         let overdue = self.paths.iter().find(|path| {
             answering && path.suspect.is_some_and(|suspicion| now - suspicion.since > limit)
         });
         if let Some(id) = overdue.map(|path| path.id) {
-            self.unresponsive = Some(id);
+            self.feedback.unresponsive = Some(id);
             let _ = self.close_path(now, id);
         }
     }
@@ -280,8 +280,9 @@ impl Connection {
         if self.timing.sent_under_key < KEY_LIFETIME || self.phase != Phase::Open {
             return;
         }
-        let slowest = self.snapshots.iter().map(|path| path.smoothed_rtt).max().unwrap_or_default();
-        let quiet = self.snapshots.iter().all(|path| path.bytes_in_flight == 0)
+        let slowest =
+            self.snapshots.all.iter().map(|path| path.smoothed_rtt).max().unwrap_or_default();
+        let quiet = self.snapshots.all.iter().all(|path| path.bytes_in_flight == 0)
             && self.paths.iter().all(|path| now - path.arrivals.last > slowest);
         if quiet {
             self.quic.force_key_update();

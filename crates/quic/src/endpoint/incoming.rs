@@ -93,7 +93,7 @@ impl Endpoint {
         }
         let Some(reason) = connection.take_failure() else { return };
         self.half_open.report(id);
-        let event = match connection.refused {
+        let event = match connection.peer.refused {
             Some((key, why)) => {
                 self.stats.refused += 1;
                 EndpointEvent::Refused { remote, key, why }
