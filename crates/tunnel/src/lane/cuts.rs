@@ -29,6 +29,7 @@ pub(crate) struct Cuts {
     pending: BTreeMap<u32, (Cut, usize)>,
     order: VecDeque<u32>,
     pub(crate) next: u32,
+    pub(crate) has_new_parts: bool,
 }
 
 impl Cuts {

@@ -58,6 +58,44 @@ use repairs::QueuedRepair;
 use settings::recovery_config;
 pub use stats::SendStats;
 
+/// The window of packets that combinations are made of.
+#[derive(Debug)]
+struct Coding {
+    encoder: Encoder,
+    next_id: PacketId,
+    codes: bool,
+    seeds: Pcg64Mcg,
+}
+
+/// What waits to leave again, or beside the first copy.
+#[derive(Debug, Default)]
+struct Resends {
+    again: VecDeque<(Instant, PacketId)>,
+    repairs: BTreeMap<PathId, VecDeque<QueuedRepair>>,
+    copies: Copies,
+}
+
+/// What is dropped because something newer made it worthless.
+#[derive(Debug)]
+struct Stale {
+    shedder: Option<Shedder>,
+    superseded: RecentlySuperseded,
+}
+
+/// How long a packet is worth sending.
+#[derive(Debug)]
+struct Keeping {
+    age_max: Duration,
+    arrival_times: Option<ArrivalTimes>,
+}
+
+/// What the scheduler learns about networks, and the uplinks' names for it.
+#[derive(Debug, Default)]
+struct Learning {
+    path_names: BTreeMap<PathId, String>,
+    learned: Option<String>,
+}
+
 #[derive(Debug)]
 pub(crate) struct LaneSender {
     lane: LaneId,
@@ -65,28 +103,19 @@ pub(crate) struct LaneSender {
     scheduler: Box<dyn Scheduler>,
     recovery: RecoveryHistory,
     insurance: Option<Insurance>,
-    encoder: Encoder,
+    coding: Coding,
     sent_flows: SentFlows,
     queue: VecDeque<Queued>,
     /// Stream data that waits for room in the queue; set in a lane that carries streams.
     pub(crate) held_back: Option<HeldBack>,
-    shedder: Option<Shedder>,
-    again: VecDeque<(Instant, PacketId)>,
-    repairs: BTreeMap<PathId, VecDeque<QueuedRepair>>,
-    copies: Copies,
+    stale: Stale,
+    resends: Resends,
     cuts: Cuts,
-    has_new_parts: bool,
-    age_max: Duration,
-    next_id: PacketId,
-    codes: bool,
-    arrival_times: Option<ArrivalTimes>,
+    keeping: Keeping,
     predecessors: Option<FlowPredecessors>,
-    seeds: Pcg64Mcg,
-    path_names: BTreeMap<PathId, String>,
-    learned: Option<String>,
+    learning: Learning,
     announced: Promise,
     targets: Option<Targets>,
-    superseded: RecentlySuperseded,
     stats: SendStats,
     pub(crate) log: PacketLog,
     /// What another session would have to send on, if there may be one.
@@ -110,28 +139,30 @@ impl LaneSender {
             scheduler: config.strategy.scheduler(config.for_scheduler()),
             recovery: RecoveryHistory::new(config.strategy.recovery(recovery_config(&config))),
             insurance: settings::insurance(&config),
-            encoder: Encoder::new(encoder),
+            coding: Coding {
+                encoder: Encoder::new(encoder),
+                next_id: PacketId(0),
+                codes: config.strategy.codes(),
+                seeds: Pcg64Mcg::new(u128::from(seed) << 8 | u128::from(lane.0)),
+            },
             sent_flows: SentFlows::default(),
             queue: VecDeque::new(),
             held_back: None,
-            shedder: config.strategy.shedder(config.for_scheduler()),
-            again: VecDeque::new(),
-            repairs: BTreeMap::new(),
-            copies: Copies::default(),
+            stale: Stale {
+                shedder: config.strategy.shedder(config.for_scheduler()),
+                superseded: RecentlySuperseded::default(),
+            },
+            resends: Resends::default(),
             cuts: Cuts::default(),
-            has_new_parts: false,
-            age_max,
-            next_id: PacketId(0),
-            codes: config.strategy.codes(),
-            arrival_times: config.expire_after.map(|age| ArrivalTimes::new(Instant::ZERO, age)),
+            keeping: Keeping {
+                age_max,
+                arrival_times: config.expire_after.map(|age| ArrivalTimes::new(Instant::ZERO, age)),
+            },
             predecessors: matches!(config.order, Order::Adaptive { .. })
                 .then(FlowPredecessors::default),
-            seeds: Pcg64Mcg::new(u128::from(seed) << 8 | u128::from(lane.0)),
-            path_names: BTreeMap::new(),
-            learned: None,
+            learning: Learning::default(),
             announced: Promise::default(),
             targets: None,
-            superseded: RecentlySuperseded::default(),
             stats: SendStats::default(),
             log: PacketLog::default(),
             unacknowledged: None,
@@ -141,11 +172,11 @@ impl LaneSender {
 
     /// When a packet that was sent may not leave again, in a lane whose packets expire.
     fn expiry(&self, id: PacketId) -> Option<Instant> {
-        self.arrival_times.as_ref().map(|arrival_times| arrival_times.expiry(id))
+        self.keeping.arrival_times.as_ref().map(|arrival_times| arrival_times.expiry(id))
     }
 
     fn tells_times(&self) -> bool {
-        self.arrival_times.is_some() || self.config.order.tells_times()
+        self.keeping.arrival_times.is_some() || self.config.order.tells_times()
     }
 
     fn has_expired(&self, now: Instant, id: PacketId) -> bool {
@@ -154,10 +185,10 @@ impl LaneSender {
 
     pub(crate) fn stats(&self) -> SendStats {
         let mut stats = self.stats.clone();
-        stats.copy_queue_bytes = self.copies.total_bytes();
+        stats.copy_queue_bytes = self.resends.copies.total_bytes();
         stats.recovery = self.recovery.stats();
         stats.drops.add(DropReason::RepairExpired, stats.recovery.abandoned);
-        stats.drops.merge(self.encoder.drops());
+        stats.drops.merge(self.coding.encoder.drops());
         stats
     }
 
@@ -172,7 +203,7 @@ impl LaneSender {
         carrier.set_pacing(self.config.strategy.pacing(self.config.pacing));
         let mut targets = self.targets.take().unwrap_or_else(|| Targets::new(self.config.deadline));
         let offers = self.offers(carrier.paths(now));
-        let (waiting, under_way) = (self.stats.queue_bytes, self.encoder.bytes() as u64);
+        let (waiting, under_way) = (self.stats.queue_bytes, self.coding.encoder.bytes() as u64);
         let target = targets.take(now, &*self.scheduler, &offers, waiting, under_way);
         self.targets = Some(targets);
         Some(target)
@@ -199,7 +230,7 @@ impl LaneSender {
     ) {
         self.stats.inner_packets += 1;
         self.stats.inner_bytes += packet.len() as u64;
-        if self.superseded.covers(now, packet) {
+        if self.stale.superseded.covers(now, packet) {
             self.stats.drops.count(DropReason::Superseded);
             return;
         }
@@ -307,7 +338,7 @@ impl LaneSender {
             self.unacknowledged.iter_mut().for_each(|kept| kept.on_done(id));
             self.forget_unneeded(id);
             self.forget_done();
-            self.stats.drops.add(DropReason::CopyCancelled, self.copies.cancel(id));
+            self.stats.drops.add(DropReason::CopyCancelled, self.resends.copies.cancel(id));
         }
     }
 
@@ -335,7 +366,7 @@ impl LaneSender {
     /// Takes the inner packets that the peer may lack and that have not expired, oldest first.
     pub(crate) fn take_unfinished(&mut self, now: Instant) -> Vec<Unfinished> {
         let mut packets = self.unacknowledged.as_mut().map(|kept| {
-            kept.expire(now, self.age_max);
+            kept.expire(now, self.keeping.age_max);
             kept.take()
         });
         let packets = packets.get_or_insert_default();
@@ -349,7 +380,7 @@ impl LaneSender {
             if !queued.ends_packet {
                 continue;
             }
-            match parts.take().filter(|_| now.since(queued.since) < self.age_max) {
+            match parts.take().filter(|_| now.since(queued.since) < self.keeping.age_max) {
                 Some(whole) => {
                     let packet = inner_of(whole.freeze());
                     packets.push(Unfinished { since: queued.since, packet });
@@ -358,9 +389,9 @@ impl LaneSender {
                 None => self.stats.drops.count(DropReason::QueueExpired),
             }
         }
-        self.again.clear();
-        self.repairs.clear();
-        self.copies = Copies::default();
+        self.resends.again.clear();
+        self.resends.repairs.clear();
+        self.resends.copies = Copies::default();
         std::mem::take(packets)
     }
 
@@ -385,7 +416,7 @@ impl LaneSender {
     }
 
     pub(crate) fn has_backlog(&self) -> bool {
-        !self.queue.is_empty() || !self.again.is_empty() || !self.repairs.is_empty()
+        !self.queue.is_empty() || !self.resends.again.is_empty() || !self.resends.repairs.is_empty()
     }
 
     /// Sends what may leave: waiting copies and repairs, which are older, then the queue. The
@@ -403,18 +434,18 @@ impl LaneSender {
         self.repair_all(now, carrier);
         self.expire(now);
         while self.send_again(now, carrier) {}
-        while self.again.is_empty() && self.send_next(now, carrier) {}
+        while self.resends.again.is_empty() && self.send_next(now, carrier) {}
         if backlog > 0 && self.stats.queue_bytes == 0 {
             self.repair_all(now, carrier);
             while self.send_again(now, carrier) {}
         }
-        if self.has_new_parts {
+        if self.cuts.has_new_parts {
             self.send_repairs(now, carrier);
         }
         if !self.recovery.has_past() {
             self.settle_age();
         }
-        self.encoder.expire(now);
+        self.coding.encoder.expire(now);
         self.forget_flows();
         if self.has_backlog() {
             carrier.on_backlog(now);
@@ -422,31 +453,32 @@ impl LaneSender {
     }
 
     fn is_idle(&self) -> bool {
-        let sends_nothing = !self.has_backlog() && self.copies.is_empty() && !self.has_new_parts;
-        let awaits_nothing = self.encoder.is_empty()
+        let sends_nothing =
+            !self.has_backlog() && self.resends.copies.is_empty() && !self.cuts.has_new_parts;
+        let awaits_nothing = self.coding.encoder.is_empty()
             && !self.recovery.has_past()
             && self.recovery.poll_timeout().is_none();
         sends_nothing && awaits_nothing
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        let queued = self.queue.front().map(|queued| queued.since + self.age_max);
-        let again = self.again.front().map(|(since, id)| {
-            let given_up = *since + self.age_max;
+        let queued = self.queue.front().map(|queued| queued.since + self.keeping.age_max);
+        let again = self.resends.again.front().map(|(since, id)| {
+            let given_up = *since + self.keeping.age_max;
             self.expiry(*id).map_or(given_up, |expiry| expiry.min(given_up))
         });
         let repair = self.repairs_timeout();
-        let copy = self.copies.oldest().map(|since| since + self.age_max);
+        let copy = self.resends.copies.oldest().map(|since| since + self.keeping.age_max);
         let insurance = self.insurance.as_ref().and_then(Insurance::poll_timeout);
         earliest([insurance, self.recovery.poll_timeout(), queued, again, repair, copy])
     }
 
     fn offers<'a>(&self, paths: &'a [PathSnapshot]) -> Vec<PathOffer<'a>> {
-        let nothing_waits = self.repairs.is_empty() && self.copies.is_empty();
+        let nothing_waits = self.resends.repairs.is_empty() && self.resends.copies.is_empty();
         let offer = |snapshot: &'a PathSnapshot| {
             let queued_bytes = match nothing_waits {
                 true => 0,
-                false => self.copies.bytes(snapshot.id) + self.repair_bytes(snapshot.id),
+                false => self.resends.copies.bytes(snapshot.id) + self.repair_bytes(snapshot.id),
             };
             PathOffer { queued_bytes, ..PathOffer::free(snapshot) }
         };

@@ -31,7 +31,7 @@ impl LaneSender {
     pub(super) fn forget_unneeded(&mut self, id: PacketId) {
         let is_insured = self.insurance.as_ref().is_some_and(|it| it.needs(id));
         if !is_insured && !self.recovery.of(id).needs(id) {
-            self.encoder.forget(id);
+            self.coding.encoder.forget(id);
         }
     }
 

@@ -27,34 +27,34 @@ impl LaneSender {
                 self.stats.drops.count(reason);
             }
         }
-        while let Some((since, id)) = self.again.front().copied()
-            && (now.since(since) >= self.age_max || self.has_expired(now, id))
+        while let Some((since, id)) = self.resends.again.front().copied()
+            && (now.since(since) >= self.keeping.age_max || self.has_expired(now, id))
         {
             self.give_up_again();
         }
     }
 
     pub(super) fn give_up_again(&mut self) {
-        let Some((_, id)) = self.again.pop_front() else { return };
+        let Some((_, id)) = self.resends.again.pop_front() else { return };
         self.recovery.of(id).on_abandoned(id);
-        self.encoder.forget(id);
+        self.coding.encoder.forget(id);
     }
 
     pub(super) fn given_up(&mut self, now: Instant) -> Option<DropReason> {
         let Some(front) = self.queue.front() else {
-            self.shedder.iter_mut().for_each(Shedder::on_empty);
+            self.stale.shedder.iter_mut().for_each(Shedder::on_empty);
             return None;
         };
-        let has_expired = now.since(front.since) >= self.age_max;
+        let has_expired = now.since(front.since) >= self.keeping.age_max;
         let expired = has_expired.then_some(DropReason::QueueExpired);
-        let Some(shedder) = &mut self.shedder else { return expired };
+        let Some(shedder) = &mut self.stale.shedder else { return expired };
         shedder.on_front(now, front.since);
         let Some(frame) = front.frame else { return expired };
         if has_expired {
             shedder.on_expired(frame, front.since);
             return expired;
         }
-        if shedder.is_late(now, frame, front.since, self.age_max) {
+        if shedder.is_late(now, frame, front.since, self.keeping.age_max) {
             return Some(DropReason::FrameShed);
         }
         let followers = self.queue.iter().skip(1).take(FRAME_LOOK);
@@ -108,14 +108,14 @@ impl LaneSender {
     }
 
     pub(crate) fn memory(&self) -> MemoryStats {
-        let repairs = self.repairs.keys().map(|path| self.repair_bytes(*path)).sum::<u64>();
-        let waiting = self.queue.len() + self.copies.len();
+        let repairs = self.resends.repairs.keys().map(|path| self.repair_bytes(*path)).sum::<u64>();
+        let waiting = self.queue.len() + self.resends.copies.len();
         MemoryStats {
             queue_bytes: self.stats.queue_bytes
-                + self.copies.total_bytes()
+                + self.resends.copies.total_bytes()
                 + repairs
                 + (waiting * QUEUED_OVERHEAD) as u64,
-            encoder_bytes: self.encoder.bytes() as u64,
+            encoder_bytes: self.coding.encoder.bytes() as u64,
             flow_bytes: self.sent_flows.memory() as u64,
             ..MemoryStats::default()
         }
@@ -130,7 +130,7 @@ impl LaneSender {
             match is_waiting {
                 true => self.shed_waiting(now, excess),
                 false => {
-                    self.encoder.shed(excess as usize);
+                    self.coding.encoder.shed(excess as usize);
                     self.forget_flows();
                 }
             }
@@ -138,7 +138,7 @@ impl LaneSender {
     }
 
     pub(super) fn forget_flows(&mut self) {
-        self.sent_flows.retain_from(|id| self.encoder.symbol(id).is_some());
+        self.sent_flows.retain_from(|id| self.coding.encoder.symbol(id).is_some());
     }
 
     pub(super) fn shed_waiting(&mut self, now: Instant, bytes: u64) {
@@ -149,7 +149,7 @@ impl LaneSender {
                     self.stats.drops.count(DropReason::MemoryShare);
                 }
                 (oldest.datagram.len() + QUEUED_OVERHEAD) as u64
-            } else if let Some((path, copy)) = self.copies.pop_oldest() {
+            } else if let Some((path, copy)) = self.resends.copies.pop_oldest() {
                 self.stats.drops.count(DropReason::CopyUnsent);
                 self.recovery.of(copy.id).on_lost(now, copy.id, path);
                 (copy.datagram.len() + QUEUED_OVERHEAD) as u64

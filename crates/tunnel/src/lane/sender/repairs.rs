@@ -66,12 +66,12 @@ impl LaneSender {
     }
 
     pub(super) fn repair_bytes(&self, path: PathId) -> u64 {
-        let repairs = self.repairs.get(&path).into_iter().flatten();
+        let repairs = self.resends.repairs.get(&path).into_iter().flatten();
         repairs.map(|repair| repair.datagram.len() as u64).sum()
     }
 
     pub(super) fn repairs_timeout(&self) -> Option<Instant> {
-        let oldest = self.repairs.values().filter_map(VecDeque::front);
+        let oldest = self.resends.repairs.values().filter_map(VecDeque::front);
         let due = oldest.map(|repair| match repair.tried_others {
             true => repair.life.until,
             false => repair.life.until.min(repair.life.since + REPAIR_WAIT_MAX),
@@ -80,9 +80,11 @@ impl LaneSender {
     }
 
     pub(super) fn send_repairs(&mut self, now: Instant, carrier: &mut impl Carrier) {
-        self.has_new_parts = false;
-        for path in self.repairs.keys().copied().collect::<Vec<_>>() {
-            while let Some(repair) = self.repairs.get_mut(&path).and_then(VecDeque::pop_front) {
+        self.cuts.has_new_parts = false;
+        for path in self.resends.repairs.keys().copied().collect::<Vec<_>>() {
+            while let Some(repair) =
+                self.resends.repairs.get_mut(&path).and_then(VecDeque::pop_front)
+            {
                 if repair.life.until <= now {
                     self.give_up(now, &repair);
                     continue;
@@ -121,13 +123,13 @@ impl LaneSender {
                     Err(SendError::Blocked(datagram)) => {
                         let tried_others = now.since(life.since) >= REPAIR_WAIT_MAX;
                         let blocked = QueuedRepair { tried_others, datagram, ..repair };
-                        self.repairs.entry(path).or_default().push_front(blocked);
+                        self.resends.repairs.entry(path).or_default().push_front(blocked);
                         break;
                     }
                 }
             }
         }
-        self.repairs.retain(|_, queue| !queue.is_empty());
+        self.resends.repairs.retain(|_, queue| !queue.is_empty());
     }
 
     fn give_up(&mut self, now: Instant, repair: &QueuedRepair) {
@@ -139,7 +141,7 @@ impl LaneSender {
 
     pub(super) fn cancel_repairs(&mut self, is_such: impl Fn(PacketId) -> bool) -> u64 {
         let mut cancelled = 0;
-        for repairs in self.repairs.values_mut() {
+        for repairs in self.resends.repairs.values_mut() {
             repairs.retain(|repair| {
                 let mut lost = repair.datagram.content.id().of_mask(repair.lost);
                 let goes = repair.lost != 0 && lost.all(&is_such);
@@ -147,15 +149,15 @@ impl LaneSender {
                 !goes
             });
         }
-        self.repairs.retain(|_, repairs| !repairs.is_empty());
+        self.resends.repairs.retain(|_, repairs| !repairs.is_empty());
         cancelled
     }
 
     /// Gives up the first repair of the path with the most repairs; returns its bytes.
     pub(super) fn drop_repair(&mut self, now: Instant) -> Option<u64> {
-        let queue = self.repairs.values_mut().max_by_key(|queue| queue.len())?;
+        let queue = self.resends.repairs.values_mut().max_by_key(|queue| queue.len())?;
         let repair = queue.pop_front()?;
-        self.repairs.retain(|_, queue| !queue.is_empty());
+        self.resends.repairs.retain(|_, queue| !queue.is_empty());
         self.give_up(now, &repair);
         Some(repair.datagram.len() as u64)
     }
@@ -177,9 +179,9 @@ impl LaneSender {
         let (number, size_max) = (self.cuts.next, carrier.max_datagram_size());
         let Some(parts) = Part::cut(self.lane, number, datagram, size_max) else { return false };
         self.cuts.on_cut(cut, parts.len());
-        self.has_new_parts = true;
+        self.cuts.has_new_parts = true;
         let (lane, content) = (self.lane, DatagramContent::Part { number });
-        let queue = self.repairs.entry(cut.path).or_default();
+        let queue = self.resends.repairs.entry(cut.path).or_default();
         for bytes in parts.into_iter().rev() {
             let datagram = LaneDatagram { lane, content, bytes };
             let tried_others = false;
@@ -193,7 +195,7 @@ impl LaneSender {
             self.log.note(now, self.lane, id, PacketStep::RepairAsked);
         }
         match repair {
-            Repair::Again { id } => self.again.push_back((now, id)),
+            Repair::Again { id } => self.resends.again.push_back((now, id)),
             Repair::Copies { id, paths } => {
                 let Some(datagram) = self.rebuild(id) else {
                     self.stats.drops.count(DropReason::RepairExpired);
@@ -233,7 +235,7 @@ impl LaneSender {
                 }
             }
             Repair::Abandon { start, count } => {
-                (0..count).for_each(|at| _ = self.encoder.forget(start.plus(at)));
+                (0..count).for_each(|at| _ = self.coding.encoder.forget(start.plus(at)));
             }
         }
     }
@@ -244,7 +246,7 @@ impl LaneSender {
         count: u16,
         shares: &[(PathId, u16)],
     ) -> Result<Vec<(PathId, Bytes)>, EncodeError> {
-        let range = self.encoder.range(start, count)?;
+        let range = self.coding.encoder.range(start, count)?;
         let datagram_len = CODED_HEADER + range.coded_len();
         let buffer = |share: u16| BytesMut::zeroed(usize::from(share) * datagram_len);
         let mut buffers: Vec<BytesMut> = shares.iter().map(|(_, share)| buffer(*share)).collect();
@@ -252,7 +254,7 @@ impl LaneSender {
         for datagram in buffers.iter_mut().flat_map(|buffer| buffer.chunks_exact_mut(datagram_len))
         {
             let (mut header, coded) = datagram.split_at_mut(CODED_HEADER);
-            let seed = self.seeds.next_u32();
+            let seed = self.coding.seeds.next_u32();
             Coded::write_header(self.lane, start, count, seed, &mut header);
             seeds.push(seed);
             outputs.push(coded);
@@ -287,7 +289,7 @@ impl LaneSender {
         let content = DatagramContent::Repair { start };
         let datagram = LaneDatagram { lane: self.lane, content, bytes };
         let repair = QueuedRepair { life, datagram, lost, is_redundant: true, tried_others: false };
-        self.repairs.entry(path).or_default().push_back(repair);
+        self.resends.repairs.entry(path).or_default().push_back(repair);
     }
 }
 

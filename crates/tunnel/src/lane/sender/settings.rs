@@ -26,19 +26,19 @@ impl LaneSender {
         {
             tracing::warn!(lane = self.config.name, "{error}");
         }
-        self.learned = learned.filter(|_| scheduler.learned().is_none());
-        self.path_names.iter().for_each(|(path, name)| scheduler.name_path(*path, name));
+        self.learning.learned = learned.filter(|_| scheduler.learned().is_none());
+        self.learning.path_names.iter().for_each(|(path, name)| scheduler.name_path(*path, name));
         self.scheduler = scheduler;
         self.targets = None;
-        self.shedder = strategy.shedder(self.config.for_scheduler());
+        self.stale.shedder = strategy.shedder(self.config.for_scheduler());
         self.config.strategy = strategy;
         let recovery = self.config.strategy.recovery(recovery_config(&self.config));
-        self.recovery.change(self.next_id, recovery);
+        self.recovery.change(self.coding.next_id, recovery);
         self.insurance = insurance(&self.config);
         // The old recovery's packets must be kept as long as it expects.
-        self.age_max = self.age_max.max(self.config.keeps_for());
-        self.codes |= self.config.strategy.codes();
-        self.encoder.set_expiry(self.age_max + RANGE_SPAN);
+        self.keeping.age_max = self.keeping.age_max.max(self.config.keeps_for());
+        self.coding.codes |= self.config.strategy.codes();
+        self.coding.encoder.set_expiry(self.keeping.age_max + RANGE_SPAN);
         if !self.recovery.has_past() {
             self.settle_age();
         }
@@ -65,7 +65,7 @@ impl LaneSender {
             self.config = old;
             return Err(error);
         }
-        match (&mut self.arrival_times, self.config.expire_after) {
+        match (&mut self.keeping.arrival_times, self.config.expire_after) {
             (Some(arrival_times), Some(age)) => arrival_times.expire_after = age,
             (arrival_times, age) => *arrival_times = age.map(|age| ArrivalTimes::new(now, age)),
         }
@@ -78,10 +78,10 @@ impl LaneSender {
 
     pub(super) fn announce(&mut self, carrier: &mut impl Carrier) {
         let promise = Promise {
-            order: self.config.order.at_most(self.age_max),
-            age_max: self.age_max,
-            expires: self.arrival_times.is_some(),
-            coded: self.codes,
+            order: self.config.order.at_most(self.keeping.age_max),
+            age_max: self.keeping.age_max,
+            expires: self.keeping.arrival_times.is_some(),
+            coded: self.coding.codes,
             acknowledge_on_all: self.config.strategy.entry.acknowledged_on_all,
         };
         if promise == self.announced || !carrier.tells_fates() {
@@ -94,34 +94,36 @@ impl LaneSender {
     }
 
     pub(crate) fn name_path(&mut self, path: PathId, name: &str) {
-        if self.path_names.len() >= PATH_NAMES_MAX && !self.path_names.contains_key(&path) {
-            self.path_names.pop_first();
+        if self.learning.path_names.len() >= PATH_NAMES_MAX
+            && !self.learning.path_names.contains_key(&path)
+        {
+            self.learning.path_names.pop_first();
         }
-        self.path_names.insert(path, name.to_owned());
+        self.learning.path_names.insert(path, name.to_owned());
         self.scheduler.name_path(path, name);
     }
 
     pub(crate) fn forget_path(&mut self, path: PathId) {
-        self.path_names.remove(&path);
+        self.learning.path_names.remove(&path);
     }
 
     /// Takes up what the strategy learned before a restart; changes nothing if it cannot be read.
     pub(crate) fn restore(&mut self, learned: &str) -> Result<(), RestoreError> {
         self.scheduler.restore(learned)?;
-        self.learned = self.scheduler.learned().is_none().then(|| learned.to_owned());
+        self.learning.learned = self.scheduler.learned().is_none().then(|| learned.to_owned());
         Ok(())
     }
 
     pub(crate) fn learned(&self) -> Option<String> {
-        self.scheduler.learned().or_else(|| self.learned.clone())
+        self.scheduler.learned().or_else(|| self.learning.learned.clone())
     }
 
     pub(super) fn settle_age(&mut self) {
-        self.codes = self.config.strategy.codes();
+        self.coding.codes = self.config.strategy.codes();
         let age_max = self.config.keeps_for();
-        if age_max != self.age_max {
-            self.age_max = age_max;
-            self.encoder.set_expiry(age_max + RANGE_SPAN);
+        if age_max != self.keeping.age_max {
+            self.keeping.age_max = age_max;
+            self.coding.encoder.set_expiry(age_max + RANGE_SPAN);
         }
     }
 }

@@ -20,19 +20,19 @@ impl LaneSender {
     /// Sends the copies that windows and pacers allow. Those of a path that is gone or silent are
     /// given up: another copy may be in flight, and otherwise the recovery sends one elsewhere.
     pub(super) fn send_copies(&mut self, now: Instant, carrier: &mut impl Carrier) {
-        for path in self.copies.paths() {
-            while let Some((place, copy)) = self.copies.pop(path) {
+        for path in self.resends.copies.paths() {
+            while let Some((place, copy)) = self.resends.copies.pop(path) {
                 let paths = carrier.paths(now);
                 let answers = paths.iter().any(|known| known.id == path && known.is_usable())
                     || !paths.iter().any(PathSnapshot::is_usable);
-                let is_old = now.since(copy.since) >= self.age_max;
+                let is_old = now.since(copy.since) >= self.keeping.age_max;
                 if !answers || is_old || self.has_expired(now, copy.id) {
                     self.stats.drops.count(DropReason::CopyUnsent);
                     self.recovery.of(copy.id).on_lost(now, copy.id, path);
                     continue;
                 }
                 if let Some(blocked) = self.send_copy(now, path, copy, carrier) {
-                    self.copies.put_back(path, place, blocked);
+                    self.resends.copies.put_back(path, place, blocked);
                     break;
                 }
             }
@@ -68,13 +68,13 @@ impl LaneSender {
     }
 
     pub(super) fn send_again(&mut self, now: Instant, carrier: &mut impl Carrier) -> bool {
-        let Some((since, id)) = self.again.front().copied() else { return false };
+        let Some((since, id)) = self.resends.again.front().copied() else { return false };
         if self.has_expired(now, id) {
             self.give_up_again();
             return true;
         }
         let Some(datagram) = self.rebuild(id) else {
-            self.again.pop_front();
+            self.resends.again.pop_front();
             self.recovery.of(id).on_abandoned(id);
             return true;
         };
@@ -83,7 +83,7 @@ impl LaneSender {
         if chosen.is_empty() {
             return false;
         }
-        self.again.pop_front();
+        self.resends.again.pop_front();
         let copy = SourceCopy::again(now, id, datagram, since);
         self.send_source(now, copy, &chosen, carrier);
         true
@@ -104,9 +104,12 @@ impl LaneSender {
             return false;
         }
         let Some(mut queued) = self.pop() else { return false };
-        let id = self.next_id;
-        self.next_id = id.next();
-        self.arrival_times.iter_mut().for_each(|times| times.on_sent(now, id, queued.since));
+        let id = self.coding.next_id;
+        self.coding.next_id = id.next();
+        self.keeping
+            .arrival_times
+            .iter_mut()
+            .for_each(|times| times.on_sent(now, id, queued.since));
         let prefix = self.set_predecessor(&mut queued, id);
         self.stats.source_datagrams += 1;
         self.stats.source_bytes += bytes as u64;
@@ -115,11 +118,11 @@ impl LaneSender {
         let Queued { since: queued, datagram, flow, ends_frame, urgency, .. } = queued;
         let datagram = LaneDatagram::source(self.lane, id, datagram);
         if let Some(kept) = &mut self.unacknowledged {
-            kept.expire(now, self.age_max);
+            kept.expire(now, self.keeping.age_max);
             kept.on_sent(id, queued, datagram.bytes.slice(SOURCE_HEADER..));
         }
         if carrier.tells_fates() {
-            self.encoder.insert(now, id, datagram.bytes.slice(SOURCE_HEADER..));
+            self.coding.encoder.insert(now, id, datagram.bytes.slice(SOURCE_HEADER..));
             self.sent_flows.on_sent(id, flow);
         }
         let (since, is_first, is_redundant) = (now, true, false);
@@ -153,7 +156,7 @@ impl LaneSender {
     ) {
         let mut waiting = Vec::new();
         for path in chosen {
-            let blocked = match self.copies.bytes(*path) {
+            let blocked = match self.resends.copies.bytes(*path) {
                 0 => self.send_copy(now, *path, copy.clone(), carrier),
                 _ => Some(copy.clone()),
             };
@@ -165,12 +168,12 @@ impl LaneSender {
             let copy = SourceCopy { is_redundant, ..copy.clone() };
             let packet = sent_packet(&copy, path);
             self.recovery.of_sent(packet.id).on_waiting(now, packet, carrier.paths(now));
-            let queued = self.copies.bytes(path) + copy.datagram.len() as u64;
+            let queued = self.resends.copies.bytes(path) + copy.datagram.len() as u64;
             if queued > self.config.queue_bytes_max as u64 {
                 self.stats.drops.count(DropReason::CopyUnsent);
                 self.recovery.of(copy.id).on_lost(now, copy.id, path);
             } else {
-                self.copies.push(path, copy);
+                self.resends.copies.push(path, copy);
             }
         }
     }
@@ -203,14 +206,14 @@ impl LaneSender {
                 self.stats.drops.count(DropReason::OversizedInner);
                 self.recovery.of(id).on_lost(now, id, path);
                 self.recovery.of(id).on_abandoned(id);
-                self.encoder.forget(id);
+                self.coding.encoder.forget(id);
                 return None;
             }
         } else {
             self.scheduler.on_sent(now, path, packet.bytes, self.sent_flows.of(id));
             carrier.account(path, packet.bytes, copy.is_redundant);
         }
-        self.copies.on_left(id);
+        self.resends.copies.on_left(id);
         if copy.is_first {
             self.log.note(now, self.lane, id, PacketStep::Sent { path, queued: copy.queued });
         } else {
@@ -221,7 +224,7 @@ impl LaneSender {
     }
 
     pub(super) fn rebuild(&self, id: PacketId) -> Option<LaneDatagram> {
-        let symbol = self.encoder.symbol(id)?;
+        let symbol = self.coding.encoder.symbol(id)?;
         let symbol = Symbol::parse(symbol).expect("the pool holds symbols that were built here");
         Some(LaneDatagram::of_symbol(self.lane, id, &symbol))
     }

@@ -21,7 +21,7 @@ impl LaneSender {
     /// Gives up older packets of a video; returns how many the peer may now never get. Fragments
     /// stay: only the first has the header.
     pub(crate) fn supersede(&mut self, now: Instant, superseded: Superseded) -> u64 {
-        self.superseded.note(now, superseded);
+        self.stale.superseded.note(now, superseded);
         let packets = self.supersede_waiting(superseded) + self.supersede_sent(superseded);
         self.stats.drops.add(DropReason::Superseded, packets);
         packets
@@ -47,11 +47,11 @@ impl LaneSender {
         for id in ids.iter().copied() {
             packets += u64::from(self.recovery.of(id).on_superseded(id));
             self.insurance.iter_mut().for_each(|insurance| insurance.on_superseded(id));
-            copies += self.copies.cancel(id);
+            copies += self.resends.copies.cancel(id);
             self.unacknowledged.iter_mut().for_each(|kept| kept.on_done(id));
             self.forget_unneeded(id);
         }
-        self.again.retain(|(_, id)| !ids.contains(id));
+        self.resends.again.retain(|(_, id)| !ids.contains(id));
         copies += self.cancel_repairs(|id| ids.contains(&id));
         self.stats.drops.add(DropReason::CopyCancelled, copies);
         self.forget_done();
@@ -59,7 +59,7 @@ impl LaneSender {
     }
 
     fn is_older(&self, id: PacketId, superseded: Superseded) -> bool {
-        let Some(symbol) = self.encoder.symbol(id) else { return false };
+        let Some(symbol) = self.coding.encoder.symbol(id) else { return false };
         let Ok(Symbol { position: FragmentPosition::Whole, body }) = Symbol::parse(symbol) else {
             return false;
         };

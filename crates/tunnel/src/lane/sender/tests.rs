@@ -43,7 +43,7 @@ fn fragments_that_are_cut_again_stay_parts_of_one_packet() {
 #[test]
 fn what_another_session_cannot_send_on_is_counted() {
     let mut sender = sender_of("xnc");
-    let now = at(10) + sender.age_max;
+    let now = at(10) + sender.keeping.age_max;
     for (ms, bytes) in [(0, 500), (20, 3000), (30, 400)] {
         sender.handle_inner(at(ms), &vec![0x45; bytes], 0, None);
     }
@@ -143,7 +143,7 @@ fn what_waits_for_a_path_is_bounded_in_bytes_and_in_age() {
     assert_eq!(carrier.sent.len(), 5);
     let stats = sender.stats();
     assert_eq!((stats.copy_queue_bytes, stats.drops.get(DropReason::CopyUnsent)), (3 * 508, 2));
-    let age_max = sender.age_max;
+    let age_max = sender.keeping.age_max;
     for id in 0..5 {
         acknowledge(&mut sender, at(1), PathId(1), id + 100); // nothing that was sent
     }
@@ -350,8 +350,12 @@ fn nothing_of_a_lane_with_an_expiry_leaves_after_it() {
             }
         }
         assert!(last < at(500), "{name}: {last}");
-        assert!(sender.queue.is_empty() && sender.again.is_empty() && sender.copies.is_empty());
-        assert!(sender.repairs.is_empty(), "{name}");
+        assert!(
+            sender.queue.is_empty()
+                && sender.resends.again.is_empty()
+                && sender.resends.copies.is_empty()
+        );
+        assert!(sender.resends.repairs.is_empty(), "{name}");
     }
 }
 
@@ -397,7 +401,7 @@ fn what_was_sent_when_the_paths_were_wider_is_sent_again_in_parts() {
         }
     }
     sender.transmit(at(9_000), &mut carrier);
-    assert!(carrier.datagrams.is_empty() && sender.encoder.is_empty());
+    assert!(carrier.datagrams.is_empty() && sender.coding.encoder.is_empty());
     let stats = sender.stats();
     assert_eq!((stats.drops.total(), stats.recovery.abandoned), (0, 0), "{stats:?}");
 }
@@ -527,7 +531,7 @@ fn what_leaves_in_parts_for_the_first_time_is_no_redundancy() {
     sender.handle_inner(at(0), &[7; 1360], 1, None);
     carrier.hold_back();
     sender.transmit(at(0), &mut carrier);
-    assert_eq!(sender.copies.len(), 2, "both paths are waited for");
+    assert_eq!(sender.resends.copies.len(), 2, "both paths are waited for");
     let mut wide = TwoPaths::new([100_000, 0]);
     wide.datagram_max = 1160;
     sender.transmit(at(5), &mut wide);
@@ -833,9 +837,9 @@ fn a_repair_that_waits_goes_if_all_that_it_is_for_is_superseded_and_only_then() 
         });
         carrier.hold_back();
         (40..60).for_each(|ms| sender.transmit(at(ms), &mut carrier));
-        assert!(!sender.repairs.is_empty(), "they wait for the pacer");
+        assert!(!sender.resends.repairs.is_empty(), "they wait for the pacer");
         sender.supersede(at(60), Superseded { ssrc: 7, timestamp: 3_000 });
-        assert_eq!(!sender.repairs.is_empty(), stay, "with sound: {with_sound}");
+        assert_eq!(!sender.resends.repairs.is_empty(), stay, "with sound: {with_sound}");
         let cancelled = sender.stats().drops.get(DropReason::CopyCancelled);
         assert_eq!(cancelled == 0, stay, "{cancelled}");
     }
@@ -855,12 +859,16 @@ fn what_a_video_has_begun_anew_behind_leaves_no_more_wherever_it_waits() {
     assert_eq!(carrier.sent.len(), 2, "there is no room for more");
     lose(&mut sender, at(30), [0]);
     sender.transmit(at(30), &mut carrier);
-    assert_eq!(sender.again.len(), 1, "it waits to leave again");
+    assert_eq!(sender.resends.again.len(), 1, "it waits to leave again");
     let superseded = Superseded { ssrc: 7, timestamp: 3_000 };
     assert_eq!(sender.supersede(at(40), superseded), 3, "one lost, one under way, one waiting");
     take_video(&mut sender, 50, 7, 9, 0);
     take_video(&mut sender, 50, 7, 10, 6_000);
-    assert_eq!((sender.waiting_packets(), sender.again.len()), (4, 0), "nor what comes in now");
+    assert_eq!(
+        (sender.waiting_packets(), sender.resends.again.len()),
+        (4, 0),
+        "nor what comes in now"
+    );
     assert_eq!(sender.stats().drops.get(DropReason::Superseded), 4);
     assert_eq!(sender.queued_bytes(), 4 * (540 + SOURCE_HEADER + SYMBOL_HEADER));
     take_video(&mut sender, 141, 7, 11, 0);

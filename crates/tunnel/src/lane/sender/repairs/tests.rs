@@ -12,13 +12,13 @@ fn a_repair_gives_each_path_its_share_of_coded_packets() {
     let mut sender = sender_with_pool([4, 900, 60]);
     repair_all(&mut sender, &[(PathId(1), 2), (PathId(3), 1)]);
     assert_eq!((sender.stats.coded_datagrams, sender.stats.coded_bytes), (3, 3 * 914));
-    assert_eq!(sender.encoder.len(), 3, "the repair may be lost as well");
-    let shares = |path| sender.repairs.get(&PathId(path)).map_or(0, VecDeque::len);
+    assert_eq!(sender.coding.encoder.len(), 3, "the repair may be lost as well");
+    let shares = |path| sender.resends.repairs.get(&PathId(path)).map_or(0, VecDeque::len);
     assert_eq!([0, 1, 2, 3].map(shares), [0, 2, 0, 1]);
 
     let mut decoder = Decoder::new(DecoderConfig::default());
     let mut delivered = Vec::new();
-    for repair in sender.repairs.values().flatten() {
+    for repair in sender.resends.repairs.values().flatten() {
         let lane = decode(&mut decoder, repair.datagram.bytes.clone(), &mut delivered);
         assert_eq!(lane, LaneId(5));
     }
@@ -29,13 +29,13 @@ fn a_repair_gives_each_path_its_share_of_coded_packets() {
 #[test]
 fn a_repair_with_a_hole_sends_nothing_and_is_counted() {
     let mut sender = sender_with_pool([4, 900, 60]);
-    assert!(sender.encoder.forget(PacketId(1)));
-    let before = sender.seeds.clone();
+    assert!(sender.coding.encoder.forget(PacketId(1)));
+    let before = sender.coding.seeds.clone();
     repair_all(&mut sender, &[(PathId(1), 2)]);
-    assert!(sender.repairs.is_empty());
+    assert!(sender.resends.repairs.is_empty());
     assert_eq!(sender.stats.coded_datagrams, 0);
     assert_eq!(sender.stats.drops.get(DropReason::RepairExpired), 3);
-    assert_eq!(sender.seeds, before);
+    assert_eq!(sender.coding.seeds, before);
 }
 
 #[test]
@@ -49,14 +49,14 @@ fn all_that_waits_can_be_let_go_of() {
         let datagram = LaneDatagram::of_symbol(LaneId(5), id, &symbol);
         let since = Instant::from_millis(number.into());
         let copy = SourceCopy::again(since, id, datagram, Instant::ZERO);
-        sender.copies.push(PathId(path), copy);
+        sender.resends.copies.push(PathId(path), copy);
     }
     let held = sender.memory().queue_bytes;
     sender.shed(Instant::ZERO, 1_000);
     let left = sender.memory().queue_bytes;
     assert!((held - 2_000..=held - 1_000).contains(&left), "{left} of {held}");
     sender.shed(Instant::ZERO, u64::MAX);
-    assert_eq!((sender.memory().queue_bytes, sender.repairs.len()), (0, 0));
+    assert_eq!((sender.memory().queue_bytes, sender.resends.repairs.len()), (0, 0));
     let counted = [DropReason::MemoryShare, DropReason::CopyUnsent, DropReason::RepairExpired]
         .map(|reason| sender.stats.drops.get(reason));
     assert_eq!(counted, [1, 3, 3]);
@@ -76,8 +76,8 @@ fn scattered_losses_come_back_from_combinations_that_span_what_has_arrived() {
     for id in (0..10).filter(|id| !lost.contains(id)) {
         acknowledge(&mut sender, at(100), PathId(0), id);
     }
-    assert_eq!(sender.encoder.len(), 10, "the others may be part of a combination");
-    let known = |id| sender.encoder.symbol(PacketId(id)).expect("it is kept").clone();
+    assert_eq!(sender.coding.encoder.len(), 10, "the others may be part of a combination");
+    let known = |id| sender.coding.encoder.symbol(PacketId(id)).expect("it is kept").clone();
     let mut decoder = Decoder::new(DecoderConfig::default());
     let mut delivered = Vec::new();
     for id in (0..10).filter(|id| !lost.contains(id)) {
@@ -88,8 +88,13 @@ fn scattered_losses_come_back_from_combinations_that_span_what_has_arrived() {
     lose(&mut sender, at(100), lost);
     carrier.hold_back();
     sender.transmit(at(105), &mut carrier);
-    let repairs: Vec<Bytes> =
-        sender.repairs.values().flatten().map(|repair| repair.datagram.bytes.clone()).collect();
+    let repairs: Vec<Bytes> = sender
+        .resends
+        .repairs
+        .values()
+        .flatten()
+        .map(|repair| repair.datagram.bytes.clone())
+        .collect();
     assert_eq!(repairs.len(), 6, "three, and three more");
     for repair in repairs.into_iter().skip(3) {
         decode(&mut decoder, repair, &mut delivered);
@@ -99,7 +104,7 @@ fn scattered_losses_come_back_from_combinations_that_span_what_has_arrived() {
     for _ in lost {
         acknowledge_as(&mut sender, at(200), TokenKind::Repair, PathId(1), PacketId(3));
     }
-    assert_eq!(sender.encoder.len(), 0, "nothing is kept that nobody needs");
+    assert_eq!(sender.coding.encoder.len(), 0, "nothing is kept that nobody needs");
 }
 
 fn repair_all(sender: &mut LaneSender, shares: &[(PathId, u16)]) {
@@ -114,7 +119,7 @@ fn sender_with_pool(lengths: [usize; 3]) -> LaneSender {
     for (length, id) in lengths.into_iter().zip(0..) {
         let symbol = Symbol { position: FragmentPosition::Whole, body: &vec![7; length] };
         let datagram = SourceDatagram::new(LaneId(5), &symbol).finish(PacketId(id));
-        sender.encoder.insert(Instant::ZERO, PacketId(id), datagram.slice(SOURCE_HEADER..));
+        sender.coding.encoder.insert(Instant::ZERO, PacketId(id), datagram.slice(SOURCE_HEADER..));
     }
     sender
 }
