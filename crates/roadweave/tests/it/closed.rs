@@ -273,7 +273,7 @@ fn what_others_remove_comes_back_within_seconds() {
             ping(&road.vehicle, "192.168.51.2", "-c 1").status.success()
         });
         road.vehicle.set_sysctl("net.ipv4.conf.eth1.rp_filter", "1").unwrap();
-        client.wait_for("another program made the reverse path filter of eth1 strict");
+        client.wait_for("another program set the reverse path filter of eth1 to strict");
         assert_eq!(leaks(&road), 0);
     });
 }
@@ -575,10 +575,10 @@ fn check_failing_filters(road: &Road, client: &Daemon, fails: &Path) {
     fs::write(fails, "").unwrap();
     road.edit("client.toml", |text| text.replace("203.0.113.0/24", "203.0.113.0/25"));
     client.signal(Signal::HUP);
-    client.wait_for("the packet filters are not as they should be");
+    client.wait_for("the packet filters could not be installed");
     road.wait_for_traffic();
     nft(&road.vehicle, "flush ruleset");
-    client.wait_for("they cannot be put back: nothing is forwarded");
+    client.wait_for("they could not be restored: until they are, nothing is forwarded");
     wait_for_no_uplink(road, "");
     assert_eq!(forwards(), "0");
     fs::remove_file(fails).unwrap();

@@ -317,7 +317,7 @@ fn a_crash_and_other_programs_end_what_is_split_and_nothing_else() {
         road.vehicle.ip(&format!("rule add {rule}")).unwrap();
         let client = road.start_client("client");
         client.wait_for("joined");
-        wait_until_off(&road, "the mark 0x5258 is taken by another's rule (priority 100");
+        wait_until_off(&road, "the mark 0x5258 is used by a rule of another program (priority 100");
         wait_until_off(&road, "set packet_marks to bits that no other program uses");
         for _ in 0..2 {
             learn(&road, &camera, host(PORT));
