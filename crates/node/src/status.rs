@@ -93,7 +93,7 @@ impl RoleStatus {
             | Self::Proxy(ProxyRoleStatus { totals, .. })
                 if totals.draining =>
             {
-                Some("draining: it takes no new clients")
+                Some("draining: no new clients are accepted")
             }
             Self::Proxy(role) if role.passing.legs.iter().all(|leg| !leg.is_up) => {
                 Some("no anchor answers")

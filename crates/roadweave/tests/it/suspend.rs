@@ -35,7 +35,7 @@ fn who_stood_still_is_back_within_seconds_and_sends_nothing_old() {
             road.wait_for_paths(&["eth1", "eth2"]);
         }
         assert_eq!(client.count("did not run"), 2, "{}", client.log());
-        assert!(client.count("; what waited is discarded") == 2, "{}", client.log());
+        assert!(client.count("; queued packets are discarded") == 2, "{}", client.log());
         assert_eq!(server.count("did not run"), 0, "{}", server.log());
         let discarded = road.show(CLIENT)["drops"]["queue-expired"].as_u64().unwrap();
         assert!(discarded >= 2, "{discarded}");
