@@ -107,7 +107,7 @@ impl Client {
         }
         if self.uplinks.are_all_held_back() {
             let names: Vec<&str> = self.uplinks.all.values().map(|it| it.name.as_str()).collect();
-            return Some(format!("somebody has to log in at the network of {}", names.join(", ")));
+            return Some(format!("log in to the network of {}", names.join(", ")));
         }
         let pairs: Vec<super::Pair> = self
             .uplinks
@@ -124,19 +124,22 @@ impl Client {
         let connected =
             self.race.attempts.values().filter(|attempt| attempt.hello.is_some()).count();
         Some(if connected > 0 {
-            "connected, and the server's welcome has not come yet".to_owned()
+            "connected; waiting for the server's welcome".to_owned()
         } else if resting == all {
-            format!("every attempt was answered, none with a welcome; all {all} rest a while")
+            format!(
+                "every attempt was answered but not accepted; all {all} wait before they are tried \
+                 again"
+            )
         } else if resting > 0 {
             format!(
-                "{resting} of {all} pairs of uplink and server address rest for their answers, \
-                 the others do not answer"
+                "{resting} of {all} pairs of uplink and server address were not accepted and wait \
+                 before they are tried again; the others do not answer"
             )
         } else if self.uplinks.all.values().any(|uplink| uplink.heard) {
-            "no attempt has been welcomed yet".to_owned()
+            "no attempt has been accepted yet".to_owned()
         } else {
-            "nothing has come in over any uplink; is the server running, the address right, and \
-             UDP let through by firewalls?"
+            "nothing has come in over any uplink; check that the server is running, that the \
+             address is right, and that firewalls allow UDP"
                 .to_owned()
         })
     }
