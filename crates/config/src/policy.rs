@@ -216,7 +216,7 @@ impl SetUplink {
             rate_limit_kbps = self.rate_limit_kbps,
             monthly_cap_mb = self.monthly_cap_mb,
             daily_cap_mb = self.daily_cap_mb,
-            "an uplink is used otherwise"
+            "the settings of an uplink changed"
         );
     }
 }
