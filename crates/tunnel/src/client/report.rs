@@ -11,11 +11,11 @@ use super::{Client, Portal, Uplink};
 pub struct UplinkReport {
     /// The uplink's name.
     pub name: String,
-    /// Whether anything came in over it since it is up.
+    /// Whether anything arrived over it since it is up.
     pub heard: bool,
     /// Its number in the order of uplinks while no round trip is measured; 0 is first.
     pub rank: u8,
-    /// The login page of its network, for which it is held back.
+    /// The login page of its network; the uplink is not used until it reaches the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub portal: Option<Portal>,
     /// The server's addresses that are tried over it.
@@ -31,7 +31,7 @@ pub struct PairReport {
     pub state: PairState,
     /// Attempts to connect so far.
     pub attempts: u64,
-    /// How many seconds it is not tried.
+    /// Seconds until it is tried again.
     pub rest_seconds: Option<f64>,
     /// How the last finished attempt or session ended.
     pub last: Option<String>,
@@ -47,7 +47,7 @@ pub enum PairState {
     Connected,
     /// Attempts are under way without an answer.
     Trying,
-    /// The pair rests for its last answer.
+    /// The pair waits before the next attempt, because of its last answer.
     Resting,
     /// Nothing is under way.
     Idle,
