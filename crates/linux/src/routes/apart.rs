@@ -131,8 +131,8 @@ impl Routes {
             if let Some(network) = networks.iter().find(differs) {
                 return Ok(Some(format!(
                     "{network} of {tun} overlaps with {theirs} of {name}, another anchor of this \
-                     machine: give both the same own address there, or choose networks that do not \
-                     overlap"
+                     machine: the own addresses of both must be the same there, or the networks \
+                     must not overlap"
                 )));
             }
         }

@@ -175,7 +175,11 @@ impl Serving {
             fleet.tell_away(now, &self.tables.clients);
         }
         while let Some((peer, times)) = self.presence_log.poll_suppressed(now) {
-            tracing::warn!(peer, times, "joined and left more often than is logged individually");
+            tracing::warn!(
+                peer,
+                times,
+                "sessions began and ended more often than is logged individually"
+            );
         }
         true
     }

@@ -104,7 +104,7 @@ fn a_download_goes_as_packets_first_and_then_as_a_stream_from_the_same_address()
         // Elements that packets add to the table are no change by another program.
         nft(&road.vehicle, "add table inet other");
         sleep(Duration::from_secs(5));
-        assert_eq!(client.count("it is restored"), 0, "{}", client.log());
+        assert_eq!(client.count("split connections; it is restored"), 0, "{}", client.log());
         nft(&road.vehicle, &format!("delete table {TABLE}"));
         client.wait_for("the table of split connections; it is restored");
         learn(&road, &camera, host(PORT));
