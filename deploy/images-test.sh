@@ -96,7 +96,7 @@ run "" --detach --name="$space" --volume="$folder/proxy:/etc/roadweave:ro" -- pr
 await ok answer healthz
 await "no anchor answers" answer readyz
 podman exec "$space" /roadweave drain --socket /run/roadweave/proxy.sock
-await "draining: it takes no new clients" answer readyz
+await "draining: no new clients are accepted" answer readyz
 expect "it lives" "$(answer healthz)" ok
 podman stop --time 5 "$space" >/dev/null
 expect "it ends in order" "$(podman inspect --format '{{.State.ExitCode}}' "$space")" 0

@@ -17,7 +17,7 @@ PROGRAMS=${DIST_PROGRAMS:-roadweave roadweave-admin roadweave-fleet roadweave-co
 NFPM=github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2
 export PATH="$OUT/tools/bin:$PATH"
 
-# What is packaged is as old as the commit.
+# Packaged files have the time of the commit.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 VERSION=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 export SOURCE_DATE_EPOCH VERSION TZ=UTC LC_ALL=C
@@ -62,7 +62,7 @@ if ! has nfpm; then
 fi
 has cargo-cyclonedx || "$CARGO" install --quiet --locked --root "$OUT/tools" cargo-cyclonedx@0.5.9
 
-# The page that roadweave-web shows, in the program already if that is built.
+# The page that roadweave-web shows; programs that are built already include it.
 without_web() {
     echo "roadweave-web is left out: $1" >&2
     PROGRAMS=$(echo " $PROGRAMS " | sed 's/ roadweave-web / /')
@@ -94,7 +94,7 @@ crate() {
         *) echo "crates/${1#roadweave-}" ;;
     esac
 }
-# sbom PROGRAM TRIPLE: what it is made of, in CycloneDX, without the folder that it was built in.
+# sbom PROGRAM TRIPLE: its components, in CycloneDX, without the path of the build.
 sbom() {
     made=roadweave-dist-sbom
     "$CARGO" cyclonedx --quiet --format json --spec-version 1.5 --no-build-deps --target "$2" \
@@ -132,7 +132,7 @@ build() (
         [ "$program" != roadweave-admin ] || static roadweave-manual
     done
 )
-# pages: what tells of commands is the same for all, and made by a program of this machine.
+# pages: the manual pages are the same for all architectures; a program of this machine makes them.
 pages() {
     for folder in "${DIST_BINARIES:-}" "$FOLDER/$(triple "$(uname -m)")/dist"; do
         manual=$folder/roadweave-manual

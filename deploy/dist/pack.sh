@@ -49,7 +49,7 @@ programs() {
         put "$out/bin/$arch/roadweave-manual" /usr/bin/roadweave-manual 755
 }
 WEB_UNIT=roadweave-web@.service
-# What a machine with a package manager, a shell for people and pages has.
+# For a machine with a package manager, interactive shells and manual pages.
 full() {
     contents=""
     programs
@@ -66,7 +66,7 @@ full() {
     put_gz CHANGELOG.md "/usr/share/doc/$program/CHANGELOG.md.gz"
     put_gz "$out/sbom/$program.$arch.json" "/usr/share/doc/$program/sbom.cdx.json.gz"
     if [ "$program" = roadweave ]; then
-        # The services' user reads there; packages' scripts make it.
+        # Readable for the services' user, which the packages' scripts create.
         group=roadweave
         folder /etc/roadweave 750
         put $here/client.toml.example /etc/roadweave/client.toml.example 640 "config|noreplace"
@@ -82,7 +82,7 @@ full() {
     [ "$program" != roadweave-web ] ||
         put "deploy/systemd/$WEB_UNIT" "/usr/lib/systemd/system/$WEB_UNIT"
 }
-# What OpenWrt has: no units, pages or completions, and no server. procd runs it as root.
+# For OpenWrt: no units, pages or completions, and no server. procd runs it as root.
 small() {
     contents=""
     programs box

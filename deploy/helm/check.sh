@@ -1,7 +1,7 @@
 #!/bin/sh
-# Holds the chart against helm's lint, the schema of its values, and the schemas of Kubernetes, and
-# the files of proxies and anchors in it against `roadweave proxy --check` and `roadweave anchor
-# --check`, where that program is built. Installs helm and kubernetes-validate into target/tools.
+# Checks the chart by helm's lint, the schema of its values, and the schemas of Kubernetes, and the
+# files of proxies and anchors in it by `roadweave proxy --check` and `roadweave anchor --check`,
+# where that program is built. Installs helm and kubernetes-validate into target/tools.
 #
 #   deploy/helm/check.sh [--if-possible]     skips where they cannot be had; with
 #                                            ROADWEAVE_REQUIRE_TOOLS only where go is not there
@@ -20,7 +20,7 @@ skip() {
     }
     cannot "$1"
 }
-# For want of what this script installs.
+# Without the tools that this script installs.
 missing() {
     [ -n "${ROADWEAVE_REQUIRE_TOOLS:-}" ] || skip "$1"
     cannot "$1"
@@ -53,11 +53,11 @@ done
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 rendered="$scratch/rendered.yaml"
-# Keys come by the join, which has happened in such a folder.
+# Keys are created by the join, as in this folder.
 mkdir "$scratch/joined"
 touch "$scratch/joined/fleet.0"
 
-# What is in the ConfigMaps, each file in a folder of its own, is a file of proxies or anchors.
+# The files in the ConfigMaps are files of proxies or anchors; each gets its own folder.
 check_files() {
     rm -rf "$scratch/files"
     "${validate%/*}/python3" - "$rendered" "$scratch/files" <<'PYTHON'
@@ -78,8 +78,8 @@ PYTHON
     done
 }
 
-# No secret is a word of a command, which all programs of a node see; every pod has a port that is
-# scraped, where there is a PodMonitor.
+# Commands contain no secrets, since all programs of a node can see them; every pod has a port to
+# scrape, where there is a PodMonitor.
 check_pods() {
     "${validate%/*}/python3" - "$rendered" <<'PYTHON'
 import sys, yaml
@@ -118,26 +118,26 @@ for values in "$tests"/*.yaml; do
 done
 # The pod of docs/install.md.
 "$validate" --quiet --strict --kubernetes-version "${kubernetes%.*}" deploy/helm/restore.yaml
-# A file that is none is found.
+# An invalid file is found.
 if [ -n "$roadweave" ]; then
     "$helm" template fleet "$chart" --kube-version "$kubernetes" --values "$tests/small.yaml" \
         --set-json 'proxies.config="memory_mb = 64"' >"$rendered"
     if check_files 2>"$scratch/said"; then
-        echo "a file with a field that there is none of is taken; it should be refused" >&2
+        echo "a file with an unknown field is accepted; it should be refused" >&2
         exit 1
     fi
 fi
 
-# What is wrong is refused, and named.
+# Wrong values are refused, and named.
 refused() {
     if said=$("$helm" template fleet "$chart" --kube-version "$kubernetes" \
         --values "$tests/small.yaml" --set-json "$1" 2>&1); then
-        echo "$1 is taken; it should be refused" >&2
+        echo "$1 is accepted; it should be refused" >&2
         exit 1
     fi
     case "$said" in
         *"$2"*) ;;
-        *) echo "$1 is refused without a word of $2: $said" >&2; exit 1 ;;
+        *) echo "$1 is refused without naming $2: $said" >&2; exit 1 ;;
     esac
 }
 refused 'controller.addresses=[]' 'write where boxes reach it'

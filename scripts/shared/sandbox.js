@@ -65,7 +65,7 @@ function handOnSignals(child) {
 
 function setUpInside(mark) {
   // The mark alone might come from anywhere; mounting over the real /run would do harm.
-  if (mark === namespaceOfMounts()) throw new Error(`${MARK} is set, but this is no sandbox: unset it`);
+  if (mark === namespaceOfMounts()) throw new Error(`${MARK} is set, but this is not a sandbox: unset it`);
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) {
     process.on(signal, () => {
       console.error('\ninterrupted; nothing is left behind');

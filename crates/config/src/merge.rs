@@ -84,7 +84,7 @@ fn check_fields(fields: &Table) -> Result<(), Fault> {
         let is_on_list = |path: &String| FIELDS.contains(&path.as_str());
         if let Some(path) = paths.into_iter().find(|path| !is_on_list(path)) {
             let message = format!(
-                "{path} is set by the file of this client alone; a controller may set {}",
+                "{path} can only be set by the file of this client; a controller may set {}",
                 FIELDS.join(", ")
             );
             return Err(Fault::new(path, message));
@@ -149,7 +149,7 @@ mod tests {
             let error = merged("", remote).expect_err("refused");
             let says = "line 1, column ";
             assert!(error.contains(says) && error.contains(field), "{error}");
-            assert!(error.contains("file of this client alone"), "{error}");
+            assert!(error.contains("can only be set by the file of this client"), "{error}");
         };
         refused("routes = { into_tunnel = [] }", "routes");
         refused("private_key = \"x\"", "private_key");

@@ -143,8 +143,8 @@ pub fn add_client(
     let changed = change_server_file(path, |server, text| {
         if server.private_key.is_empty() {
             return Err(
-                "the server's key is that of its join, which this file does not hold: let the box \
-                 make a key of its own (`roadweave keygen`), and add it by `roadweave peer add \
+                "this file does not hold the server's key, which its join of a fleet created: let \
+                 the box make its own key (`roadweave keygen`), and add it by `roadweave peer add \
                  --public-key`"
                     .to_owned()
                     .into(),

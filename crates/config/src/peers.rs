@@ -66,8 +66,8 @@ pub(crate) fn expired_peers(peers: &[PeerFields], now_unix: u64) -> Vec<String> 
         let moment = peer.expires.as_ref()?;
         unix_seconds(moment).is_ok_and(|at| at <= now_unix).then(|| {
             format!(
-                "peer \"{}\" is let in no more: its key expired at {moment}; renew `expires`, or \
-                 remove the peer",
+                "peer \"{}\" is no longer admitted: its key expired at {moment}; renew `expires`, \
+                 or remove the peer",
                 peer.name
             )
         })

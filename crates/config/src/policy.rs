@@ -216,7 +216,7 @@ impl SetUplink {
             rate_limit_kbps = self.rate_limit_kbps,
             monthly_cap_mb = self.monthly_cap_mb,
             daily_cap_mb = self.daily_cap_mb,
-            "an uplink is used otherwise"
+            "the settings of an uplink changed"
         );
     }
 }
@@ -270,8 +270,8 @@ pub(crate) fn validate_policies(policies: &[PolicyFields]) -> Result<(), Fault> 
             && !((18..=22).contains(&iccid.len()) && iccid.bytes().all(|it| it.is_ascii_hexdigit()))
         {
             let message = format!(
-                "uplinks.policies.iccid: \"{iccid}\" is no number of a SIM (ICCID), which has 18 to 22 \
-                 digits; `roadweave modems` and `roadweave show` tell it"
+                "uplinks.policies.iccid: \"{iccid}\" is not the number of a SIM (ICCID), which has \
+                 18 to 22 digits; `roadweave modems` and `roadweave show` print it"
             );
             return Err(Fault::new(at(".iccid"), message));
         }
@@ -281,8 +281,8 @@ pub(crate) fn validate_policies(policies: &[PolicyFields]) -> Result<(), Fault> 
                 format!("\"{}\"", parts.map(String::as_str).collect::<Vec<_>>().join("\", \""))
             };
             let message = format!(
-                "uplinks.policies: {} never counts, since {} stands before it; the first that fits \
-                 does",
+                "uplinks.policies: {} never applies, since {} stands before it; the first match \
+                 applies",
                 said(policy),
                 said(before)
             );

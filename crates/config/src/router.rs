@@ -145,9 +145,9 @@ impl RouterFile {
         }
         if !self.insecure && is_public(link.listen.ip()) {
             let message = format!(
-                "{} can be reached from anywhere, and this tunnel neither encrypts nor knows who speaks; \
-                 listen on a private address, or write insecure = true \
-                 where a firewall lets only the other router through",
+                "{} can be reached from anywhere, and this tunnel neither encrypts nor \
+                 authenticates; listen on a private address, or write insecure = true where a \
+                 firewall lets only the other router through",
                 link.listen
             );
             return fault("listen", message);

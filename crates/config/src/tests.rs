@@ -209,7 +209,7 @@ fn a_peer_whose_key_has_expired_is_told() {
     assert_eq!(file.warnings(1_801_353_599), [""; 0]);
     let warnings = file.warnings(1_801_353_600);
     assert_eq!(warnings.len(), 1);
-    assert!(warnings[0].starts_with("peer \"bus\" is let in no more"), "{warnings:?}");
+    assert!(warnings[0].starts_with("peer \"bus\" is no longer admitted"), "{warnings:?}");
 }
 
 #[test]

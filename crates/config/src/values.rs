@@ -80,8 +80,8 @@ pub fn host_port(text: &str) -> Result<(String, u16), String> {
     let known = "write host:port, as \"192.0.2.1:4433\" or \"[2001:db8::1]:4433\"";
     if text.parse::<Ipv6Addr>().is_ok() {
         return Err(format!(
-            "\"{text}\" is an IPv6 address without brackets, so that its port cannot be told from it; \
-             write \"[{text}]:4433\""
+            "\"{text}\" is an IPv6 address without brackets, so its port is ambiguous; write \
+             \"[{text}]:4433\""
         ));
     }
     let port = text.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));

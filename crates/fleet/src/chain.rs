@@ -158,7 +158,7 @@ pub enum ChainError {
     Signature { step: usize, why: EnvelopeError },
     #[error("statement {step} of the chain is about {key}, which is revoked")]
     Revoked { step: usize, key: PublicKey },
-    #[error("statement {step} of the chain is about {key}, as one before it is")]
+    #[error("statement {step} of the chain repeats the key {key}")]
     Twice { step: usize, key: PublicKey },
     #[error("statement {step} of the chain is beyond what {key} may sign")]
     Exceeds { step: usize, key: PublicKey },

@@ -160,7 +160,7 @@ impl Desk {
             return;
         }
         if !self.allows(now) {
-            return self.end("it sends more messages than anybody needs to");
+            return self.end("it sends too many messages");
         }
         match frame {
             Up::Join(mut join) => {
@@ -358,7 +358,7 @@ impl Desk {
     fn on_surplus(&mut self, entries: Vec<Revocation>, head: Option<Signed<Head>>) {
         self.surplus.extend(entries);
         if self.surplus.len() > SURPLUS_MAX {
-            return self.end("it hands back more revocations than there can be");
+            return self.end("it returns more revocations than there can be");
         }
         if let Some(head) = head {
             let entries = std::mem::take(&mut self.surplus);

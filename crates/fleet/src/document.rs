@@ -305,17 +305,17 @@ pub enum DocumentError {
     Envelope(#[from] EnvelopeError),
     #[error("the document is for another key")]
     OtherSubject,
-    #[error("the document is of version {version:?}, and {held:?} is held")]
+    #[error("the document has version {version:?}, but {held:?} is held already")]
     Older { version: Version, held: Version },
-    #[error("the document is of epoch {0}, which no root has begun")]
+    #[error("the document has epoch {0}, which no root has started")]
     Epoch(u64),
     #[error("the configuration is longer than {} bytes", Configuration::TEXT_MAX)]
     TooLong,
-    #[error("the configuration has characters that hide what it says from who reads it")]
+    #[error("the configuration has characters that hide its content from readers")]
     Hidden,
-    #[error("nobody who counts has approved this configuration for this box")]
+    #[error("no trusted approver has approved this configuration for this box")]
     NotApproved,
-    #[error("the approved configuration is number {0}, and a later one was taken since")]
+    #[error("the approved configuration is number {0}, but a later one was applied since")]
     ApprovedBefore(u64),
 }
 

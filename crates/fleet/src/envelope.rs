@@ -142,11 +142,11 @@ fn encoding_before_signing(payload_type: &str, payload: &[u8]) -> Vec<u8> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnvelopeError {
-    #[error("it is not signed by a key that counts here")]
+    #[error("it is not signed by a trusted key")]
     NotSigned,
-    #[error("it holds something else than is asked for")]
+    #[error("it has another type than expected")]
     OtherType,
-    #[error("what it holds cannot be read")]
+    #[error("its content cannot be parsed")]
     Malformed,
     #[error("it is larger than {PAYLOAD_MAX} bytes, or has more than {SIGNATURES_MAX} signatures")]
     TooLarge,

@@ -288,7 +288,7 @@ impl FrameDecoder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// A message is too large.
-    #[error("a message of {0} bytes, {FRAME_MAX} are the most")]
+    #[error("a message of {0} bytes exceeds the maximum of {FRAME_MAX}")]
     TooLarge(usize),
     /// A message cannot be read.
     #[error("a message cannot be read")]

@@ -17,29 +17,29 @@ pub struct Tenant {
     pub id: String,
     /// Whether the tenant runs this controller: its owners may do everything in every tenant.
     pub host: bool,
-    /// What people write.
+    /// The part that users edit.
     pub settings: TenantSettings,
 }
 
-/// What people write of a tenant.
+/// The part of a tenant that users edit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct TenantSettings {
-    /// How the tenant is called among people.
+    /// The display name of the tenant.
     pub title: String,
     /// The inner networks that its boxes get addresses from.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub prefixes: Vec<IpNet>,
     /// Where the tenant's packets leave.
     pub egress: Egress,
-    /// How much the tenant may take.
+    /// The limits of the tenant.
     pub limits: Limits,
     /// The public half of the key that admits its boxes and proxies.
     pub root_key: Option<String>,
-    /// Where the private half is, and so what a thief of the controller can do.
+    /// Where the private half of the root key is, which limits what a stolen controller can do.
     pub lock: Lock,
-    /// How long proxies serve boxes without having heard from the controller; for ever, if absent.
+    /// How long proxies serve boxes without contact to the controller, seconds; no limit if absent.
     #[cfg_attr(feature = "openapi", schema(maximum = 315360000))]
     pub offline_max_s: Option<u32>,
 }
@@ -70,14 +70,14 @@ pub enum Lock {
     Config,
 }
 
-/// What a tenant may take.
+/// Limits of a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// The most boxes.
+    /// The maximum number of boxes.
     pub devices_max: u32,
-    /// The most that it may send through shared proxies, megabits per second; any, if absent.
+    /// The maximum rate through shared proxies, megabits per second; unlimited if absent.
     #[cfg_attr(feature = "openapi", schema(maximum = 1000000))]
     pub rate_mbps: Option<u32>,
 }
@@ -94,7 +94,7 @@ impl Default for Limits {
 pub struct Device {
     /// Its name.
     pub id: String,
-    /// Its public key, which it has made itself.
+    /// Its public key, which the box generated.
     pub public_key: String,
     /// Whether the box is admitted.
     pub state: DeviceState,
@@ -103,7 +103,7 @@ pub struct Device {
     pub addresses: Vec<IpAddr>,
     /// The token that it joined by.
     pub token: Option<String>,
-    /// The pool of proxies that it is for, as that token has said.
+    /// The pool of proxies that it uses, as set by that token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
     /// The statement that admits its key.
@@ -111,7 +111,7 @@ pub struct Device {
     /// The keys of the delegates between the root and its own.
     #[serde(default)]
     pub delegates: Vec<String>,
-    /// What people write.
+    /// The part that users edit.
     pub settings: DeviceSettings,
 }
 
@@ -120,29 +120,29 @@ pub struct Device {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceState {
-    /// The box waits for admission by a person.
+    /// The box waits for approval.
     Pending,
     /// The box's key is admitted.
     Active,
-    /// The box's key is admitted no more, for ever.
+    /// The box's key is revoked permanently.
     Revoked,
 }
 
-/// What people write of a box.
+/// The part of a box that users edit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct DeviceSettings {
-    /// How the box is called among people.
+    /// The display name of the box.
     pub title: String,
-    /// Words to find it and to configure it by.
+    /// Tags by which the box is found and configured.
     pub tags: Vec<String>,
     /// The networks behind it.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub prefixes: Vec<IpNet>,
 }
 
-/// A token: lets in so many boxes, proxies or anchors.
+/// A join token, which admits a number of boxes, proxies or anchors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Token {
@@ -151,40 +151,40 @@ pub struct Token {
     /// The hash of the secret; never in an answer.
     #[cfg_attr(feature = "openapi", schema(ignore))]
     pub hash: String,
-    /// How many more boxes it lets in.
+    /// How many more boxes it admits.
     pub uses_left: i64,
-    /// Until when it is good, milliseconds since 1970; for ever, if absent.
+    /// When it expires, milliseconds since 1970; never if absent.
     pub expires_ms: Option<i64>,
-    /// What people write.
+    /// The part that users edit.
     pub settings: TokenSettings,
 }
 
-/// What people write of a token.
+/// The part of a token that users edit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct TokenSettings {
-    /// What the token is for, in words.
+    /// The purpose of the token, as text.
     pub title: String,
-    /// How many boxes it lets in.
+    /// How many boxes it admits.
     pub uses: u32,
-    /// How long it is good, seconds; for ever, if absent.
+    /// Its lifetime, seconds; unlimited if absent.
     #[cfg_attr(feature = "openapi", schema(maximum = 315360000))]
     pub lifetime_s: Option<u32>,
     /// The tags that boxes get.
     pub tags: Vec<String>,
-    /// The pool of proxies that boxes are for.
+    /// The pool of proxies that the boxes use.
     pub pool: Option<String>,
     /// Whether each box has to be approved.
     pub approval: bool,
-    /// What those who join by the token become.
+    /// The role of members that join by the token.
     pub role: TokenRole,
-    /// The delegate that signs for those who join, where the root key is elsewhere. The token's
-    /// text has its private key, and nobody else.
+    /// The delegate that signs for members, where the root key is elsewhere. Only the token's text
+    /// has its private key.
     pub delegate: Option<String>,
 }
 
-/// What a token lets in.
+/// The role of the members that a token admits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -219,20 +219,20 @@ impl Default for TokenSettings {
 pub struct Pool {
     /// Its name.
     pub id: String,
-    /// What people write.
+    /// The part that users edit.
     pub settings: PoolSettings,
 }
 
-/// What people write of a pool.
+/// The part of a pool that users edit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct PoolSettings {
-    /// How the pool is called among people.
+    /// The display name of the pool.
     pub title: String,
-    /// The part of the world that it is in.
+    /// Its region.
     pub region: String,
-    /// The site: what fails together.
+    /// Its site: machines that fail together.
     pub site: String,
     /// The tenants that it serves besides its own.
     pub tenants: Vec<String>,
@@ -244,14 +244,14 @@ pub struct PoolSettings {
 pub struct Proxy {
     /// Its name.
     pub id: String,
-    /// Whether the proxy is given boxes.
+    /// Whether boxes are assigned to the proxy.
     pub state: ProxyState,
     /// The statement that admits its key.
     pub statement: Option<String>,
     /// The keys of the delegates between the root and its own.
     #[serde(default)]
     pub delegates: Vec<String>,
-    /// What people write.
+    /// The part that users edit.
     pub settings: ProxySettings,
 }
 
@@ -266,25 +266,25 @@ pub enum ProxyRole {
     Anchor,
 }
 
-/// Whether a proxy is given boxes.
+/// Whether boxes are assigned to a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ProxyState {
-    /// The proxy is given boxes.
+    /// Boxes are assigned to the proxy.
     Active,
-    /// The proxy is given no boxes, and those that it has move away.
+    /// No boxes are assigned to the proxy, and its boxes move away.
     Draining,
-    /// The proxy's key is admitted no more, for ever.
+    /// The proxy's key is revoked permanently.
     Revoked,
 }
 
-/// What people write of a proxy.
+/// The part of a proxy that users edit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ProxySettings {
-    /// How the machine is called among people.
+    /// The display name of the machine.
     #[serde(default)]
     pub title: String,
     /// Whether the machine is a proxy or an anchor.
@@ -297,13 +297,13 @@ pub struct ProxySettings {
     /// The pool that it is in.
     #[serde(default)]
     pub pool: Option<String>,
-    /// The most boxes that it is given; any, if absent.
+    /// The maximum number of boxes assigned to it; unlimited if absent.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(maximum = 1000000))]
     pub devices_max: Option<u32>,
 }
 
-/// What is known of a proxy or anchor by its stream, to whichever replica that is.
+/// The status of a proxy or anchor, as its stream reports it to any replica.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ProxyStatus {
@@ -313,7 +313,7 @@ pub struct ProxyStatus {
     pub proxy: String,
     /// Whether its stream is up.
     pub connected: bool,
-    /// When it was heard last, milliseconds since 1970.
+    /// When it was last heard, milliseconds since 1970.
     pub seen_ms: i64,
     /// The last revocation that it has in force.
     pub serial: i64,
@@ -323,22 +323,21 @@ pub struct ProxyStatus {
     /// The stream by which this is known.
     #[serde(skip)]
     pub stream: String,
-    /// Its load, thousandths of what it can bear.
+    /// Its load, thousandths of its capacity.
     pub load: Option<i64>,
     /// How many sessions it has.
     pub sessions: i64,
     /// The version of its program.
     pub software: String,
-    /// When a box said last to be on it, milliseconds since 1970; 0 if none did.
+    /// When a box last reported to be on it, milliseconds since 1970; 0 if none did.
     #[serde(default)]
     pub witnessed_ms: i64,
-    /// The round trip to the anchor of each tenant that it serves, microseconds, as it says.
+    /// The round trip to the anchor of each tenant that it serves, microseconds, as it reports.
     #[serde(default)]
     pub anchors: BTreeMap<String, u32>,
 }
 
-/// A version of a configuration; once it is there a person may approve it, and nothing else of it
-/// changes.
+/// A version of a configuration. Once created, only its approval can change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Config {
@@ -348,11 +347,11 @@ pub struct Config {
     pub number: i64,
     /// Who wrote it.
     pub author: String,
-    /// What people write.
+    /// The part that users edit.
     pub settings: ConfigSettings,
 }
 
-/// What people write of a configuration.
+/// The part of a configuration that users edit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -360,7 +359,7 @@ pub struct ConfigSettings {
     /// Which boxes it is for.
     #[serde(default)]
     pub scope: Scope,
-    /// What the configuration is for, in words.
+    /// The purpose of the configuration, as text.
     #[serde(default)]
     pub title: String,
     /// The fields of a box's file that it sets.
@@ -394,7 +393,7 @@ impl fmt::Display for Scope {
     }
 }
 
-/// A configuration on its way to boxes, wave by wave.
+/// A roll-out, which distributes a configuration to boxes, wave by wave.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Rollout {
@@ -404,21 +403,21 @@ pub struct Rollout {
     pub wave: u32,
     /// Since when, milliseconds since 1970.
     pub wave_since_ms: i64,
-    /// Why it has stopped by itself, or who has stopped it.
+    /// Why it stopped, or who stopped it.
     #[serde(default)]
     pub why: Option<String>,
-    /// What people write.
+    /// The part that users edit.
     pub settings: RolloutSettings,
 }
 
-/// What people write of a roll-out.
+/// The part of a roll-out that users edit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RolloutSettings {
     /// The configuration.
     pub config: String,
-    /// What share of the boxes has it after each wave, per cent, growing to 100.
+    /// The share of boxes with the configuration after each wave, per cent, ascending to 100.
     #[serde(default = "all_at_once")]
     pub waves: Vec<u32>,
     /// How long a wave rests before the next, seconds.
@@ -428,17 +427,17 @@ pub struct RolloutSettings {
     /// The share of refusals at which it stops by itself, per cent.
     #[serde(default = "five")]
     pub refusals_max: u32,
-    /// Whether the roll-out goes on.
+    /// Whether the roll-out continues.
     #[serde(default)]
     pub state: RolloutState,
 }
 
-/// Whether a roll-out goes on.
+/// Whether a roll-out continues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RolloutState {
-    /// The roll-out goes on from wave to wave.
+    /// The roll-out continues from wave to wave.
     #[default]
     Running,
     /// The roll-out stays in its wave.

@@ -273,7 +273,7 @@ pub enum RevocationError {
     #[error("the head of the revocations: {0}")]
     Envelope(#[from] EnvelopeError),
     /// The head is older than the one held: entries were hidden, or the database is a copy.
-    #[error("the revocations end at {serial}, and {held} are held: the controller's are older")]
+    #[error("the revocations end at {serial}, but {held} are held: the controller's are older")]
     Older {
         /// The head's serial.
         serial: u64,
@@ -289,7 +289,7 @@ pub enum RevocationError {
         held: u64,
     },
     /// An entry is not the signed one.
-    #[error("revocation {serial} or one before it is not the one that was signed for")]
+    #[error("revocation {serial} or an earlier one differs from the signed one")]
     Changed {
         /// Its serial, or that of the head.
         serial: u64,

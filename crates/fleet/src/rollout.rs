@@ -243,7 +243,8 @@ impl Rollout {
         let tolerated = self.plan.tolerated(tally.begun());
         if failed > tolerated {
             self.halt(&format!(
-                "{failed} of {} boxes have refused the version or taken it back, {tolerated} may",
+                "{failed} of {} boxes refused the version or rolled it back; at most {tolerated} \
+                 may",
                 tally.begun()
             ));
         }

@@ -369,7 +369,7 @@ pub enum Refused {
     #[error("the chain leads to another key")]
     OtherKey,
     /// The role does not connect here.
-    #[error("the key is of something that may not connect here")]
+    #[error("the key has a role that may not connect here")]
     Role,
     /// Its delegate has signed for too many.
     #[error("the delegate has signed for more keys than it may")]
@@ -385,7 +385,7 @@ pub enum TableError {
     Envelope(#[from] EnvelopeError),
     #[error(transparent)]
     Document(#[from] DocumentError),
-    #[error("the table is not the one that the controller has signed")]
+    #[error("the table differs from the one that the controller signed")]
     Changed,
     #[error("a member of the table has more than {MEMBER_BYTES_MAX} bytes")]
     TooLarge,

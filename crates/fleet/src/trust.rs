@@ -124,13 +124,13 @@ impl Trust {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TrustError {
-    #[error("the list of trust: {0}")]
+    #[error("the trust list: {0}")]
     Envelope(#[from] EnvelopeError),
-    #[error("the list of trust has number {number}, and {held} is held")]
+    #[error("the trust list has number {number}, but {held} is held")]
     Older { number: u64, held: u64 },
-    #[error("the list of trust names no root or no controller")]
+    #[error("the trust list names no root or no controller")]
     Nobody,
-    #[error("the list of trust names more than {KEYS_MAX} keys of a sort")]
+    #[error("the trust list names more than {KEYS_MAX} keys of a sort")]
     TooMany,
 }
 

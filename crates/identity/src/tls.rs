@@ -166,7 +166,7 @@ impl KeyProvider for System {
     fn load_private_key(&self, key: PrivateKeyDer<'static>) -> Result<Arc<dyn SigningKey>, Error> {
         match &key {
             PrivateKeyDer::Pkcs8(der) => ring::sign::any_eddsa_type(der),
-            _ => Err(Error::General("a key that is not PKCS #8".to_owned())),
+            _ => Err(Error::General("the key is not PKCS #8".to_owned())),
         }
     }
 }

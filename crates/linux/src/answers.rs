@@ -69,8 +69,8 @@ impl Answers {
         if before.is_none() && marks.answer(uplink.id).is_none() {
             tracing::warn!(
                 uplink = uplink.name,
-                "connections that come in by this uplink may be answered by another: packet_marks \
-                 = \"{:#x}\" has bits for {} uplinks only",
+                "replies to connections that arrive over this uplink may leave over another: \
+                 packet_marks = \"{:#x}\" has bits for only {} uplinks",
                 marks.mask(),
                 marks.uplinks_max()
             );

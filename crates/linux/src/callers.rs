@@ -54,14 +54,17 @@ impl Callers {
                 Err(error) => {
                     // Most likely out of file descriptors: the next call returns at once.
                     if !std::mem::replace(&mut is_failing, true) {
-                        tracing::warn!("{} takes no callers: {error}; trying again", self.name);
+                        tracing::warn!(
+                            "{} cannot accept connections: {error}; trying again",
+                            self.name
+                        );
                     }
                     std::thread::sleep(PAUSE);
                     continue;
                 }
             };
             if std::mem::take(&mut is_failing) {
-                tracing::info!("{} takes callers again", self.name);
+                tracing::info!("{} accepts connections again", self.name);
             }
             self.begin(stream, serve.clone());
         }

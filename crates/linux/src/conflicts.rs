@@ -185,7 +185,8 @@ impl Conflicts {
             is_there
         });
         for (uplink, lease, (address, owner)) in found {
-            let why = format!("its address {} takes {address}, {}", lease.address, owner.text());
+            let why =
+                format!("its address {} conflicts with {address}, {}", lease.address, owner.text());
             let is_certain = owner != Owner::FoundServer;
             let is_news = self.note(uplink, lease, &why, is_certain);
             changes.remove.push((lease.clone(), is_news.then_some(why)));

@@ -145,7 +145,11 @@ impl Worker {
             }
             DnsBackend::File => self.file().set(&self.servers)?,
         }
-        tracing::info!(servers = ?self.servers, by = backend.name(), "resolvers of the session are set");
+        tracing::info!(
+            servers = ?self.servers,
+            by = backend.name(),
+            "the DNS resolvers of the session are set"
+        );
         self.backend = Some(backend);
         Ok(())
     }
@@ -174,7 +178,9 @@ impl Worker {
             return Ok(());
         }
         self.file().set(&self.servers)?;
-        tracing::warn!("another program changed the resolvers of the session; they are set again");
+        tracing::warn!(
+            "another program changed the DNS resolvers of the session; they are set again"
+        );
         Ok(())
     }
 
@@ -228,7 +234,7 @@ pub(crate) fn restore(instance: &Instance) -> Result<(), DeviceError> {
     };
     let file = ResolvConf::new(instance.name(), Path::new(RESOLV_CONF), &directory);
     if file.restore()? {
-        tracing::info!("the resolvers of before are back in {RESOLV_CONF}");
+        tracing::info!("the previous DNS resolvers are restored in {RESOLV_CONF}");
     }
     match fs::remove_file(&note) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {

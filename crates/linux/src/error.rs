@@ -18,8 +18,8 @@ pub enum DeviceError {
     },
     /// The folder for locks and sockets belongs to another user.
     #[error(
-        "no permission to write in {}: run as root or grant CAP_NET_ADMIN and make the folder for \
-         this user",
+        "no permission to write in {}: run as root or grant CAP_NET_ADMIN, and create the folder \
+         for this user",
         .directory.display()
     )]
     NoRunDirectory {
@@ -27,7 +27,11 @@ pub enum DeviceError {
         directory: PathBuf,
     },
     /// A folder that must belong to this program only does not.
-    #[error("{} cannot be used: {why}; remove it, or give it to the user who runs this", .directory.display())]
+    #[error(
+        "{} cannot be used: {why}; remove it, or change its owner to the user that runs this \
+         program",
+        .directory.display()
+    )]
     UnsafeDirectory {
         /// The folder.
         directory: PathBuf,
@@ -36,7 +40,7 @@ pub enum DeviceError {
     },
     /// IPv6 is not in the kernel, or disabled.
     #[error(
-        "cannot {what}: IPv6 is switched off on this machine (sysctl net.ipv6.conf.all.disable_ipv6)"
+        "cannot {what}: IPv6 is disabled on this machine (sysctl net.ipv6.conf.all.disable_ipv6)"
     )]
     NoIpv6 {
         /// The attempted action, as in "cannot ...".
@@ -44,8 +48,8 @@ pub enum DeviceError {
     },
     /// There is no `/dev/net/tun`.
     #[error(
-        "/dev/net/tun is not there: load the kernel module (modprobe tun) or pass the device into \
-         the container (--device /dev/net/tun)"
+        "/dev/net/tun does not exist: load the kernel module (modprobe tun) or pass the device \
+         into the container (--device /dev/net/tun)"
     )]
     NoTunDevice,
     /// Another program holds the TUN, or another interface has its name.
@@ -57,13 +61,13 @@ pub enum DeviceError {
         name: String,
     },
     /// Linux does not accept the name.
-    #[error("{name:?} is no interface name: 1 to 15 bytes without space, slash or colon")]
+    #[error("{name:?} is not an interface name: 1 to 15 bytes without space, slash or colon")]
     BadName {
         /// The name.
         name: String,
     },
     /// An instance's name becomes part of file and table names.
-    #[error("{name:?} is no instance name: 1 to 24 lower-case letters, digits and underscores")]
+    #[error("{name:?} is not an instance name: 1 to 24 lower-case letters, digits and underscores")]
     BadInstance {
         /// The name.
         name: String,
@@ -77,13 +81,13 @@ pub enum DeviceError {
         address: SocketAddr,
     },
     /// The address is not one of this machine.
-    #[error("{address} is no address of this machine: `ip address` shows those it has")]
+    #[error("{address} is not an address of this machine: `ip address` lists them")]
     AddressNotHere {
         /// The address.
         address: SocketAddr,
     },
     /// There is no such interface.
-    #[error("there is no interface {name}: `ip link` shows those there are")]
+    #[error("there is no interface {name}: `ip link` lists the interfaces")]
     NoInterface {
         /// The name.
         name: String,

@@ -65,8 +65,8 @@ pub fn check_owner(directory: &Path) -> io::Result<()> {
     if there.uid() != me && there.uid() != 0 || there.mode() & 0o022 != 0 {
         let (owner, mode) = (there.uid(), there.mode() & 0o7777);
         let why = format!(
-            "others may write in its folder (uid {owner}, mode {mode:04o}): give it to the user who \
-             runs this, and chmod 700"
+            "other users can write in its folder (uid {owner}, mode {mode:04o}): change its owner \
+             to the user that runs this program, and chmod 700"
         );
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }

@@ -108,7 +108,7 @@ impl Filters {
     fn make_room(&mut self, options: &FilterOptions) {
         for (key, value) in shares::room(options) {
             if let Err(error) = self.change_setting(key, &value) {
-                tracing::info!(%error, "fragments have no more room");
+                tracing::info!(%error, "memory for IP fragments could not be increased");
             }
         }
     }
@@ -134,7 +134,7 @@ impl Filters {
             Forwarding::Box { .. } => self.change_if_possible(
                 FORWARD_V4,
                 "1",
-                "what is behind this box does not get through",
+                "traffic from networks behind this box is not forwarded",
             ),
             Forwarding::Open | Forwarding::Server { .. } => self.change_setting(FORWARD_V4, "1")?,
         }
@@ -146,12 +146,16 @@ impl Filters {
             if !["all", "default", "lo"].contains(&name.as_str())
                 && sysctl::read(&key).is_ok_and(|value| value == "1")
             {
-                self.change_if_possible(&key, "2", "router advertisements are ignored there");
+                self.change_if_possible(
+                    &key,
+                    "2",
+                    "router advertisements are ignored on this interface",
+                );
             }
         }
         match sysctl::read(FORWARD_V6) {
             // A kernel without IPv6 has no such key.
-            Err(error) => tracing::info!(%error, "no forwarding of IPv6"),
+            Err(error) => tracing::info!(%error, "IPv6 forwarding is unavailable"),
             Ok(_) => self.change_if_possible(FORWARD_V6, "1", "IPv6 is not forwarded"),
         }
         Ok(())
@@ -189,8 +193,8 @@ pub(crate) fn tables_to_remove(instance: &Instance, failed: &[String]) -> Vec<St
     if failed.iter().any(|key| key == FORWARD_V4 || key == FORWARD_V6) {
         tracing::warn!(
             table = instance.filter_table(),
-            "forwarding stays on, since it could not be turned off; the packet filters that protect \
-             the networks of this machine stay with it"
+            "forwarding could not be turned off; the packet filters that protect the networks of \
+             this machine stay in place"
         );
         return Vec::new();
     }

@@ -325,7 +325,8 @@ impl Monitor {
                     tracing::warn!(
                         uplink,
                         event = "uplink-conflict",
-                        "{why}: it is taken away, and without another one the uplink is not used"
+                        "{why}: the address is removed, and without another one the uplink is not \
+                         used"
                     );
                 }
                 self.conflicts.note_routes(&lease, routes);
@@ -337,7 +338,7 @@ impl Monitor {
     }
 
     fn restore(&mut self, (lease, routes): (Lease, Vec<Route>)) {
-        tracing::info!("the address {} is given back to its uplink", lease.address);
+        tracing::info!("the address {} is restored on its uplink", lease.address);
         self.move_address(lease, true);
         for route in routes {
             if let Err(error) = self.netlink.add_route(&route) {

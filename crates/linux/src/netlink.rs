@@ -305,12 +305,12 @@ impl Netlink {
             true => (
                 self.request(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL),
                 io::ErrorKind::AlreadyExists,
-                "give an uplink its address back",
+                "restore an uplink's address",
             ),
             false => (
                 self.request(RouteNetlinkMessage::DelAddress(message), 0),
                 io::ErrorKind::AddrNotAvailable,
-                "take an address from an uplink",
+                "remove an uplink's address",
             ),
         };
         ignore(result, harmless).map_err(|error| DeviceError::of_family(ipv4, what, error))

@@ -35,7 +35,8 @@ impl NetNs {
     /// [`Sandbox`], which ends it, or without the program `ip`.
     pub fn create(name: &str) -> Result<Self, DeviceError> {
         if !sandbox::is_inside() {
-            let why = "namespaces are made inside a sandbox only, so that none is left behind";
+            let why = "network namespaces can only be created inside a sandbox, which removes them \
+                       at its end";
             return Err(DeviceError::Unavailable { why: why.to_owned() });
         }
         run("ip", &["netns", "add", name])?;
@@ -166,7 +167,7 @@ fn run(program: &str, arguments: &[&str]) -> Result<(), DeviceError> {
 fn output(command: &mut Command) -> Result<String, DeviceError> {
     let output = command.output().map_err(|error| {
         let program = command.get_program().to_string_lossy();
-        DeviceError::Unavailable { why: format!("the program {program} cannot be run: {error}") }
+        DeviceError::Unavailable { why: format!("cannot run the program {program}: {error}") }
     })?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());

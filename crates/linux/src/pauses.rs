@@ -67,7 +67,7 @@ impl fmt::Display for Pause {
         let time = Coarse(self.lasted);
         match self.slept {
             true => write!(f, "the machine slept {time}"),
-            false => write!(f, "this program stood still for {time}"),
+            false => write!(f, "this program did not run for {time}"),
         }
     }
 }
@@ -105,9 +105,9 @@ mod tests {
     fn a_sleep_is_told_from_a_stop_and_both_from_a_busy_machine() {
         check(&[(0, 0), (1_000, 0), (2_999, 0), (1_000, 0)], &[]);
         check(&[(300, 11_520_000), (1_000, 0)], &["the machine slept 3 h 12 min"]);
-        check(&[(12_400, 0), (1_000, 0)], &["this program stood still for 12 s"]);
+        check(&[(12_400, 0), (1_000, 0)], &["this program did not run for 12 s"]);
         check(&[(10, 1_000), (10, 700), (10, 700)], &["the machine slept 1 s"]);
         check(&[(1_000, 62_000)], &["the machine slept 1 min 3 s"]);
-        check(&[(20_000, 2_000)], &["this program stood still for 22 s"]);
+        check(&[(20_000, 2_000)], &["this program did not run for 22 s"]);
     }
 }

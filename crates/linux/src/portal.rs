@@ -85,7 +85,7 @@ fn judge(url: &ProbeUrl, answer: &[u8]) -> Finding {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut response = httparse::Response::new(&mut headers);
     let Ok(httparse::Status::Complete(length)) = response.parse(answer) else {
-        return Finding::Nothing("what came is no answer of HTTP".to_owned());
+        return Finding::Nothing("the answer is not HTTP".to_owned());
     };
     let header = |name: &str| {
         let mut headers = response.headers.iter();
@@ -97,7 +97,7 @@ fn judge(url: &ProbeUrl, answer: &[u8]) -> Finding {
         204 if !has_content => Finding::Open,
         // RFC 6585 section 6 defines 511 for portals; most redirect.
         200..=399 | 511 => Finding::Portal(header("Location").and_then(|to| page(url, to))),
-        code => Finding::Nothing(format!("the answer is a {code}")),
+        code => Finding::Nothing(format!("the answer has status {code}")),
     }
 }
 

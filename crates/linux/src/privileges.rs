@@ -27,7 +27,7 @@ mod calls;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")))]
 mod calls {
     pub(super) fn bar() -> Result<(), String> {
-        Err(format!("no filter is known for {}", std::env::consts::ARCH))
+        Err(format!("there is no system call filter for {}", std::env::consts::ARCH))
     }
 }
 
@@ -55,7 +55,7 @@ pub fn restrict(needs: &Needs<'_>) -> Result<(), DeviceError> {
     hold(keep).map_err(failed)?;
     set_no_new_privs(true).map_err(failed)?;
     if let Err(error) = calls::bar() {
-        tracing::warn!("dangerous system calls are not barred: {error}");
+        tracing::warn!("dangerous system calls are not blocked: {error}");
     }
     Ok(())
 }
@@ -88,7 +88,7 @@ fn hold(keep: CapabilitySet) -> Result<(), Errno> {
     set_capabilities(None, sets)?;
     for capability in keep.iter() {
         if let Err(error) = configure_capability_in_ambient_set(capability, true) {
-            tracing::debug!(?capability, %error, "programs started from here do not have it");
+            tracing::debug!(?capability, %error, "child processes do not have this capability");
         }
     }
     Ok(())
@@ -106,7 +106,7 @@ impl Needs<'_> {
         let me = geteuid().as_raw();
         if let Some(foreign) = self.files.iter().find(|path| is_foreign(path, me)) {
             let path = foreign.display();
-            tracing::debug!(%path, "belongs to another user: CAP_DAC_OVERRIDE is kept if it is held");
+            tracing::debug!(%path, "belongs to another user: CAP_DAC_OVERRIDE is kept if present");
             wanted |= CapabilitySet::DAC_OVERRIDE;
         }
         wanted
@@ -132,7 +132,7 @@ fn cut_bounding_set(keep: CapabilitySet) {
             Err(Errno::INVAL) => return,
             // Without CAP_SETPCAP, the bounding set has been reduced before.
             Err(error) => {
-                tracing::debug!(%error, "the bounding set stays as it is");
+                tracing::debug!(%error, "the capability bounding set is unchanged");
                 return;
             }
         }

@@ -138,7 +138,7 @@ impl Instance {
         // A full disk does not prevent the start: the pid is only for messages.
         let told = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
         if let Err(error) = told {
-            tracing::debug!(%error, "the lock does not say whose it is");
+            tracing::debug!(%error, "cannot write the pid into the lock file");
         }
         Ok(InstanceLock { _file: file })
     }
@@ -158,8 +158,8 @@ impl Instance {
                 && self.marks.of_instance(other.number()).anchor() == self.marks.anchor();
             if is_same {
                 let why = format!(
-                    "{name} has the same mark as {}: choose another name, more bits in \
-                     packet_marks, or remove {} if {name} never runs again",
+                    "{name} has the same mark as {}: choose another name, or more bits in \
+                     packet_marks, or remove {} if {name} is no longer used",
                     self.name,
                     path.display()
                 );
@@ -207,10 +207,10 @@ pub fn own_directory(directory: &Path) -> Result<(), DeviceError> {
         Err(DeviceError::UnsafeDirectory { directory, why })
     };
     if there.is_symlink() {
-        return refuse("it is a link to another place".to_owned());
+        return refuse("it is a symbolic link".to_owned());
     }
     if !there.is_dir() {
-        return refuse("it is no folder".to_owned());
+        return refuse("it is not a folder".to_owned());
     }
     if there.uid() != me {
         if me != 0 {
@@ -260,7 +260,7 @@ mod tests {
         fs::create_dir(&elsewhere).unwrap();
         std::os::unix::fs::symlink(&elsewhere, &instance.directory).unwrap();
         let error = instance.lock().unwrap_err().to_string();
-        assert!(error.contains("is a link") && error.contains("remove it"), "{error}");
+        assert!(error.contains("is a symbolic link") && error.contains("remove it"), "{error}");
         assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0, "nothing was written there");
         fs::remove_file(&instance.directory).unwrap();
         fs::create_dir(&instance.directory).unwrap();

@@ -185,8 +185,8 @@ impl History {
             let has_portal = uplinks.any(|uplink| uplink.portal.is_some());
             if link.has_portal != has_portal && before.is_some() {
                 events.push(match has_portal {
-                    true => format!("{name} is behind a portal: somebody has to log in"),
-                    false => format!("{name} is behind no portal any more"),
+                    true => format!("{name} is behind a portal: log in to its network"),
+                    false => format!("{name} is no longer behind a portal"),
                 });
             }
             link.has_portal = has_portal;
@@ -248,8 +248,8 @@ fn gone(status: &Status, SessionStatus { peer, public_key, .. }: &SessionStatus)
         _ => &[],
     };
     match absent.iter().find(|absent| absent.public_key == *public_key) {
-        Some(absent) => format!("{peer} went: {}", absent.reason),
-        None => format!("{peer} went"),
+        Some(absent) => format!("{peer} left: {}", absent.reason),
+        None => format!("{peer} left"),
     }
 }
 

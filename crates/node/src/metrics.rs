@@ -68,10 +68,10 @@ impl MetricsListener {
         });
         let serve = move |stream: TcpStream| {
             if let Err(error) = served.serve(&stream) {
-                tracing::debug!(%error, "a caller of the metrics broke off");
+                tracing::debug!(%error, "a metrics connection failed");
             }
         };
-        let callers = Callers::new("the socket of the metrics", CALLERS_MAX);
+        let callers = Callers::new("the metrics socket", CALLERS_MAX);
         spawn("metrics", move || callers.take(self.wait().incoming(), serve)).map(drop)
     }
 }

@@ -67,7 +67,7 @@ impl ModemFacts {
         }
         let digits = |text: &String| text.bytes().all(|byte| byte.is_ascii_hexdigit());
         if self.iccid.as_ref().is_some_and(|iccid| !digits(iccid)) {
-            return Err("iccid is digits".to_owned());
+            return Err("iccid must be digits".to_owned());
         }
         let known = |name: &String| Self::TECHNOLOGIES.contains(&name.as_str());
         if self.technology.as_ref().is_some_and(|name| !known(name)) {

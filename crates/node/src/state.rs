@@ -70,7 +70,7 @@ impl<T: Kept> StateFile<T> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return T::default(),
             Err(error) => {
                 let file = self.path.display();
-                tracing::warn!("{file} is not used, what it says is begun anew: {error}");
+                tracing::warn!("{file} is not used, starting without its contents: {error}");
                 return T::default();
             }
         };
@@ -132,7 +132,9 @@ impl<T: Kept> StateFile<T> {
             true => self.finish(),
             false => {
                 let file = self.path.display();
-                tracing::error!("{file} is not written at the end: the disk hangs");
+                tracing::error!(
+                    "{file} could not be written at the end: the disk does not respond"
+                );
             }
         }
         is_over
@@ -285,7 +287,7 @@ fn check_version(version: u32) -> io::Result<()> {
 }
 
 fn unknown_version(version: u32, known: u32) -> io::Error {
-    invalid(format!("its version is {version}, this program knows {known}"))
+    invalid(format!("its version is {version}, and this program supports {known}"))
 }
 
 fn replace(path: &Path, text: &str) -> io::Result<()> {
@@ -300,7 +302,7 @@ fn tell(path: &Path, result: &io::Result<()>, is_failing: &AtomicBool) {
     let was_failing = is_failing.swap(result.is_err(), Ordering::Relaxed);
     match result {
         Err(error) if !was_failing => tracing::warn!(
-            "cannot write {}: {error}; what it held stays there, and it is tried again",
+            "cannot write {}: {error}; the file keeps its previous contents; trying again",
             path.display()
         ),
         Ok(()) if was_failing => tracing::info!("{} is written again", path.display()),

@@ -93,7 +93,7 @@ impl RoleStatus {
             | Self::Proxy(ProxyRoleStatus { totals, .. })
                 if totals.draining =>
             {
-                Some("draining: it takes no new clients")
+                Some("draining: no new clients are accepted")
             }
             Self::Proxy(role) if role.passing.legs.iter().all(|leg| !leg.is_up) => {
                 Some("no anchor answers")
@@ -108,9 +108,9 @@ impl RoleStatus {
 pub struct ClientStatus {
     /// Its session, if it has one.
     pub sessions: Vec<SessionStatus>,
-    /// Why it has none, for a person to read.
+    /// Why it has no session, as text.
     pub no_session: Option<String>,
-    /// Its uplinks, and how the server's addresses do over each.
+    /// Its uplinks, and the state of the server's addresses over each.
     pub uplinks: Vec<UplinkReport>,
     /// Uplinks that are paused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -157,7 +157,7 @@ pub struct StreamsStatus {
     /// How the closed connections ended, by kind.
     pub ends: BTreeMap<String, u64>,
     /// How often plain HTTP had `requests`, `answers`, `players` (that reported their buffers) and
-    /// `first-frames`; and why connections were read no further.
+    /// `first-frames`; and why reading a connection stopped.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub http: BTreeMap<String, u64>,
     /// At a server: whose address connections leave with, `client` or `server`.
@@ -209,7 +209,7 @@ pub struct ServerStatus {
     /// Its shards, if it has more than one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shards: Vec<ShardStatus>,
-    /// Connections of clients' streams, if the server takes some.
+    /// Connections of clients' streams, if the server accepts streams.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<StreamsStatus>,
 }
@@ -223,7 +223,7 @@ pub struct AbsentClient {
     pub public_key: String,
     /// For how long it has had no session, seconds.
     pub left_seconds_ago: f64,
-    /// Why the session ended, for a person to read.
+    /// Why the session ended, as text.
     pub reason: String,
 }
 
@@ -263,7 +263,7 @@ pub struct AnchorRoleStatus {
     /// Its legs and tenants, and its refusals.
     #[serde(flatten)]
     pub passing: AnchorStatus,
-    /// Connections that are streams of clients, if the anchor takes some.
+    /// Connections of clients' streams, if the anchor accepts streams.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<StreamsStatus>,
 }
@@ -315,7 +315,7 @@ pub struct FleetStatus {
     pub role: String,
     /// Its tenant.
     pub tenant: String,
-    /// Where the stream to the controller leads, and over what, if it is up.
+    /// The address of the controller and the route to it, while connected.
     pub controller: Option<String>,
     /// Since when the stream is down, by the program's clock.
     #[serde(skip)]

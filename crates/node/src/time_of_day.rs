@@ -88,8 +88,8 @@ impl TimeOfDay {
         if behind >= BEHIND_MIN && now >= self.next_reminder {
             self.next_reminder = now + REMINDER;
             tracing::warn!(
-                "the clock is {behind} s behind the latest time that was seen; keys expire by that. If \
-                 it was wrong, stop the server and remove {}",
+                "the clock is {behind} s behind the latest time seen; keys expire by the latest \
+                 time. If that time was wrong, stop the server and remove {}",
                 self.file.path.display()
             );
         }

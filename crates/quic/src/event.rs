@@ -99,14 +99,14 @@ pub enum CloseReason {
     #[error("refused by the server: {0}")]
     Refused(Refusal),
     /// The server is misconfigured, or a network on the way answers in its place.
-    #[error("the server showed the key {got}, which is not the one expected")]
+    #[error("the server has the key {got}, which is not the expected one")]
     WrongServerKey {
         /// The key it showed.
         got: PublicKey,
     },
     /// The connection was closed before the server proved its key. Anybody on the way can do that:
     /// Initial keys follow from cleartext (RFC 9001 section 5.2).
-    #[error("closed with code {code:#x} by somebody who had not proved to be the server")]
+    #[error("closed with code {code:#x} by a peer that had not proved to be the server")]
     Unproven {
         /// The code of RFC 9000 section 20.
         code: u64,

@@ -139,7 +139,7 @@ pub trait Scheduler: Send + std::fmt::Debug {
 
 /// What was learned cannot be restored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("what was learned cannot be read: {0}")]
+#[error("the learned state cannot be read: {0}")]
 pub struct RestoreError(pub String);
 
 /// [`PathStatus::Usable`] if any path is, otherwise [`PathStatus::Suspect`] if any is.

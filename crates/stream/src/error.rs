@@ -62,6 +62,6 @@ pub enum StreamError {
     #[error("stream is finished")]
     Finished,
     /// The peer opened it, and it is not accepted yet; or it was opened here.
-    #[error("stream is not to be used so")]
+    #[error("stream does not allow this operation")]
     NotAccepted,
 }

@@ -247,7 +247,7 @@ impl Legs {
             }
             let leg = self.leg_to(tenant.anchor, &in_use);
             let Some(id) = known.get(&tenant.name).copied().or_else(|| self.add(&tenant)) else {
-                let told = format!("the tenant {} is one too many, and not served", tenant.name);
+                let told = format!("too many tenants: {} is not served", tenant.name);
                 self.events.push_back(LegEvent::Told(told));
                 continue;
             };

@@ -90,7 +90,7 @@ pub enum RouterError {
     #[error("a router has 1 to {ROUTER_LINKS_MAX} links, not {0}")]
     Links(usize),
     /// The virtual network identifier has more than 24 bits.
-    #[error("{0} is no virtual network identifier; it has 24 bits")]
+    #[error("{0} is not a virtual network identifier, which has 24 bits")]
     Vni(u32),
     /// The session cannot be created.
     #[error(transparent)]

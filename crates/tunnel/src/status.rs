@@ -71,26 +71,27 @@ impl PathStatusReport {
         "path_tx_packets" "" "Packets sent by a path" |it| count(it.counters.packets_sent),
         "path_rx_packets" "" "Packets received by a path" |it| count(it.counters.packets_received),
         "path_lost_packets" ""
-            "Packets that the path lost: of a client those it sent, of a router its peer's"
+            "Packets that the path lost: at a client those it sent, at a router its peer's"
             |it| count(it.counters.datagrams_lost),
         "path_usable" "" "1 while the path answers and carries data"
             |it| flag(it.status == PathStatus::Usable),
         "path_smoothed_round_trip" "seconds" "The smoothed round-trip time of a path"
             |it| gauge(it.smoothed_rtt_ms / 1e3),
-        "path_loss" "ratios" "The share of a path's packets that were lost of late"
+        "path_loss" "ratios" "The share of a path's packets that were lost recently"
             |it| gauge(it.loss.into()),
-        "path_pacing_bytes_per_second" "" "Bytes a second that the pacer of a path lets go"
+        "path_pacing_bytes_per_second" "" "Bytes a second that the pacer of a path allows"
             |it| gauge(it.pacing_rate_bps? as f64 / 8.0),
-        "path_day" "bytes" "What an interface with a cap has carried today"
+        "path_day" "bytes" "Bytes that an interface with a cap carried today"
             |it| gauge(it.day_bytes? as f64),
-        "path_day_cap" "bytes" "What an interface may carry in a day"
+        "path_day_cap" "bytes" "Bytes that an interface may carry in a day"
             |it| gauge(it.daily_cap_bytes? as f64),
-        "path_month" "bytes" "What an interface with a cap has carried since its billing day"
+        "path_month" "bytes" "Bytes that an interface with a cap carried since its billing day"
             |it| gauge(it.month_bytes? as f64),
-        "path_month_cap" "bytes" "What an interface may carry in a month"
+        "path_month_cap" "bytes" "Bytes that an interface may carry in a month"
             |it| gauge(it.monthly_cap_bytes? as f64),
         "path_sampled_round_trip" "seconds"
-            "Round-trip times of a path, one for each acknowledgement, of a router for each hello"
+            "Round-trip times of a path, one for each acknowledgement, at a router one for each \
+             hello"
             |it| Some(Figure::Delays(it.round_trips)),
     ];
 

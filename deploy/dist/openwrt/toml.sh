@@ -1,10 +1,11 @@
-# Turns /etc/config/roadweave into a client.toml; read by /etc/init.d/roadweave, with OpenWrt's
-# /lib/functions.sh before it.
+# Converts /etc/config/roadweave to a client.toml; sourced by /etc/init.d/roadweave, after OpenWrt's
+# /lib/functions.sh.
 #
-# Values are written as strings, numbers or truth values of TOML by what the field is, and are never
-# run: there is no eval here. What cannot be written is refused; the program judges the rest.
+# Values are written as strings, numbers or booleans of TOML, depending on the field, and are never
+# executed: there is no eval here. Values that cannot be written are refused; the program checks the
+# rest.
 
-# Lists are apart from options: config_get sees no list, and config_list_foreach no option.
+# Lists and options are separate: config_get sees no list, and config_list_foreach no option.
 toml_wrong="" toml_type="" toml_options="" toml_lists=""
 
 # The options of a policy: NAME:KIND:TABLE, with the table of the field below the policy.
@@ -12,8 +13,8 @@ toml_policies="name:text: device:text: iccid:text: priority:text: weight:number:
 rate_limit_kbps:number: technology:text: monthly_cap_mb:number:metered. \
 billing_day:number:metered. daily_cap_mb:number:metered. redundancy_percent:number:metered."
 
-# Called for every section, option and list that config_load reads: what is not known here, or is of
-# the other kind, would be ignored, and is refused instead.
+# Called for every section, option and list that config_load reads. Unknown names, and those of the
+# other kind, would be ignored, so they are refused.
 config_cb() {
 	toml_type=${1:-} toml_options="" toml_lists=""
 	case $toml_type in
@@ -34,11 +35,11 @@ tun_name mtu_bytes memory_mb"
 	esac
 }
 
-# What is here is a part of a client.toml.
-toml_way="what only a file in TOML has (lanes, streams, transport, routes.accept, uplinks.order, \
-metered.insurance and more) goes there: option config FILE"
+# UCI has only a part of the fields of a client.toml.
+toml_way="fields that only a file in TOML has (lanes, streams, transport, routes.accept, \
+uplinks.order, metered.insurance and more) go there: option config FILE"
 
-# Of what is wrong the first is told: of names and kinds, and then of values.
+# Only the first error is reported: names and kinds first, then values.
 toml_refuse() {
 	toml_wrong=${toml_wrong:-$1}
 }
@@ -68,7 +69,7 @@ option_cb() {
 list_cb() {
 	[ -n "$toml_options" ] || return 0
 	if toml_has "$toml_options" "$1"; then
-		toml_refuse "$toml_type: $1 is no list: write \`option $1 '$2'\`"
+		toml_refuse "$toml_type: $1 is not a list: write \`option $1 '$2'\`"
 	elif ! toml_has "$toml_lists" "$1"; then
 		toml_refuse_name "$1"
 	elif [ -z "$2" ]; then
@@ -81,7 +82,7 @@ toml_refuse_name() {
 ${toml_lists:+, and the lists $toml_lists}; $toml_way"
 }
 
-# toml_check TEXT: refuses what has no place in a string.
+# toml_check TEXT: refuses characters that a string cannot have.
 toml_check() {
 	case $1 in
 	*[[:cntrl:]]*) toml_fail "a value has a control character" ;;
@@ -145,7 +146,7 @@ toml_server() {
 	toml_option "$1" site text site
 }
 
-# Whether a server is named: without one it is the fleet's.
+# Whether a server is named; without one, the fleet assigns servers.
 toml_names_server() {
 	local key
 	toml_items=""
@@ -154,7 +155,7 @@ toml_names_server() {
 	if [ -n "$toml_items" ]; then
 		toml_server "$1"
 	elif [ -n "$key" ]; then
-		toml_fail "server: public_key is of no use without \`list address\`"
+		toml_fail "server: public_key needs \`list address\`"
 	fi
 }
 
@@ -174,7 +175,7 @@ toml_inside() {
 	toml_list "$1" uplink_inside inside
 	[ -z "$toml_items" ] || return 0
 	while [ "$at" -lt 64 ] && zone=$(uci -q get "firewall.@zone[$at].name"); do
-		# What leaves by a zone with source NAT goes to others.
+		# Zones with source NAT lead to other networks.
 		if [ "$zone" != wan ] && [ "$(uci -q get "firewall.@zone[$at].masq")" != 1 ]; then
 			for network in $(uci -q get "firewall.@zone[$at].network"); do
 				device=$(uci -q get "network.$network.device") ||
@@ -191,7 +192,7 @@ toml_inside() {
 	[ -z "$toml_items" ] || printf 'inside = [%s]\n' "${toml_items%, }"
 }
 
-# The last line, without which a file is not whole.
+# The last line; without it a file is incomplete.
 toml_end="# written by /etc/init.d/roadweave from /etc/config/roadweave"
 
 # toml_client SECTION KEY_FILE: the whole file on standard output. Fails, with the reason in
@@ -203,11 +204,11 @@ toml_client() {
 	# Read by the shell itself: no other process has it among its arguments.
 	[ ! -f "$2" ] || IFS= read -r key <"$2" || [ -n "$key" ]
 	case $key in
-	*[!A-Za-z0-9+/=]*) toml_fail "$2: no private key" ;;
+	*[!A-Za-z0-9+/=]*) toml_fail "$2: not a private key" ;;
 	?*) printf 'private_key = "%s"\n' "$key" ;;
 	esac
 	toml_list "$1" dns dns
-	# The program's own is in memory here: counts of caps and the key of a fleet would be lost.
+	# The program's default is in memory here: counts of caps and the key of a fleet would be lost.
 	config_get toml_state "$1" state_directory
 	toml_put text state_directory "${toml_state:-/etc/roadweave/state}"
 	toml_option "$1" packet_marks text packet_marks

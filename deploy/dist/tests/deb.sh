@@ -28,18 +28,18 @@ fi
 in_debian roadweave init --server vpn.example:4433 /etc/roadweave >/dev/null
 in_debian roadweave client --check --config /etc/roadweave/client.toml >/dev/null
 [ "$(in_debian stat -c %U:%G:%a /etc/roadweave/client.toml)" = root:roadweave:640 ] ||
-    fail "init keeps the services from their files"
+    fail "the services cannot read the files of init"
 mkdir -p "$ROOT/debian/var/lib/roadweave"
 echo "# mine" >>"$ROOT/debian/etc/roadweave/client.toml.example"
-# As an older package had it, whose services ran as root.
+# As an older package left it, whose services ran as root.
 in_debian chgrp -R root /etc/roadweave && in_debian chmod -R g=,o= /etc/roadweave
 install "$ROOT/debian" "roadweave_$version-1_$arch.deb"
 [ "$(in_debian stat -c %U:%G:%a /etc/roadweave/server.toml)" = root:roadweave:640 ] ||
-    fail "an upgrade keeps the services from their files"
+    fail "the services cannot read their files after an upgrade"
 grep -q '^# mine' "$ROOT/debian/etc/roadweave/client.toml.example" ||
-    fail "an upgrade lost what a person has written"
+    fail "an upgrade lost an edited file"
 in_debian dpkg --purge roadweave >/dev/null 2>&1
-# What a person has written stays.
+# Edited files stay.
 left=$(cd "$ROOT/debian" && find etc usr var/lib/roadweave -path '*roadweave*' 2>/dev/null |
     sort | tr '\n' ' ')
 [ "$left" = "etc/roadweave etc/roadweave/client.toml etc/roadweave/server.toml " ] ||

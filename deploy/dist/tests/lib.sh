@@ -1,4 +1,4 @@
-# What the tests of packages share; read by each of them. deploy/dist/test.sh sets OUT, PACKAGES and
+# Shared by the tests of packages; sourced by each. deploy/dist/test.sh sets OUT, PACKAGES and
 # ROOT, a folder that is removed afterwards.
 # shellcheck shell=sh
 set -eu
@@ -14,7 +14,7 @@ skip() {
 has() { command -v "$1" >/dev/null 2>&1; }
 needs() { for tool in "$@"; do has "$tool" || skip "$tool is not installed"; done; }
 needs_root() { [ "$(id -u)" -eq 0 ] || skip "only root can install packages"; }
-# package FILE: that dist.sh has made it.
+# package FILE: checks that dist.sh has made it.
 package() { [ -f "$PACKAGES/$1" ] || skip "there is no $1: make dist"; }
 
 # debian FOLDER: a root with little more than dpkg and apt.
@@ -34,7 +34,7 @@ debian() {
     chroot "$1" apt-get update --quiet=2 >"$ROOT/apt" 2>&1 ||
         skip "no mirror of Debian $codename was reached: $(tail -n 1 "$ROOT/apt")"
 }
-# install FOLDER DEB...: as a person does, with what the packages want.
+# install FOLDER DEB...: by apt, with the dependencies.
 install() {
     where=$1
     shift
@@ -62,14 +62,14 @@ unit() {
     systemd-analyze security --offline=true --threshold=50 "$try" >/dev/null ||
         fail "$2: exposed more than 5.0 of 10"
 }
-# installed FOLDER: what every full package of the product brings.
+# installed FOLDER: checks what every full package contains.
 installed() {
     chroot "$1" /usr/bin/roadweave --help | grep -q '^  client ' || fail "--help says nothing"
     [ "$(chroot "$1" /usr/bin/roadweave --version)" = "roadweave $version" ] || fail "another version"
     group=$(sed -n 's/^roadweave:[^:]*:\([0-9]*\):.*/\1/p' "$1/etc/group")
     for shared in 750:. 640:client.toml.example 640:server.toml.example; do
         [ "$(stat -c %u:%g:%a "$1/etc/roadweave/${shared#*:}")" = "0:$group:${shared%:*}" ] ||
-            fail "/etc/roadweave/${shared#*:} is not for root and the services alone"
+            fail "/etc/roadweave/${shared#*:} is open to other users"
     done
     for file in man/man1/roadweave-uplink-set.1.gz man/man5/roadweave.toml.5.gz \
         doc/roadweave/copyright doc/roadweave/sbom.cdx.json.gz bash-completion/completions/roadweave \

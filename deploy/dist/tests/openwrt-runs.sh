@@ -1,7 +1,7 @@
 #!/bin/sh
-# A client that runs by the scripts of OpenWrt's package, in a namespace of its own, and what
-# becomes of it when its configuration changes. tests/openwrt-runs.sh PROGRAM ROOT, the root of an
-# unpacked package. Fails with 77, and says why, where it cannot be tried.
+# Runs a client by the scripts of OpenWrt's package, in its own namespace, and changes its
+# configuration. tests/openwrt-runs.sh PROGRAM ROOT, the root of an unpacked package. Exits with 77
+# and the reason where it cannot run.
 set -eu
 if [ -z "${inside:-}" ]; then
     unable() { echo "openwrt: not tried with a client that runs: $1" && exit 77; }
@@ -11,7 +11,7 @@ if [ -z "${inside:-}" ]; then
     [ "$(id -u)" = 0 ] || unable "only root can make a tunnel"
     [ -c /dev/net/tun ] || unable "there is no /dev/net/tun"
     unshare --net --mount true 2>/dev/null || unable "no namespace can be made here"
-    # With this shell ends all that it has started.
+    # All processes end with this shell.
     inside=1 exec unshare --net --mount --pid --fork --kill-child "$0" "$@"
 fi
 PROGRAM=$1 root=$2
@@ -26,7 +26,7 @@ ip link set wan0 up && ip link set far0 up
 ip address add 10.1.0.2/24 dev wan0
 ip route add default via 10.1.0.1
 
-# As procd does it: an instance is started unless it runs, and what is equal is let be.
+# Like procd: starts an instance unless it runs, and leaves an equal one alone.
 { cat "$(dirname "$0")/openwrt-stubs.sh" - >"$tests/stubs.sh"; } <<'EOF'
 pid() { cat "$RUNS/$1" 2>/dev/null || echo none; }
 procd_running() { [ -d "/proc/$(pid "$2")" ]; }
@@ -54,7 +54,7 @@ set_option() { mkdir -p "$tests/config/$1/options" && printf '%s\n' "$3" >"$test
 set_list() { mkdir -p "$tests/config/$1/lists" && printf '%s\n' "$3" >"$tests/config/$1/lists/$2"; }
 told() { grep -q -- "$1" "$tests/log" || fail "not told: $1"; }
 pid() { cat "$tests/runs/client.client"; }
-# Whether what belongs into the tunnel leaves in the clear.
+# Whether traffic for the tunnel leaves in the clear.
 is_open() { ip route get 203.0.113.9 2>/dev/null | grep -q 'dev wan0'; }
 excluded() { ip route get 198.51.100.9 2>/dev/null | grep -q 'dev wan0'; }
 # until_so COMMAND...: within 20 s.
@@ -73,45 +73,45 @@ set_option client.client state_directory "$tests/state"
 set_list client.client uplink_include 'wan*'
 set_list server.a address 192.0.2.1:4433
 set_option server.a public_key "$("$PROGRAM" keygen | sed -n 's/^public_key *= *"\(.*\)"/\1/p')"
-is_open || fail "there is no way out"
+is_open || fail "there is no default route"
 run start
 until_so answers rw0
-! is_open || fail "before the first session it leaves in the clear"
-! excluded || fail "it is excluded before anybody said so"
+! is_open || fail "traffic leaves in the clear before the first session"
+! excluded || fail "it is excluded without being configured"
 first=$(pid)
 
-# Taken up while it runs.
+# Applied while it runs.
 set_list client.client exclude 198.51.100.0/24
 run reload_service
 until_so excluded
-[ "$(pid)" = "$first" ] || fail "what can be taken up began it anew"
+[ "$(pid)" = "$first" ] || fail "a change that needs no restart restarted it"
 
-# What is wrong ends nothing.
+# An invalid value ends nothing.
 set_option client.client exclude 10.0.0.0/8
 run reload_service
-told 'goes on as it was: client: exclude is a list'
+told 'keeps running unchanged: client: exclude is a list'
 rm "$tests/config/client.client/options/exclude"
 kill -0 "$first" || fail "a wrong value ended it"
-[ "$(pid)" = "$first" ] || fail "a wrong value began it anew"
+[ "$(pid)" = "$first" ] || fail "a wrong value restarted it"
 
-# What counts from the next start on begins it anew, and lets nothing out meanwhile.
+# A field that needs a restart restarts it, and traffic stays blocked meanwhile.
 (while sleep 0.01; do ! is_open || echo "in the clear"; done >"$tests/seen") &
 watcher=$!
 set_option client.client mtu_bytes 1290
 run reload_service
-told 'begins anew, for tun.mtu_bytes'
-[ "$(pid)" != "$first" ] || fail "what counts from the next start on is ignored"
+told 'restarts for tun.mtu_bytes'
+[ "$(pid)" != "$first" ] || fail "a field that needs a restart is ignored"
 until_so answers rw0
 until_so excluded
 second=$(pid)
 run restart
-told 'begins anew, for a restart'
-[ "$(pid)" != "$second" ] || fail "a restart begins nothing anew"
+told 'restarts for the restart command'
+[ "$(pid)" != "$second" ] || fail "a restart restarts nothing"
 until_so answers rw0
 until_so excluded
 kill $watcher
-[ ! -s "$tests/seen" ] || fail "a start anew lets out what belongs into the tunnel"
-ip link show rw0 | grep -q 'mtu 1290' || fail "it is begun anew by the old file"
+[ ! -s "$tests/seen" ] || fail "traffic for the tunnel leaves in the clear during a restart"
+ip link show rw0 | grep -q 'mtu 1290' || fail "it restarted with the old file"
 
 # Under another name nothing of the old one is left.
 set_option client.client tun_name rw1
@@ -123,11 +123,11 @@ until_so answers rw1
 kill "$(pid)"
 until_so is_open
 
-# A file that ends early for want of room is none, though it could be read.
+# A file that a full disk cut short is not used, though it is valid.
 mkdir "$tests/small" && mount -t tmpfs -o size=4k small "$tests/small"
 WRITTEN=$tests/small
 set_list client.client exclude "$(seq -f '198.51.100.%g/32' 255)"
 run start 2>/dev/null
 told 'not started: cannot write'
 [ ! -e "$tests/small/client.client.toml" ] || fail "half a file is used"
-echo "a client that runs takes up what is changed"
+echo "a running client applies changes"

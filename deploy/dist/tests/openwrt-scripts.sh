@@ -86,12 +86,12 @@ run
 told '^instance client.client$'
 told "^param command $tests/roadweave client --config $written\$"
 told '^param term_timeout 15$'
-# procd would stop what runs for a file that was changed.
+# procd would stop an instance whose file changed.
 untold '^param file'
 told '^trigger roadweave$'
 told 'public key: "'
 [ "$(stat -c %a "$tests/keys/client.key" "$written" | sort -u)" = 600 ] ||
-    fail "others may read the key"
+    fail "other users can read the key"
 grep -q 'log.*'"$(cat "$tests/keys/client.key")" "$tests/log" && fail "the private key is in the log"
 [ ! -e "$tests/run" ] || fail "a value was run"
 writes 'name = "bus \"12\" \\ $(touch'
@@ -101,7 +101,7 @@ for line in 'iccid = "8949020000012345678"' 'metered.daily_cap_mb = 2000' 'rate_
     'kill_switch = true' 'addresses = ["vpn.example:4433", "[2001:db8::1]:4433"]'; do
     grep -qxF -- "$line" "$written" || fail "$line is lost"
 done
-# Behind the box is what the firewall says, unless it is named.
+# Interfaces behind the box come from the firewall, unless they are named.
 ! grep -q '^inside' "$written" || fail "inside is named, and no firewall is there"
 mkdir -p "$tests/uci"
 set_uci() { printf '%s\n' "$2" >"$tests/uci/$1"; }
@@ -137,7 +137,7 @@ run
 [ "$before" = "$(sha256sum "$tests/keys/client.key" "$written")" ] ||
     fail "another key or file at the second start"
 
-# What runs takes a change up; procd is told the same as before.
+# A running instance applies a change; the message to procd is the same as before.
 run_on
 answers 0 'the configuration was read again'
 for action in reload_service start; do
@@ -149,24 +149,24 @@ for action in reload_service start; do
     untold '^signal'
     [ "$parameters" = "$(grep '^param' "$tests/log")" ] || fail "$action: other parameters"
 done
-# What counts from the next start on: it ends, and nothing is let out.
+# A field that needs a restart: the instance ends, and traffic stays blocked.
 answers 0 'the configuration was read again
 not before the next start: tun.mtu_bytes'
 run reload_service
-told 'log .*client.client: begins anew, for tun.mtu_bytes; .* is refused'
+told 'log .*client.client: restarts for tun.mtu_bytes; .* is blocked'
 told '^signal roadweave client.client USR1$'
 told '^instance client.client$'
-# What the program refuses is told, and ends nothing.
+# A refusal by the program is logged, and ends no instance.
 answers 2 'roadweave: nothing was changed: unknown field'
 run reload_service
-told 'log .*client.client: goes on as it was: .*unknown field'
+told 'log .*client.client: keeps running unchanged: .*unknown field'
 untold '^signal'
-# It starts still, or hangs.
+# The instance is starting, or hangs.
 answers 1 'roadweave: nobody listens'
 run reload_service
 told '^signal roadweave client.client HUP$'
 told 'log .*nobody listens'
-# Another name: what is refused under the old one would stay so for good.
+# Another name: what the old name blocks would stay blocked for good.
 answers 0 'the configuration was read again
 not before the next start: tun.name'
 set_option client.client tun_name rw8
@@ -179,12 +179,12 @@ run reload_service
 told '^reload --socket /run/of/rw8.sock$'
 untold '^signal'
 
-# What is wrong ends nothing that runs, and changes nothing of it.
+# An invalid configuration neither ends nor changes a running instance.
 before=$(sha256sum "$written")
 set_option client.client mtu_bytes many
 for action in reload_service start restart; do
     run "$action"
-    told 'log .*client.client: goes on as it was: .*not a number'
+    told 'log .*client.client: keeps running unchanged: .*not a number'
     untold '^reload'
     untold '^signal'
     untold '^stop$'
@@ -196,18 +196,18 @@ told '^code 1$'
 rm "$tests/config/client.client/options/mtu_bytes"
 mv "$tests/config" "$tests/away"
 run reload_service
-told 'log .*client.client: goes on as it was: '
+told 'log .*client.client: keeps running unchanged: '
 [ "$parameters" = "$(grep '^param' "$tests/log")" ] || fail "no configuration: other parameters"
 mv "$tests/away" "$tests/config"
 set_option client.client enabled 0
 run reload_service
 untold '^instance'
 set_option client.client enabled 1
-# A restart lets nothing out either; what does not answer is killed.
+# A restart keeps traffic blocked; an instance that does not answer is killed.
 for signal in USR1 KILL; do
     run restart
     told "^signal roadweave client.client $signal\$"
-    told 'log .*client.client: begins anew, for a restart; .* is refused'
+    told 'log .*client.client: restarts for the restart command; .* is blocked'
     told '^instance client.client$'
     untold '^stop$'
     untold '^reload'
@@ -227,7 +227,7 @@ refused() {
     rm "$tests/config/$1/$2s/$3"
     [ -z "$kept" ] || "set_$2" "$1" "$3" "$kept"
 }
-# Of what is wrong the first is told, and no file with the key is left.
+# The first error is logged, and no file with the key is left.
 refused client.client option tun_name "$(printf 'rw0\001')" 'control character'
 [ ! -e "$written.new" ] || fail "a file with the key is left"
 set_option client.client masquerade perhaps
@@ -245,10 +245,10 @@ for list in uplink_include uplink_exclude uplink_inside into_tunnel exclude dns;
 done
 refused server.b option address 198.51.100.1:4433 'server: address is a list: write .list address'
 for option in name kill_switch before_join enabled; do
-    refused client.client list $option 1 "client: $option is no list: write .option $option '1'."
+    refused client.client list $option 1 "client: $option is not a list: write .option $option '1'."
 done
-refused policy.a list rate_limit_kbps 8000 'policy: rate_limit_kbps is no list'
-refused server.b option public_key x 'public_key is of no use without .list address'
+refused policy.a list rate_limit_kbps 8000 'policy: rate_limit_kbps is not a list'
+refused server.b option public_key x 'public_key needs .list address'
 # Empty.
 for option in kill_switch tun_name config enabled; do
     refused client.client option $option '' "client: $option is empty"
@@ -258,11 +258,11 @@ refused client.client list exclude '10.0.0.0/8
 10.1.0.0/16' 'client: an item of exclude is empty'
 # Neither a yes nor a no.
 refused client.client option enabled ture "enabled: 'ture' is neither 0 nor 1"
-# A word that was to enable it.
+# A misspelled `enabled`.
 mv "$tests/config/client.client/options/enabled" "$tests/enabled"
 refused client.client option enable 1 'no option or list is called enable;'
 mv "$tests/enabled" "$tests/config/client.client/options/enabled"
-# What only a file in TOML has.
+# Fields that only a file in TOML has.
 for name in lanes streams transport accept order insurance; do
     refused client.client option $name x "no option or list is called $name; .*option config FILE"
 done
@@ -275,9 +275,9 @@ run
 told '^instance client.client$'
 printf 'AAAA"\nlisten = 1\n' >"$tests/keys/client.key"
 run
-told 'no private key'
+told 'not a private key'
 
-# A key of which nothing is left is not replaced.
+# An empty key file is not replaced.
 : >"$tests/keys/client.key"
 run
 told 'not started: no key in'
@@ -291,7 +291,7 @@ printf '%s\n' 'private_key = "'"$("$real" keygen | sed -n 's/^private_key *= *"\
     "public_key = \"$(cat "$tests/config/server.a/options/public_key")\"" \
     '[tun] # of its own' "name = 'own0'" 'mtu_bytes = 1300' >"$tests/own.toml"
 chmod 600 "$tests/own.toml"
-# Another file than that by which it runs.
+# Another file than that of the running instance.
 run_on
 run reload_service
 told '^signal roadweave client.client TERM$'
@@ -301,6 +301,6 @@ told '^reload --socket /run/of/own0.sock$'
 untold '^signal'
 rm "$tests/own.toml"
 run reload_service
-told 'goes on as it was: .*own.toml'
+told 'keeps running unchanged: .*own.toml'
 told "^param command $tests/roadweave client --config $tests/own.toml\$"
 echo "the scripts of OpenWrt are in order"

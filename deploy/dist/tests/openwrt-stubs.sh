@@ -1,5 +1,5 @@
-# What OpenWrt has for a script of /etc/init.d, as far as ours asks for it; read by
-# openwrt-scripts.sh and openwrt-runs.sh under busybox.
+# The functions of OpenWrt that our script in /etc/init.d uses; sourced by openwrt-scripts.sh and
+# openwrt-runs.sh under busybox.
 #
 # Sections are folders, options files in one of their folders, lists, an item a line, in the other:
 # config_get sees no list, and config_list_foreach no option.

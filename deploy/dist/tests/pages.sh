@@ -1,5 +1,5 @@
 #!/bin/sh
-# Man pages and completions are read by what reads them.
+# Man pages and completions work in man, mandoc, bash, zsh and fish.
 . "$(dirname "$0")/lib.sh"
 [ -d "$OUT/pages/roadweave" ] || skip "there are no pages: make dist"
 needs man

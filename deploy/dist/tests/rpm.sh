@@ -23,11 +23,11 @@ rpm --root "$root" --query --requires roadweave | grep -q '^nftables' || fail "i
 installed "$root"
 rpm --root "$root" --verify --nodeps roadweave || fail "files are not as packaged"
 echo key >"$root/etc/roadweave/client.toml"
-# As an older package had it, whose services ran as root.
+# As an older package left it, whose services ran as root.
 chgrp -R 0 "$root/etc/roadweave" && chmod -R g=,o= "$root/etc/roadweave"
 rpm --root "$root" --upgrade --replacepkgs --nodeps --nosignature "$PACKAGES/$rpm"
 [ "$(stat -c %u:%g:%a "$root/etc/roadweave/client.toml")" = 0:990:640 ] ||
-    fail "an upgrade keeps the services from their files"
+    fail "the services cannot read their files after an upgrade"
 rpm --root "$root" --erase --nodeps roadweave
 left=$(cd "$root" && find etc/roadweave usr -type f 2>/dev/null | grep roadweave | tr '\n' ' ')
 [ "$left" = "etc/roadweave/client.toml " ] || fail "it left: $left"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# What packages run: an upgrade starts each unit's instances anew, a removal stops and disables
-# them. The services' user is made once, and files from before it are for its group.
+# The scripts of packages: an upgrade restarts each unit's instances, a removal stops and disables
+# them. The services' user is created once, and older files are given to its group.
 . "$(dirname "$0")/lib.sh"
 bin=$ROOT/bin said=$ROOT/said
 mkdir -p "$bin" "$ROOT/roadweave" "$ROOT/private/roadweave-web"
@@ -56,8 +56,8 @@ for of in deb.postinstall rpm.preinstall; do
     touch "$ROOT/user" && chmod 700 "$ROOT/roadweave" && : >"$said"
     chgrp 65534 "$ROOT/roadweave" 2>/dev/null || continue
     run $of configure
-    ! grep -q 'useradd\|chgrp' "$said" || fail "$of: what was given once is given again"
+    ! grep -q 'useradd\|chgrp' "$said" || fail "$of: files are given to the group again"
 done
 run web-deb.postremove purge
 [ ! -e "$ROOT/private/roadweave-web" ] || fail "a purge leaves the tokens"
-[ -d "$ROOT/roadweave" ] || fail "a purge of roadweave-web takes what is another package's"
+[ -d "$ROOT/roadweave" ] || fail "a purge of roadweave-web removes files of another package"

@@ -1,8 +1,8 @@
 #!/bin/sh
-# The vehicle's packages for ARM are below 4 MB, and the program of a box below 8 MB; with a server
-# in it, as for a deb, a program may have a little more. The rpm, which is compressed least, misses
-# its bound on aarch64 by a hundredth. What is for x86_64, which takes longer instructions, is held
-# where it is.
+# The vehicle's packages for ARM are below 4 MB, and the program of a box below 8 MB; a program that
+# includes a server, as in a deb, may have a little more. The rpm, which is compressed least, misses
+# its bound on aarch64 by a hundredth. For x86_64, whose instructions are longer, the present sizes
+# are the bound.
 . "$(dirname "$0")/lib.sh"
 ls "$PACKAGES"/roadweave[-_]"$version"-* >/dev/null 2>&1 || skip "there are no packages: make dist"
 # below BYTES FILE NAME

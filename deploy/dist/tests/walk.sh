@@ -1,7 +1,7 @@
 #!/bin/sh
-# A new user's walk: from two bare roots of Debian, one a server and one a vehicle's box, by
-# packages to a tunnel between them, each step timed. Both are namespaces with a veth between them.
-# systemd does not run in a namespace, so that the units' own command lines are started.
+# The steps of a new user: from two bare roots of Debian, a server and a vehicle's box, by packages
+# to a tunnel between them, each step timed. Both are namespaces with a veth between them. systemd
+# does not run in a namespace, so the units' command lines are started directly.
 . "$(dirname "$0")/lib.sh"
 needs_root
 needs ip ping unshare

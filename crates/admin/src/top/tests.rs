@@ -195,11 +195,11 @@ fn an_uplink_behind_a_portal_is_shown_so_and_both_its_ends_are_told() {
     let mut status = client(11.0, 0, "suspect");
     status["uplinks"][0]["portal"] = json!({ "url": "http://login.example/" });
     take(&mut history, now, status);
-    assert_eq!(history.events[0].1, "wwan0 is behind a portal: somebody has to log in");
+    assert_eq!(history.events[0].1, "wwan0 is behind a portal: log in to its network");
     let rows = screen_of(&history, now, (80, 24));
     assert!(rows.iter().any(|row| row.starts_with("  wwan0                portal ")), "{rows:#?}");
     take(&mut history, now, client(12.0, 0, "usable"));
-    assert_eq!(history.events[0].1, "wwan0 is behind no portal any more");
+    assert_eq!(history.events[0].1, "wwan0 is no longer behind a portal");
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn a_server_shows_who_fares_worst_first() {
         "  bus-01                     1/1        0.00       0.00          61         0.0",
         "  46 more fare better",
         " events ──────────────────────────────────────────────────────────────── q ends",
-        "    0 s ago  bus-49 went",
+        "    0 s ago  bus-49 left",
         "    0 s ago  tram has a session",
     ];
     check(&history, now, (80, 12), &expected);

@@ -232,8 +232,8 @@ impl Agent {
         if !self.kept.has_revocations_of(self.kept.trust.signers()) {
             let held = self.kept.trust().revocations().head().serial;
             let text = format!(
-                "the revocations on disk are those that a controller has signed up to {held} at \
-                 most, and the rest is not used: nobody is let in before it tells them again"
+                "the revocations on disk are verified only up to {held}, and later ones are not \
+                 used: no box is admitted until a controller sends them again"
             );
             self.tell(AgentEvent::Warning(text));
         }
@@ -279,12 +279,12 @@ impl Agent {
         let signers = || kept.trust.signers();
         let mut prove = |chain: &Chain, role, tenant: &Name, uses: &mut Uses| {
             let refused = match chain.verify(&kept.trust) {
-                Ok(who) if who.statement.role != role => "it is something else".to_owned(),
+                Ok(who) if who.statement.role != role => "it has another role".to_owned(),
                 Ok(who) if !who.statement.scope.covers(&Scope::Tenant(tenant.clone())) => {
-                    "it is another tenant's".to_owned()
+                    "it belongs to another tenant".to_owned()
                 }
                 Ok(who) if !uses.take(&who) => {
-                    "a delegate has signed for more than it may".to_owned()
+                    "its delegate signed for more keys than it may".to_owned()
                 }
                 Ok(who) => return Some(who.statement),
                 Err(error) => error.to_string(),

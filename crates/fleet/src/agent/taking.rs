@@ -58,7 +58,7 @@ impl Agent {
 
     fn on_drain(&mut self, drained: bool) {
         if self.role == Role::Box {
-            return self.warn("a box has nobody to let go");
+            return self.warn("a box cannot be drained");
         }
         if std::mem::replace(&mut self.drained, drained) != drained {
             self.tell(AgentEvent::Drain(drained));
@@ -84,10 +84,10 @@ impl Agent {
         let Some(joining) = &self.joining else { return };
         let refused = match chain.verify(self.kept.trust()) {
             Err(error) => error.to_string(),
-            Ok(who) if who.statement.key != self.key => "it is about another key".to_owned(),
-            Ok(who) if who.statement.role != self.role => "it makes it something else".to_owned(),
+            Ok(who) if who.statement.key != self.key => "it is for another key".to_owned(),
+            Ok(who) if who.statement.role != self.role => "it is for another role".to_owned(),
             Ok(who) if tenant != joining.token.tenant || !is_of(&who.statement.scope, &tenant) => {
-                "it is of another tenant than the token".to_owned()
+                "it is for another tenant than the token".to_owned()
             }
             Ok(who) => {
                 self.joining = None;
@@ -98,7 +98,7 @@ impl Agent {
                 return;
             }
         };
-        self.warn(format!("the controller's welcome does not count: {refused}"));
+        self.warn(format!("the controller's welcome is invalid: {refused}"));
     }
 
     fn on_revocations(&mut self, entries: Vec<Revocation>, head: Option<Signed<Head>>) {
@@ -165,7 +165,7 @@ impl Agent {
 
     fn on_members(&mut self, change: TableChange) {
         if self.role == Role::Box {
-            return self.warn("a table is of no use to a box");
+            return self.warn("a box does not use a table of members");
         }
         match self.kept.table.change(change, &self.kept.trust, self.key) {
             Ok(true) => {

@@ -173,7 +173,7 @@ fn plan(rollout: &Rollout) -> Plan {
 
 fn follow(machine: &mut Machine, state: RolloutState, now: Instant) {
     match (state, machine.state()) {
-        (RolloutState::Paused, Motion::Running) => machine.halt("a person has paused it"),
+        (RolloutState::Paused, Motion::Running) => machine.halt("paused by an operator"),
         (RolloutState::Running, Motion::Halted { .. }) => machine.resume(now),
         _ => {}
     }

@@ -128,7 +128,7 @@ fn an_address_in_conflict_is_taken_once_and_given_back_when_that_is_over() {
     let (told, restored, why) = look(std::slice::from_ref(&bad), &protected());
     assert_eq!((told, restored), (vec![true], 0));
     let why = why.unwrap();
-    assert_eq!(why, "its address 198.51.100.2/32 takes 198.51.100.2, the server's");
+    assert_eq!(why, "its address 198.51.100.2/32 conflicts with 198.51.100.2, the server's");
     let (told, _, again) = look(std::slice::from_ref(&bad), &protected());
     assert_eq!((told, again), (vec![false], Some(why)));
     let (told, restored, why) = look(&[], &protected());

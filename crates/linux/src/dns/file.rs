@@ -61,7 +61,7 @@ impl ResolvConf {
             .and_then(|()| files::replace(&self.kept, json.as_bytes(), 0o600))
             .map_err(|error| {
                 let (path, kept) = (self.path.display(), self.kept.display());
-                let what = format!("change {path}: what it says is not kept in {kept}");
+                let what = format!("change {path}: its content could not be saved in {kept}");
                 DeviceError::System { what, source: error }
             })?;
         write(&self.path, &ours, 0o644).map_err(|error| self.failed(error))
@@ -286,7 +286,7 @@ mod tests {
         mode(0o777);
         assert!(!machine.file.restore().unwrap());
         let error = machine.file.set(&[OURS.into()]).unwrap_err().to_string();
-        assert!(error.contains("others may write in its folder"), "{error}");
+        assert!(error.contains("other users can write in its folder"), "{error}");
         mode(0o700);
         assert!(machine.file.restore().unwrap());
     }

@@ -37,10 +37,10 @@ fn run(requests: &Receiver<Departed>, zone: u16) {
         let departed: Vec<Departed> = [first].into_iter().chain(requests.try_iter()).collect();
         match remove(&departed, zone) {
             Ok(0) => {}
-            Ok(removed) => tracing::debug!(removed, "connections of clients that left are removed"),
+            Ok(removed) => tracing::debug!(removed, "removed connections of departed clients"),
             Err(error) => tracing::warn!(
-                "connections of clients that left stay in the kernel's table until they are idle \
-                 for long enough: {error}"
+                "connections of departed clients stay in the kernel's table until they time out: \
+                 {error}"
             ),
         }
     }

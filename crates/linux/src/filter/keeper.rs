@@ -53,9 +53,14 @@ impl FilterKeeper {
         let nftables = Nftables::open()?;
         // Before the first filters, so that no change between is missed.
         let notices = open_notices()
-            .inspect_err(
-                |error| tracing::info!(%error, "looked at every {} s instead", LOOK.as_secs()),
-            )
+            .inspect_err(|error| {
+                tracing::info!(
+                    %error,
+                    "no notices of changes to the packet filters; they are checked every {} s \
+                     instead",
+                    LOOK.as_secs()
+                )
+            })
             .ok();
         let (at_work, woken) = (instance.clone(), waker.clone());
         let progress = Arc::new(Mutex::new(Progress::default()));
@@ -119,7 +124,7 @@ impl FilterKeeper {
         let (sender, answer) = mpsc::channel();
         self.request(options, Some(sender));
         answer.recv_timeout(LIMIT + SETTLE).unwrap_or_else(|_| {
-            let why = format!("packet filters were not in place within {} s", LIMIT.as_secs());
+            let why = format!("the packet filters were not installed within {} s", LIMIT.as_secs());
             Err(DeviceError::Unavailable { why })
         })
     }
@@ -216,7 +221,7 @@ impl Worker {
         loop {
             let timeout = self.wanted.as_ref().map(|_| LOOK);
             if let Err(error) = self.poller.wait(timeout) {
-                return tracing::error!(%error, "the packet filters are no longer kept");
+                return tracing::error!(%error, "the packet filters are no longer monitored");
             }
             self.waker.clear();
             let (mut newest, mut answers) = (None, Vec::new());
@@ -255,7 +260,7 @@ impl Worker {
         match (result, answers.into_iter().next_back()) {
             (Ok(()), answer) => {
                 if again {
-                    tracing::info!("the packet filters are in place");
+                    tracing::info!("the packet filters are installed again");
                 }
                 answer.map(|answer| answer.send(Ok(())));
             }
@@ -264,9 +269,7 @@ impl Worker {
                 let _ = answer.send(Err(error));
             }
             (Err(error), None) if is_due(&mut self.last_failure, FAILURE_REMINDER) => {
-                tracing::warn!(
-                    "the packet filters are not as they should be, trying again: {error}"
-                );
+                tracing::warn!("the packet filters could not be installed, trying again: {error}");
             }
             (Err(_), None) => {}
         }
@@ -306,13 +309,13 @@ impl Worker {
         self.give_up_if(are_gone);
         if is_off && !self.failed {
             if is_due(&mut self.last_off, REPAIR_REMINDER) {
-                tracing::warn!("another program switched forwarding off; it is on again");
+                tracing::warn!("another program disabled forwarding; it is enabled again");
             }
         } else if !self.failed && is_due(&mut self.last_told, REPAIR_REMINDER) {
             tracing::warn!(
                 table = self.instance.filter_table(),
-                "another program had changed or removed the packet filters of this tunnel; they are \
-                 back in place"
+                "another program changed or removed the packet filters of this tunnel; they are \
+                 restored"
             );
         }
     }
@@ -326,8 +329,8 @@ impl Worker {
             return;
         }
         tracing::warn!(
-            "another program changed or removed the packet filters, and they cannot be put back: \
-             nothing is forwarded, and a client uses no uplink, until they are in place"
+            "another program changed or removed the packet filters, and they could not be \
+             restored: until they are, nothing is forwarded and a client uses no uplink"
         );
         self.filters.iter_mut().for_each(Filters::stop_forwarding);
         self.done.iter().for_each(Waker::wake);

@@ -33,7 +33,7 @@ pub(super) fn call_nft(
         Ok(()) => Ok(()),
         Err(Failure::NotStarted(error)) => Err(match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => DeviceError::Unavailable {
-                why: format!("the program nft cannot be run ({error}): install nftables"),
+                why: format!("cannot run the program nft ({error}): install nftables"),
             },
             // No descriptors or no memory: temporary.
             _ => DeviceError::system("run nft", error),

@@ -90,11 +90,11 @@ impl Shares {
     fn tell(&self, error: Option<DeviceError>) {
         match (error, &self.installed) {
             (Some(error), _) => tracing::warn!(
-                "one source may take all of the kernel's connection table and room for fragments, \
-                 trying again: {error}"
+                "the limits for each source could not be installed, so one source can fill the \
+                 kernel's connection table and fragment memory, trying again: {error}"
             ),
             (None, Some(Limits { has_counts: false, .. })) => tracing::warn!(
-                "one source may take the kernel's whole connection table: the kernel does not count \
+                "one source can fill the kernel's connection table: the kernel does not count \
                  connections (NFT_CONNLIMIT)"
             ),
             (None, _) => tracing::warn!(

@@ -70,7 +70,11 @@ impl Table {
                 self.installed = Installed::Ours(contents, now)
             }
             Ok(_) => return false,
-            Err(error) => tracing::debug!(%error, table = self.name, "it could not be looked at"),
+            Err(error) => tracing::debug!(
+                %error,
+                table = self.name,
+                "cannot read the nftables table"
+            ),
         }
         true
     }

@@ -121,7 +121,7 @@ impl Exchange {
                 self.next = self.next.max(now + TCP_TIMEOUT);
             }
             Reading::Failed(reason) => self.complain(now, server.ip(), &reason),
-            Reading::Truncated => self.complain(now, server.ip(), "it has too much to say"),
+            Reading::Truncated => self.complain(now, server.ip(), "its answer is too large"),
             Reading::Answer(_) | Reading::Foreign => {}
         }
         true

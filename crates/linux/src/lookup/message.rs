@@ -70,7 +70,7 @@ impl Query {
                 None => Reading::Failed("its answer is malformed".to_owned()),
             },
             Rcode::NXDOMAIN => Reading::Answer(AddressRecords::default()),
-            other => Reading::Failed(format!("it says {other}")),
+            other => Reading::Failed(format!("it answers {other}")),
         }
     }
 }

@@ -41,7 +41,7 @@ impl RouterNotices {
     /// Opens it in the network namespace of the calling thread.
     pub fn open() -> Result<Self, DeviceError> {
         let socket = open_socket(GROUP_ND_USEROPT)
-            .map_err(|error| DeviceError::system("hear router advertisements", error))?;
+            .map_err(|error| DeviceError::system("listen for router advertisements", error))?;
         Ok(Self { socket })
     }
 

@@ -31,7 +31,7 @@ pub fn run(request: Request, interest: &Weak<()>) -> Found {
         let _ = solicit_routers(&network);
     }
     let servers = name_servers(root, &network);
-    tracing::debug!(uplink = network.interface, ?servers, "looking the server up");
+    tracing::debug!(uplink = network.interface, ?servers, "looking up the server");
     let mut search = Search::new(clock.now(), request, servers, root);
     let mut open: Vec<Open> = Vec::new();
     loop {

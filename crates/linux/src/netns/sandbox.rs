@@ -73,8 +73,8 @@ impl Sandbox {
         if !output.status.success() {
             let text = String::from_utf8_lossy(&output.stderr);
             return Err(unavailable(format!(
-                "the kernel allows no namespaces here ({}): run as root, or allow unprivileged \
-                 user namespaces",
+                "the kernel does not allow namespaces here ({}): run as root, or allow \
+                 unprivileged user namespaces",
                 text.trim()
             )));
         }
@@ -102,7 +102,7 @@ fn set_up_inside() -> Result<(), DeviceError> {
     // The variable proves nothing, and mounting over the real /run would do harm.
     let outer = std::env::var(MARK).unwrap_or_default();
     if outer == namespace_of_mounts()? {
-        let why = format!("{MARK} is set, but this is no sandbox: unset it");
+        let why = format!("{MARK} is set, but this is not a sandbox: unset it");
         return Err(DeviceError::Unavailable { why });
     }
     let flags = MountFlags::NOSUID | MountFlags::NODEV;

@@ -67,8 +67,8 @@ impl Instance {
                 let notes = turn.entry(path.clone()).or_default();
                 if notes.is_empty() {
                     tracing::warn!(
-                        "cannot write {}: {error}; if this program is killed, settings that it has \
-                         changed are not put back",
+                        "cannot write {}: {error}; if this program is killed, the settings it \
+                         changed are not restored",
                         path.display()
                     );
                 }
@@ -125,7 +125,11 @@ impl Instance {
             // The longer old list does no harm.
             Err(error) if is_full(&error) => _ = turn.insert(path, undos),
             Err(error) => {
-                tracing::warn!(%error, "the list of changed settings is longer than it should be");
+                tracing::warn!(
+                    %error,
+                    "settings that were restored could not be removed from the list of changed \
+                     settings"
+                );
             }
             Ok(()) => {}
         }

@@ -83,7 +83,7 @@ impl Routes {
             for prefix in prefixes.iter().filter(|prefix| !is_ours && over(prefix)) {
                 let why = format!(
                     "{prefix} is behind {tun}, and {} is the own address of {name}, another anchor \
-                     of this machine, which would take its packets",
+                     of this machine, which would receive its packets",
                     address.addr()
                 );
                 found.push((*prefix, why));
@@ -93,7 +93,9 @@ impl Routes {
             found.extend(self.clashes(&own, prefixes)?);
         } else {
             for prefix in prefixes.iter().filter(|prefix| is_default(prefix)) {
-                let why = format!("{prefix} is behind {tun}, which masquerades: it would draw all");
+                let why = format!(
+                    "{prefix} is behind {tun}, which masquerades: it would attract all traffic"
+                );
                 found.push((*prefix, why));
             }
         }
@@ -129,8 +131,8 @@ impl Routes {
             if let Some(network) = networks.iter().find(differs) {
                 return Ok(Some(format!(
                     "{network} of {tun} overlaps with {theirs} of {name}, another anchor of this \
-                     machine: the own addresses of both have to be the same there, or the networks \
-                     apart"
+                     machine: the own addresses of both must be the same there, or the networks \
+                     must not overlap"
                 )));
             }
         }
@@ -165,7 +167,7 @@ impl Routes {
                 let theirs = route.destination;
                 let why = format!(
                     "{} of {tun} overlaps with {theirs} of {name}, another anchor of this machine: \
-                     prefixes are the same only between anchors that both masquerade",
+                     only anchors that both masquerade can share prefixes",
                     prefix.trunc()
                 );
                 found.push((*prefix, why));
@@ -179,7 +181,7 @@ impl Routes {
         let (own, mine) = apart.mark();
         if own == 0 {
             return unavailable(format!(
-                "no number comes of the name {tun}: choose another tun.name"
+                "the name {tun} yields no packet mark: choose another tun.name"
             ));
         }
         let takes = |rule: &&Rule| {
@@ -192,9 +194,9 @@ impl Routes {
             Some(rule) => {
                 let (mark, mask) = rule.mark.unwrap_or_default();
                 unavailable(format!(
-                    "the mark {own:#x} of {tun} is taken by another's rule (priority {}, fwmark \
-                     {mark:#x}/{mask:#x}): choose another tun.name, or set packet_marks to bits that \
-                     no other program uses",
+                    "the mark {own:#x} of {tun} is used by a rule of another program (priority {}, \
+                     fwmark {mark:#x}/{mask:#x}): choose another tun.name, or set packet_marks to \
+                     bits that no other program uses",
                     rule.priority
                 ))
             }

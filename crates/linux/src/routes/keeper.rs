@@ -34,11 +34,10 @@ impl RouteKeeper {
         let routes = Arc::new(Mutex::new(routes));
         let (waker, ended) = (Waker::new()?, Arc::new(AtomicBool::new(false)));
         let (at_work, to_end) = (routes.clone(), ended.clone());
-        let thread =
-            Watch::start("routes", "the routes are", GROUPS, waker.clone(), move |watch| {
-                keep(watch, &at_work, &to_end);
-                Ok(())
-            })?;
+        let thread = Watch::start("routes", "routes", GROUPS, waker.clone(), move |watch| {
+            keep(watch, &at_work, &to_end);
+            Ok(())
+        })?;
         Ok(Self { routes, ended, waker, thread: Some(thread) })
     }
 
@@ -64,7 +63,7 @@ impl Drop for RouteKeeper {
 fn keep(mut watch: Watch, routes: &Mutex<Routes>, ended: &AtomicBool) {
     while !ended.load(Ordering::Relaxed) {
         if let Err(error) = watch.wait() {
-            return tracing::error!(%error, "the routes are no longer kept");
+            return tracing::error!(%error, "the routes are no longer monitored");
         }
         if !watch.is_due(may_concern) {
             continue;

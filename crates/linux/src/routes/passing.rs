@@ -38,7 +38,7 @@ impl PassingKeeper {
                 .run();
             Ok(())
         };
-        let thread = Watch::start("passing", "what is excluded is", groups, waker.clone(), keep)?;
+        let thread = Watch::start("passing", "excluded routes", groups, waker.clone(), keep)?;
         let (requests, thread, wanted) = (Some(requests), Some(thread), BTreeSet::new());
         Ok(Self { requests, outcome: None, waker, thread, wanted })
     }
@@ -56,7 +56,7 @@ impl PassingKeeper {
     pub(super) fn wait(&mut self) -> Outcome {
         let Some(outcome) = self.outcome.take() else { return Ok(()) };
         outcome.recv().unwrap_or_else(|_| {
-            let why = "the thread that keeps what is excluded has ended".to_owned();
+            let why = "the thread that sets the excluded routes has ended".to_owned();
             Err(DeviceError::Unavailable { why })
         })
     }
@@ -88,7 +88,7 @@ impl Worker {
     fn run(&mut self) {
         loop {
             if let Err(error) = self.watch.wait() {
-                return tracing::error!(%error, "what is excluded is no longer kept");
+                return tracing::error!(%error, "the excluded routes are no longer monitored");
             }
             loop {
                 match self.requests.try_recv() {
@@ -121,7 +121,7 @@ impl Worker {
             Err(error) => {
                 self.is_complete = false;
                 self.watch.on_failure(format!(
-                    "not all that is excluded passes by, trying again: {error}"
+                    "not all excluded routes could be set, trying again: {error}"
                 ));
             }
         }

@@ -34,23 +34,23 @@ impl Change {
     fn text(&self) -> String {
         match self {
             Self::Removed(lost) => format!(
-                "another program removed rules, routes or addresses of the tunnel; they are set \
-                 again ({lost} now)"
+                "another program removed rules, routes or addresses of the tunnel; they are \
+                 restored ({lost} now)"
             ),
             Self::LinkDown => {
                 "another program set the tunnel's interface down; it is up again".to_owned()
             }
             Self::Mtu(found) => format!(
-                "another program set the MTU of the tunnel's interface to {found}; it has its own \
-                 again"
+                "another program set the MTU of the tunnel's interface to {found}; it is restored"
             ),
             Self::LocalRule => {
-                "another program moved the rule of the local table behind those of the tunnel; it \
-                 is the first again"
+                "another program moved the rule of the local table behind the rules of the tunnel; \
+                 it is first again"
                     .to_owned()
             }
             Self::ReversePathFilter(uplink) => format!(
-                "another program made the reverse path filter of {uplink} strict; it is loose again"
+                "another program set the reverse path filter of {uplink} to strict; it is loose \
+                 again"
             ),
         }
     }
@@ -110,7 +110,7 @@ impl Repairs {
                 return None;
             }
             if *suppressed > 1 {
-                text += &format!(", for the {suppressed}th time since the last such line");
+                text += &format!(", {suppressed} times since the last such line");
                 if matches!(change, Change::Removed(_)) {
                     text += NETWORKD;
                 }
@@ -121,7 +121,7 @@ impl Repairs {
     }
 }
 
-const NETWORKD: &str = ": if systemd-networkd does it, set ManageForeignRoutingPolicyRules=no and \
+const NETWORKD: &str = ": if this is systemd-networkd, set ManageForeignRoutingPolicyRules=no and \
                         ManageForeignRoutes=no in networkd.conf";
 
 #[cfg(test)]

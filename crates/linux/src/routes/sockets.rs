@@ -56,8 +56,8 @@ pub(super) fn check_mark(rules: &[Rule], (own, mine): (u32, u32)) -> Result<(), 
     let Some(rule) = rules.iter().find(takes) else { return Ok(()) };
     let (mark, mask) = rule.mark.unwrap_or_default();
     let why = format!(
-        "the mark {own:#x} is taken by another's rule (priority {}, fwmark {mark:#x}/{mask:#x}): set \
-         packet_marks to bits that no other program uses",
+        "the mark {own:#x} is used by a rule of another program (priority {}, fwmark \
+         {mark:#x}/{mask:#x}): set packet_marks to bits that no other program uses",
         rule.priority
     );
     Err(DeviceError::Unavailable { why })

@@ -35,7 +35,7 @@ impl Watch {
             open_socket(groups).map_err(|error| DeviceError::system("watch the routes", error))?;
         spawn(name, move || {
             if let Err(error) = Self::new(waker, notices).and_then(keep) {
-                tracing::error!("{what} not kept: {error}");
+                tracing::error!("{what} cannot be monitored: {error}");
             }
         })
     }

@@ -37,8 +37,8 @@ impl UplinkSocket {
         if let Err(error) = attach(&sockets[0].socket, program) {
             tracing::warn!(
                 %error,
-                "the kernel does not choose the sockets of packets: they are handed over, which \
-                 costs time"
+                "the kernel does not distribute packets to the sockets of the shards: shards pass \
+                 them on, which costs processor time"
             );
         }
         Ok(sockets)

@@ -134,7 +134,9 @@ fn start(
     // Keeps blocked what an earlier run left blocked.
     take_over(instance, lock);
     if let Err(error) = restore_of(instance, &file.state_directory) {
-        tracing::warn!("the resolvers of before an earlier session are not back: {error}");
+        tracing::warn!(
+            "the DNS resolvers that an earlier session replaced could not be restored: {error}"
+        );
     }
     let clock = options.membership.as_ref().map_or_else(Clock::start, |its| its.clock);
     let metrics = file.metrics.as_ref().map(|metrics| MetricsListener::bind(metrics.listen));
@@ -152,8 +154,8 @@ fn start(
     begin(options, merge, taken, clock, metrics, tun, steering).inspect_err(|_| {
         if is_closed {
             tracing::warn!(
-                "what belongs into the tunnel stays refused until the next start, or until \
-                 `roadweave release {name}`"
+                "traffic for the tunnel stays blocked until the next start, or until `roadweave \
+                 release {name}`"
             );
         }
     })
@@ -270,7 +272,7 @@ fn stop(running: Running<Client, ClientRole>) -> Result<(), DriverError> {
     tracing::info!("the client stops");
     role.monitor.give_back();
     if driver.restarts {
-        tracing::info!("what belongs into the tunnel stays refused until the next start");
+        tracing::info!("traffic for the tunnel stays blocked until the next start");
         // Keeps the filters, as after a crash; the next start takes routes and filters over.
         std::mem::forget(role.filters);
         return Ok(());
@@ -278,7 +280,7 @@ fn stop(running: Running<Client, ClientRole>) -> Result<(), DriverError> {
     let kill_switch = role.options.file.routes.kill_switch;
     drop((driver, role));
     if kill_switch {
-        tracing::info!("what belongs into the tunnel stays refused: routes.kill_switch");
+        tracing::info!("traffic for the tunnel stays blocked: routes.kill_switch");
         return Ok(());
     }
     Ok(cleanup(&instance, &lock)?)
@@ -323,7 +325,7 @@ impl Role<Client> for ClientRole {
     ) {
         tracing::warn!(
             discarded,
-            "{pause}; what waited is discarded, and every uplink has to answer anew"
+            "{pause}; queued packets are discarded, and every uplink must answer again"
         );
         self.kept.next_usage = now;
         self.look_at_uplinks(driver, now);
@@ -368,7 +370,7 @@ impl Role<Client> for ClientRole {
         uplink: Option<UplinkId>,
         error: &std::io::Error,
     ) {
-        tracing::warn!(%error, "an uplink's socket failed; it is opened again");
+        tracing::warn!(%error, "an uplink's socket failed; it is reopened");
         if let Some(uplink) = uplink {
             self.drop_uplink(driver, now, uplink);
         }
@@ -528,7 +530,7 @@ impl ClientRole {
         read: ClientFile,
     ) -> Option<String> {
         let left_out = driver.node.set_lanes(now, lane_configs(&read.lanes)).err().map(|error| {
-            tracing::error!("the lanes are still those from before: {error}");
+            tracing::error!("the lanes are unchanged: {error}");
             error.to_string()
         });
         let file = &mut self.options.file;
@@ -546,7 +548,7 @@ impl ClientRole {
             // Interfaces count as uplinks by their routes alone only if `include` is empty.
             self.use_uplink(driver, now, &uplink);
         }
-        tracing::info!("lanes, policies, uplinks and what is excluded were read again");
+        tracing::info!("lanes, policies, uplinks and excluded destinations were read again");
         left_out
     }
 
@@ -570,13 +572,13 @@ impl ClientRole {
         settings::check_uplink(&strategy, &self.options.file.selector())?;
         let name = strategy.to_string();
         settings::answer(client.set_strategy(now, &lane, strategy))?;
-        tracing::info!(lane, strategy = name, "a lane's strategy is changed");
+        tracing::info!(lane, strategy = name, "the strategy of a lane changed");
         let mut waiting = client.waiting_lanes();
         let notice = waiting.find(|(waits, _)| *waits == lane).map(|(_, uplink)| {
             let uplinks: Vec<&str> = self.monitor.uplinks().map(|it| it.name.as_str()).collect();
             format!(
-                "lane {lane} waits for {uplink}, which is not there or has no way out now; the uplinks \
-                 are: {}",
+                "lane {lane} waits for {uplink}, which is missing or has no route to the server; \
+                 the uplinks are: {}",
                 uplinks.join(", ")
             )
         });

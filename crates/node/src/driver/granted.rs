@@ -47,7 +47,7 @@ impl Granted {
         let is_taken = |what: &str, prefix: &IpNet, refused: Result<(), String>| {
             if let Err(why) = &refused {
                 let address = prefix.addr();
-                tracing::warn!("the server grants {what} {address}, which is refused: {why}");
+                tracing::warn!("refused {what} {address} that the server assigned: {why}");
             }
             refused.is_ok()
         };
@@ -82,7 +82,7 @@ impl Granted {
     fn set_addresses(&mut self, tun: &Tun, mtu: u32, wanted: Vec<IpNet>) {
         let mut netlink = match Netlink::open() {
             Ok(netlink) => netlink,
-            Err(error) => return tracing::error!(%error, "the tunnel has no addresses"),
+            Err(error) => return tracing::error!(%error, "the tunnel's addresses could not be set"),
         };
         if let Err(error) = netlink.set_link(tun.index(), true, Some(mtu)) {
             tracing::warn!("{error}");
@@ -114,11 +114,12 @@ impl Bounds<'_> {
     /// tunnel.
     fn check(&self, address: IpAddr) -> Result<(), String> {
         if !self.accept.iter().any(|space| space.contains(&address)) {
-            return Err("it lies in none of the networks that routes.accept lists".to_owned());
+            return Err("it is in none of the networks in routes.accept".to_owned());
         }
         match self.local_networks.iter().find(|network| network.contains(&address)) {
             Some(network) => Err(format!(
-                "it lies in {network}, a network behind this box; routes.accept may name a narrower one"
+                "it is in {network}, a network behind this box; to allow it, list a narrower \
+                 network in routes.accept"
             )),
             None => Ok(()),
         }

@@ -21,7 +21,7 @@ pub(super) fn handle(
             let SetStrategy { lane, strategy } = parse(params)?;
             let name = strategy.to_string();
             let answer = answer(server.set_strategy(&lane, strategy))?;
-            tracing::info!(lane, strategy = name, "a lane's strategy is changed");
+            tracing::info!(lane, strategy = name, "the strategy of a lane changed");
             Ok(answer)
         }
         "encoder_targets" => Ok(json!(server.encoder_targets(now))),
@@ -33,12 +33,17 @@ pub(super) fn handle(
 fn drain(server: &mut dyn Governed, now: Instant, drain: Drain) -> Result<Value, RpcError> {
     let over = Duration::from_millis(drain.over_ms);
     if over > DRAIN_MAX {
-        let message = format!("over_ms is {}; {} at most", drain.over_ms, DRAIN_MAX.as_millis());
+        let message =
+            format!("over_ms is {}; at most {} is allowed", drain.over_ms, DRAIN_MAX.as_millis());
         return Err(RpcError::invalid_params(message));
     }
     let sessions = server.sessions() as u64;
     if !server.is_draining() {
-        tracing::info!(sessions, ?over, "draining: no new clients, and these are asked to go");
+        tracing::info!(
+            sessions,
+            ?over,
+            "draining: no new clients are accepted, and the current ones are asked to leave"
+        );
     }
     server.drain(now, DrainReason::Command, over);
     Ok(json!(DrainAnswer { sessions }))

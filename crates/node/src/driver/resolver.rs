@@ -265,7 +265,7 @@ impl Resolver {
                 self.threads.insert(id);
             }
             Err(error) => {
-                let reason = Some(format!("no thread for it: {error}"));
+                let reason = Some(format!("cannot start a thread: {error}"));
                 self.on_answer(now, id, failures, Found { reason, ..Found::default() });
             }
         }

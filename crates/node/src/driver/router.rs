@@ -81,8 +81,8 @@ fn start(file: RouterFile) -> Result<Running<Router, RouterRole>, DriverError> {
     };
     role.open_first(&mut driver)?;
     tracing::warn!(
-        "nothing that this tunnel carries is encrypted, and nothing proves who sent it: \
-         use it where the networks between both routers are trusted, or carry what protects itself"
+        "this tunnel neither encrypts nor authenticates packets: use it on a trusted network, or \
+         for traffic that is protected itself"
     );
     tracing::info!(tun = driver.edge.tun_name(), mtu, ?offload, "the router runs");
     Ok(Running { driver, role, instance, lock })
@@ -96,11 +96,11 @@ impl Role<Router> for RouterRole {
     }
 
     fn on_pause(&mut self, _: &mut Driver<Router>, _: Instant, pause: &Pause, discarded: u64) {
-        tracing::warn!(discarded, "{pause}; what waited is discarded");
+        tracing::warn!(discarded, "{pause}; queued packets are discarded");
     }
 
     fn on_hangup(&mut self, _: &mut Driver<Router>, _: Instant) {
-        tracing::warn!("SIGHUP changes nothing: a router reads its configuration when it starts");
+        tracing::warn!("SIGHUP is ignored: a router reads its configuration only when it starts");
     }
 
     fn on_socket_failed(
@@ -110,7 +110,7 @@ impl Role<Router> for RouterRole {
         uplink: Option<UplinkId>,
         error: &std::io::Error,
     ) {
-        tracing::warn!(%error, "a socket failed; it is opened again");
+        tracing::warn!(%error, "a socket failed; it is reopened");
         self.close(driver, now, uplink);
     }
 
@@ -155,7 +155,7 @@ impl RouterRole {
         for at in 0..self.options.len() {
             match self.open(driver, at) {
                 Err(error) if is_away(&error) => {
-                    tracing::warn!("{error}; it is waited for");
+                    tracing::warn!("{error}; waiting for it");
                     self.next_retry = Some(Instant::ZERO + SOCKET_RETRY);
                 }
                 result => result?,
@@ -170,7 +170,7 @@ impl RouterRole {
         if let Some(interface) = interface
             && let Err(error) = self.routes.lock().loosen_reverse_path_filter(interface)
         {
-            tracing::debug!(%error, "the reverse path filter of an interface stays as it is");
+            tracing::debug!(%error, "the reverse path filter of an interface is unchanged");
         }
         let options = UdpOptions { interface: interface.clone(), ..UdpOptions::server(*listen) };
         driver.add_socket(Some(UplinkId(at as u32)), UplinkSocket::open(&options)?)?;
@@ -210,9 +210,14 @@ fn is_away(error: &DeviceError) -> bool {
 fn tell(event: RouterEvent) {
     match event {
         RouterEvent::PeerHeard => tracing::info!("the other router answers"),
-        RouterEvent::PeerRestarted => tracing::info!("the other router has started anew"),
+        RouterEvent::PeerRestarted => tracing::info!("the other router restarted"),
         RouterEvent::LinkMoved { name, remote, times } => {
-            tracing::info!(link = name, %remote, times, "the other end of a link was learned");
+            tracing::info!(
+                link = name,
+                %remote,
+                times,
+                "learned the address of the other end of a link"
+            );
         }
         RouterEvent::LinkStatus { name, status: PathStatus::Usable, times } => {
             tracing::info!(link = name, times, event = "path-back", "link answers");

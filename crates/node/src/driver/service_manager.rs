@@ -32,7 +32,7 @@ impl ServiceManager {
         match connected.and_then(|it| Self::new(it, watchdog.map(Duration::from_micros))) {
             Ok(manager) => manager,
             Err(error) => {
-                tracing::warn!(%error, socket, "the service manager cannot be told anything");
+                tracing::warn!(%error, socket, "cannot notify the service manager");
                 Self::default()
             }
         }

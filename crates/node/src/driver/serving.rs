@@ -161,7 +161,7 @@ impl Serving {
 
     /// Keys may have expired during the pause, so the time of day is due at once.
     pub(super) fn on_pause(&mut self, pause: &Pause, discarded: u64) {
-        tracing::warn!(discarded, "{pause}; what waited is discarded");
+        tracing::warn!(discarded, "{pause}; queued packets are discarded");
         self.next_time_of_day = Instant::ZERO;
     }
 
@@ -175,7 +175,11 @@ impl Serving {
             fleet.tell_away(now, &self.tables.clients);
         }
         while let Some((peer, times)) = self.presence_log.poll_suppressed(now) {
-            tracing::warn!(peer, times, "came and went more often than is told one by one");
+            tracing::warn!(
+                peer,
+                times,
+                "sessions began and ended more often than is logged individually"
+            );
         }
         true
     }
@@ -197,7 +201,9 @@ impl Serving {
     pub(super) fn on_reload(&mut self, request: LocalRequest) {
         match self.begin_reload(true) {
             Some(reading) => self.askers.add(reading, request),
-            None => request.answer(Err(RpcError::internal("the server has to be started again"))),
+            None => request.answer(Err(RpcError::internal(
+                "the thread that reloads is gone: restart the server",
+            ))),
         }
     }
 
@@ -291,7 +297,7 @@ pub(super) fn open_by<T>(
 ) -> Result<T, DeviceError> {
     match open(&UdpOptions::server(listen)) {
         Err(error @ DeviceError::NoIpv6 { .. }) if listen.ip().is_unspecified() => {
-            tracing::warn!("{error}; listening for IPv4 alone");
+            tracing::warn!("{error}; listening on IPv4 only");
             let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, listen.port()));
             open(&UdpOptions::server(any))
         }

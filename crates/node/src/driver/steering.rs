@@ -70,7 +70,8 @@ impl Steering {
         match self.answers.turn(now) {
             Turn::Replaced { was_changed: true } => tell_marks(),
             Turn::Failed(error) => {
-                let what = "no further uplink is used until what comes in by it can be marked";
+                let what = "no further uplink is used until the marks for packets that arrive over \
+                            it can be set";
                 self.tell_text(&format!("{what}: {error}"));
             }
             Turn::Unchanged | Turn::Replaced { was_changed: false } => {}
@@ -160,14 +161,15 @@ impl Steering {
             match self.outside.insert(resolver) {
                 false => {}
                 true if is_outside => tracing::info!(
-                    "the resolver {resolver} lies in the own network of the uplink {uplink} and is \
-                     asked outside the tunnel; dns = [...] names others, and uplinks.local = false \
-                     leads it into the tunnel"
+                    "the resolver {resolver} is in the own network of the uplink {uplink} and is \
+                     queried outside the tunnel; set dns = [...] to use others, or uplinks.local = \
+                     false to query it through the tunnel"
                 ),
                 true => tracing::info!(
-                    "the resolver {resolver} lies in the own network of the uplink {uplink} and is \
-                     asked through the tunnel, where it may not be; dns = [...] names others, and \
-                     uplinks.local = true leaves what is near the gateway outside the tunnel"
+                    "the resolver {resolver} is in the own network of the uplink {uplink} and is \
+                     queried through the tunnel, where it may not exist; set dns = [...] to use \
+                     others, or uplinks.local = true to reach the uplink's own network outside the \
+                     tunnel"
                 ),
             }
         }
@@ -186,7 +188,8 @@ impl Steering {
         for (uplink, network) in now.difference(&self.neighbours) {
             tracing::info!(
                 uplink,
-                "{network} is reached outside the tunnel, in the uplink's own network (uplinks.local)"
+                "{network} is reached outside the tunnel, because it is the uplink's own network \
+                 (uplinks.local)"
             );
         }
         self.neighbours = now;
@@ -208,8 +211,9 @@ impl Steering {
             return self.tell(error);
         }
         let text = format!(
-            "{error}. Without it no session can begin over {}: while all is refused, the reverse path \
-             filter drops what comes in there (net.ipv4.conf.*.rp_filter is not 0)",
+            "{error}. Without it no session can begin over {}: while all traffic is blocked, the \
+             reverse path filter drops packets that arrive there (net.ipv4.conf.*.rp_filter is not \
+             0)",
             filtered.join(", ")
         );
         self.tell_text(&text);
@@ -229,6 +233,7 @@ impl Steering {
 
 fn tell_marks() {
     tracing::warn!(
-        "another program changed or removed the marks of what comes in by uplinks; they are set again"
+        "another program changed or removed the marks of packets that arrive over uplinks; they \
+         are restored"
     );
 }

@@ -26,8 +26,8 @@ impl TunName {
         let text = match tun.mend_name() {
             Ok(None) => return,
             Ok(Some(found)) => format!(
-                "another program renamed the tunnel's interface {name} to {found}; it has its name back, and \
-                 tun.name in the file chooses another"
+                "another program renamed the tunnel's interface {name} to {found}; its name is \
+                 restored. To use another name, set tun.name in the file"
             ),
             Err(error) => {
                 format!("the tunnel's interface {name} was renamed: {error}; trying again")

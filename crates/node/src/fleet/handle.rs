@@ -35,7 +35,7 @@ impl FleetOptions<()> {
     pub(crate) fn without_merge(membership: Membership, offline_max: Option<Duration>) -> Self {
         let merge = |remote: Option<&str>| match remote {
             None => Ok(((), Vec::new())),
-            Some(_) => Err("this is set by its own file alone".to_owned()),
+            Some(_) => Err("this can only be set by its own file".to_owned()),
         };
         Self { membership, merge: Box::new(merge), offline_max }
     }
@@ -134,7 +134,9 @@ impl<C> Drop for Fleet<C> {
         let Some(thread) = self.thread.take() else { return };
         match self.over.recv_timeout(STOP_MAX) {
             Err(RecvTimeoutError::Timeout) => {
-                tracing::error!("the disk does not take what is kept of the fleet: not waited for");
+                tracing::error!(
+                    "the disk did not accept the state of the fleet in time; stopping without it"
+                );
             }
             _ => _ = thread.join(),
         }

@@ -72,7 +72,7 @@ pub enum JoinError {
     Device(#[from] DeviceError),
     /// This machine belongs to another fleet.
     #[error(
-        "{} belongs to a fleet already, as the {role} {name} of {tenant}; use another state \
+        "{} already belongs to a fleet, as the {role} {name} of {tenant}; use another state \
          directory, or remove the files fleet.* there to leave that fleet",
         directory.display()
     )]
@@ -87,10 +87,10 @@ pub enum JoinError {
         tenant: Name,
     },
     /// The token has no usable address.
-    #[error("the token names no usable address of a controller: {0}")]
+    #[error("the token has no usable address of a controller: {0}")]
     NoAddress(String),
     /// The delegate in the token cannot sign for this key.
-    #[error("the token's own delegate cannot admit this key: {0}")]
+    #[error("the token's delegate cannot admit this key: {0}")]
     Delegate(String),
     /// No controller was reached.
     #[error("no controller was reached: {0}")]
@@ -104,16 +104,16 @@ pub enum JoinError {
         retry: bool,
     },
     /// The controller answers, but does not admit this key.
-    #[error("the controller's answer is not used: {0}")]
+    #[error("the controller's answer is invalid: {0}")]
     Invalid(String),
     /// This machine has joined before, and could not move to the token's controller.
     #[error("this machine has joined before, and nothing was changed: {0}")]
     Unchanged(Box<JoinError>),
     /// The trust list does not name the token's controller.
-    #[error("its key is {0}, which no root of this fleet names as a controller")]
+    #[error("its key is {0}, which no root of this fleet lists as a controller")]
     Stranger(PublicKey),
     /// The controller does not answer in time.
-    #[error("the controller is there and has not answered; run the same command again")]
+    #[error("the controller was reached and has not answered; run the same command again")]
     NoAnswer,
 }
 
@@ -151,7 +151,7 @@ pub fn join(options: JoinOptions) -> Result<Joined, JoinError> {
     let statement = ask(&mut worker)?;
     take_documents(&mut worker);
     if !worker.write(clock.now()) {
-        let source = std::io::Error::other("what admits this key could not be written");
+        let source = std::io::Error::other("the admission of this key could not be written");
         return Err(StoreError::File { path: options.state_directory, source }.into());
     }
     let kept = worker.agent.kept();
@@ -219,7 +219,7 @@ fn find_again(
     }
     worker.agent.set_controllers_at(addresses.clone());
     if !worker.write(clock.now()) {
-        let source = std::io::Error::other("where the controller is could not be written");
+        let source = std::io::Error::other("the address of the controller could not be written");
         return Err(StoreError::File { path: options.state_directory, source }.into());
     }
     Ok(Joined { moved_to: Some(addresses), ..joined })

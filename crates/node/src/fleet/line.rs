@@ -141,7 +141,7 @@ impl Line {
         self.ways = ways;
         self.ways.truncate(WAYS_MAX);
         if lost {
-            self.end(now, "what it led over is gone".to_owned());
+            self.end(now, "the route of the connection is gone".to_owned());
             self.state = State::Resting(now);
         } else if matches!(self.state, State::Dialling(_)) {
             self.change_round();
@@ -305,7 +305,7 @@ impl Dialling {
         };
         let spawned = std::thread::Builder::new().name("fleet-lookup".into()).spawn(work);
         let look_up = spawned.is_ok().then_some(interest);
-        let failed = |error| format!("no thread for a look-up: {error}");
+        let failed = |error| format!("cannot start a thread for a look-up: {error}");
         self.note(spawned.err().map(failed));
         self.legs.push(Leg { way: way.clone(), look_up, waiting: VecDeque::new(), tried: 0 });
     }

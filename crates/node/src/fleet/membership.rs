@@ -31,7 +31,7 @@ pub enum MembershipError {
     Store(#[from] StoreError),
     /// The state directory belongs to a member of another role.
     #[error(
-        "{} is the state of a {}, and this is to be a {}; give each a state directory of its own",
+        "{} holds the state of a {}, and this is a {}; give each its own state directory",
         directory.display(),
         role_name(*found),
         role_name(*wanted)
@@ -65,7 +65,7 @@ impl Membership {
         let identity = Arc::new(store.key()?);
         let key = identity.public_key();
         let (found, name) = about(&kept, key).unwrap_or_else(|why| {
-            tracing::error!("what admits this side to its fleet counts no more: {why}");
+            tracing::error!("the admission to the fleet is no longer valid: {why}");
             (wanted, key.to_string())
         });
         if found != wanted {
@@ -137,11 +137,11 @@ impl fmt::Debug for Membership {
 }
 
 fn about(kept: &Kept, key: PublicKey) -> Result<(Role, String), String> {
-    let chain = kept.chain().ok_or("nobody has admitted this key")?;
+    let chain = kept.chain().ok_or("this key has not been admitted")?;
     let who = chain.verify(kept.trust()).map_err(|error| error.to_string())?.statement;
     match who.key == key {
         true => Ok((who.role, who.name.to_string())),
-        false => Err(format!("it admits the key {}, and the one here is {key}", who.key)),
+        false => Err(format!("it admits the key {}, but the key here is {key}", who.key)),
     }
 }
 

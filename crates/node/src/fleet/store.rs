@@ -51,7 +51,10 @@ pub enum StoreError {
         source: io::Error,
     },
     /// Another program uses the state directory.
-    #[error("{} is in use: the client or server with this state directory runs", path.display())]
+    #[error(
+        "{} is in use: a client or server with this state directory is running",
+        path.display()
+    )]
     InUse {
         /// The lock.
         path: PathBuf,
@@ -63,7 +66,7 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// Others may read the key.
-    #[error("others may read {} (mode {mode:04o}): chmod 600 it", path.display())]
+    #[error("other users can read {} (mode {mode:04o}): chmod 600 it", path.display())]
     Exposed {
         /// The key file.
         path: PathBuf,
@@ -202,7 +205,7 @@ impl Store {
             Err(error) => {
                 if !std::mem::replace(&mut self.is_failing, true) {
                     tracing::warn!(
-                        "cannot write {}: {error}; what the fleet says is in force, and forgotten \
+                        "cannot write {}: {error}; changes from the fleet are in force, but lost \
                          at the next start; trying again",
                         path.display()
                     );
@@ -255,7 +258,7 @@ fn encode(generation: u64, kept: &impl Serialize) -> io::Result<Vec<u8>> {
 }
 
 fn decode<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<(u64, T)> {
-    let cut = || invalid("it is damaged, as by a power cut".to_owned());
+    let cut = || invalid("it is damaged, for example by a power cut".to_owned());
     let end = bytes.iter().take(HEAD_MAX).position(|byte| *byte == b'\n').ok_or_else(cut)?;
     let (head, body) = (&bytes[..end], &bytes[end + 1..]);
     let head = std::str::from_utf8(head).map_err(|_| cut())?;
@@ -268,7 +271,7 @@ fn decode<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<(u64, T)> {
         return Err(cut());
     }
     let kept = serde_json::from_slice(body)
-        .map_err(|error| invalid(format!("another version has written it: {error}")))?;
+        .map_err(|error| invalid(format!("it is from another version: {error}")))?;
     Ok((generation, kept))
 }
 

@@ -69,23 +69,23 @@ pub(super) enum StreamError {
     Io(#[from] io::Error),
     #[error("{0}")]
     Device(#[from] roadweave_linux::DeviceError),
-    #[error("its key is {0}, which is no controller's of this fleet")]
+    #[error("its key is {0}, which is not a controller of this fleet")]
     OtherKey(PublicKey),
-    #[error("it does not let this key in: {0}")]
+    #[error("it rejects this key: {0}")]
     Refused(roadweave_identity::Refusal),
-    #[error("it is no controller: {0}")]
+    #[error("it is not a controller: {0}")]
     Tls(TlsError),
     #[error("it does not speak {}", String::from_utf8_lossy(ALPN))]
     OtherProtocol,
-    #[error("it sends what cannot be used: {0}")]
+    #[error("it sent an invalid message: {0}")]
     Frame(#[from] FrameError),
     #[error("no answer")]
     NoConnection,
-    #[error("it says nothing")]
+    #[error("it does not answer")]
     Mute,
-    #[error("it sends more than {EARLY_MAX} messages and no answer")]
+    #[error("it sent more than {EARLY_MAX} messages but no answer")]
     NoAnswer,
-    #[error("it answers no more")]
+    #[error("it no longer answers")]
     Silent,
     #[error("it has closed the stream")]
     Closed,

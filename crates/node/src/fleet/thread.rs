@@ -174,7 +174,7 @@ impl<C> Thread<C> {
     fn on_table(&mut self) {
         let admission = self.worker.agent.admission();
         for (key, why) in admission.refused.iter().take(REFUSED_TOLD) {
-            tracing::warn!(%key, "a member of the fleet's table is not let in: {why}");
+            tracing::warn!(%key, "a member of the fleet's table is not admitted: {why}");
         }
         // An anchor serves one tenant and knows no boxes of others.
         let tenant = self.worker.agent.kept().tenant();
@@ -199,9 +199,9 @@ impl<C> Thread<C> {
         self.is_closed = is_closed;
         match is_closed {
             true => tracing::error!(
-                "no controller for longer than fleet.offline_max_seconds: no box is let in"
+                "no controller for longer than fleet.offline_max_seconds: no box is admitted"
             ),
-            false => tracing::info!("boxes are let in again"),
+            false => tracing::info!("boxes are admitted again"),
         }
         self.tell(|news| news.is_closed = Some(is_closed));
     }
@@ -243,7 +243,7 @@ fn anchor(
     let names: Vec<ServerName> =
         server.addresses.iter().filter_map(|address| address.parse().ok()).collect();
     if names.is_empty() {
-        tracing::warn!(%tenant, anchor = %server.name, "the anchor has no address");
+        tracing::warn!(%tenant, anchor = %server.name, "no address of the anchor is valid");
         return None;
     }
     let rate_limit = rate_kbps.map(|rate| Rate::from_kbps(rate.into()));

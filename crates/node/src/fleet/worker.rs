@@ -123,7 +123,13 @@ impl Worker {
                 if self.limiter.admit(now, UP, "") {
                     let away_seconds = away.unwrap_or_default();
                     let over = &way;
-                    tracing::info!(%address, over, %controller, away_seconds, "the controller is there");
+                    tracing::info!(
+                        %address,
+                        over,
+                        %controller,
+                        away_seconds,
+                        "connected to the controller"
+                    );
                 }
                 self.limiter.settle(DOWN);
                 self.contact = Some((address, way));
@@ -138,7 +144,7 @@ impl Worker {
             }
             LineEvent::Down { reason } => {
                 if self.limiter.admit(now, DOWN, &reason) {
-                    tracing::warn!("the controller is away: {reason}; trying again");
+                    tracing::warn!("not connected to the controller: {reason}; trying again");
                 }
                 self.contact = None;
                 self.failure = Some(reason);
@@ -169,7 +175,7 @@ impl Worker {
         let is_lost = self.line.peer().is_some_and(|peer| !keys.contains(&peer));
         self.controllers.set(keys);
         if is_lost {
-            self.line.end(now, "its key counts no more".to_owned());
+            self.line.end(now, "its key is no longer trusted".to_owned());
         }
     }
 
@@ -193,7 +199,10 @@ impl Worker {
         self.unsent += 1;
         if self.limiter.admit(now, UNSENT, "") {
             let so_far = self.unsent;
-            tracing::error!(so_far, "what is too large for the controller is left out: {error}");
+            tracing::error!(
+                so_far,
+                "a message is too large for the controller and is not sent: {error}"
+            );
         }
     }
 

@@ -21,7 +21,9 @@ pub enum RequestError {
         path: String,
     },
     /// The socket belongs to another user.
-    #[error("no permission to talk to {path}: run as root or as the user who runs it")]
+    #[error(
+        "no permission to connect to {path}: run as root or as the user that runs the instance"
+    )]
     NoPermission {
         /// The socket's path.
         path: String,
@@ -31,8 +33,8 @@ pub enum RequestError {
     Refused(#[from] RpcError),
     /// The answer is not valid JSON-RPC, or of unexpected type.
     #[error(
-        "{path} gave no answer that is understood: {detail}; an instance of another version may say \
-         other things, which --json shows as they are"
+        "{path} sent an invalid answer: {detail}; an instance of another version may use other \
+         fields, which --json shows unchanged"
     )]
     Malformed {
         /// The socket's path.
@@ -41,7 +43,7 @@ pub enum RequestError {
         detail: String,
     },
     /// The connection failed.
-    #[error("cannot talk to {path}: {source}")]
+    #[error("cannot communicate with {path}: {source}")]
     Io {
         /// The socket's path.
         path: String,
@@ -82,7 +84,7 @@ pub fn subscribe(
         let mut word: Value =
             serde_json::from_str(&line).map_err(|error| malformed(error.to_string()))?;
         let Some(params) = word.get_mut("params") else {
-            return Err(malformed("a word without params".to_owned()));
+            return Err(malformed("a notification without params".to_owned()));
         };
         if !tell(params.take()) {
             break;

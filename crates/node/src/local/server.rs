@@ -174,7 +174,7 @@ fn serve(
         // The place is reserved before the answer, so that no other caller takes it meanwhile.
         let mut place = None;
         let answer = if too_long {
-            Some(failure(Value::Null, &RpcError::parse("the line is too long")))
+            Some(failure(Value::Null, &RpcError::parse("the request line is too long")))
         } else {
             handle_line(&line, sender, || {
                 place = subscribers.subscribe();
@@ -219,7 +219,7 @@ fn handle_line(
     };
     let params = request.get("params").cloned().unwrap_or(Value::Null);
     let result = match method == "subscribe" && !take_place() {
-        true => Err(RpcError::busy_with("there are as many subscribers as may be")),
+        true => Err(RpcError::busy_with("the maximum number of subscribers is reached")),
         false => sender.ask(method, params),
     };
     let id = id?;

@@ -81,7 +81,7 @@ fn parse(head: &[u8]) -> Option<Result<String, Answer>> {
         Err(httparse::Error::TooManyHeaders) => {
             Some(Err(Answer::text(431, "the head has too many fields\n")))
         }
-        Err(error) => Some(Err(Answer::text(400, format!("no HTTP request: {error}\n")))),
+        Err(error) => Some(Err(Answer::text(400, format!("not an HTTP request: {error}\n")))),
     }
 }
 

@@ -22,10 +22,10 @@ use crate::modem::ModemFacts;
 use crate::status::{ClientStatus, RoleStatus, RouterRoleStatus, ShardStatus, Status};
 
 const INSTANCE: &[Metric<Figures>] = metrics![
-    "uptime" "seconds" "For how long it runs" |it| gauge(it.status.uptime_seconds),
+    "uptime" "seconds" "Time since the program started" |it| gauge(it.status.uptime_seconds),
     "processor" "seconds" "Processor time that the program has used"
         |it| Some(Figure::Time(it.used.processor.as_secs_f64())),
-    "load" "ratios" "The share of one core that the program has used of late"
+    "load" "ratios" "The share of one core that the program used recently"
         |it| gauge(it.used.share),
     "log_lines_lost" "" "Log lines that could not be written"
         |it| count(it.status.log.lines_lost),
@@ -43,8 +43,9 @@ const TENANT: &[Metric<[u64; 2]>] = metrics![
 
 const TOTALS: &[Metric<Totals>] = metrics![
     "sessions" "" "Clients with a session" |it| Some(Figure::Level(it.sessions)),
-    "standbys" "" "Clients that stand by" |it| Some(Figure::Level(it.standbys)),
-    "draining" "" "1 while it takes no new clients and lets go those that it has"
+    "standbys" "" "Standby connections of clients" |it| Some(Figure::Level(it.standbys)),
+    "draining" ""
+        "1 while draining: no new clients are accepted, and the current ones are moved away"
         |it| Some(Figure::Level(it.draining.into())),
 ];
 
@@ -53,9 +54,9 @@ const LANE: &[Metric<LaneStats>] = metrics![
         |it| count(it.sent.inner_packets),
     "lane_rx_packets" "" "Inner packets that a lane delivered"
         |it| count(it.received.delivered_packets),
-    "lane_recovered_packets" "" "Inner packets that a lane delivered by a repair only"
+    "lane_recovered_packets" "" "Inner packets that a lane delivered only thanks to a repair"
         |it| count(it.received.recovered),
-    "lane_excess_delay" "seconds" "How much longer inner packets took than the quickest of late"
+    "lane_excess_delay" "seconds" "How much longer inner packets took than the quickest recent one"
         |it| delays(it.received.excess_delays),
 ];
 
@@ -63,21 +64,21 @@ const LEG: &[Metric<LegStatus>] = metrics![
     "leg_up" "" "1 while the leg is up and answers" |it| flag(it.is_up),
     "leg_round_trip" "seconds" "The smoothed round-trip time of a leg"
         |it| gauge(it.smoothed_rtt_ms / 1e3),
-    "leg_loss" "ratios" "The share of a leg's datagrams that the network has lost of late"
+    "leg_loss" "ratios" "The share of a leg's datagrams that the network lost recently"
         |it| gauge(it.loss.into()),
-    "leg_attachments" "" "Clients attached by a leg" |it| gauge(it.attachments as f64),
+    "leg_attachments" "" "Clients attached through a leg" |it| gauge(it.attachments as f64),
 ];
 
 const MODEM: &[Metric<ModemFacts>] = metrics![
     "uplink_rsrp_dbm" "" "The power of a modem's reference signal" |it| gauge(it.rsrp_dbm?),
     "uplink_rsrq_db" "" "The quality of a modem's reference signal" |it| gauge(it.rsrq_db?),
     "uplink_sinr_db" "" "A modem's signal above noise and interference" |it| gauge(it.sinr_db?),
-    "uplink_rssi_dbm" "" "The power of all that an uplink receives" |it| gauge(it.rssi_dbm?),
+    "uplink_rssi_dbm" "" "The total power that an uplink receives" |it| gauge(it.rssi_dbm?),
 ];
 
 const SHARD: &[Metric<ShardStatus>] = metrics![
-    "shard_failures" "" "How often a shard has failed and begun anew" |it| count(it.failures),
-    "shard_handed_over" "" "Packets that came to a shard, were another's, and were handed over"
+    "shard_failures" "" "How often a shard failed and restarted" |it| count(it.failures),
+    "shard_handed_over" "" "Packets that arrived at the wrong shard and were passed to their own"
         |it| count(it.handed_over),
 ];
 
@@ -163,12 +164,12 @@ struct Out<'a>(DescriptorEncoder<'a>);
 impl Out<'_> {
     fn totals(&mut self, totals: &Totals, memory_bytes: u64) -> fmt::Result {
         self.all(TOTALS, [([], totals)])?;
-        let about = ("memory", "bytes", "What all sessions hold");
+        let about = ("memory", "bytes", "Memory that all sessions hold");
         self.each(about, [([], Figure::Level(memory_bytes))])?;
         let paths = totals.paths.iter();
         let paths = paths
             .map(|(status, count)| ([("status", status.name())], Figure::Gauge(*count as f64)));
-        self.each(("paths", "", "Paths of all sessions, by what they may carry"), paths)?;
+        self.each(("paths", "", "Paths of all sessions, by status"), paths)?;
         let quantiles = totals.round_trips.iter().flat_map(|all| {
             [("0.5", all.p50_ms), ("0.9", all.p90_ms), ("0.99", all.p99_ms)]
                 .map(|(share, ms)| ([("quantile", share)], Figure::Gauge(ms / 1e3)))
@@ -180,7 +181,7 @@ impl Out<'_> {
     fn refusals(&mut self, refusals: &BTreeMap<String, u64>) -> fmt::Result {
         let kinds = refusals.iter();
         let kinds = kinds.map(|(kind, times)| ([("kind", kind.as_str())], Figure::Count(*times)));
-        self.each(("refusals", "", "Who was not let in, by kind"), kinds)
+        self.each(("refusals", "", "Connections refused, by kind"), kinds)
     }
 
     fn tenants(&mut self, tenants: &BTreeMap<String, TenantStats>) -> fmt::Result {
@@ -219,7 +220,7 @@ impl Out<'_> {
         let portals = role.uplinks.iter().filter_map(|uplink| {
             Some(([("uplink", uplink.name.as_str())], flag(uplink.portal.is_some())?))
         });
-        let help = "1 while the network of an uplink wants somebody to log in";
+        let help = "1 while the network of an uplink requires a login";
         self.each(("uplink_portal", "", help), portals)?;
         let info = role.modems.iter().map(|(name, facts)| {
             let labels = [

@@ -129,7 +129,9 @@ impl Entrance {
     pub fn open(settings: EntranceSettings, token: Token) -> Self {
         let asking = settings.fields.listen.map(|address| {
             Listener::for_asking(address).inspect_err(|error| {
-                tracing::warn!("cannot answer applications at {address}: {error}; trying again");
+                tracing::warn!(
+                    "cannot listen for applications at {address}: {error}; trying again"
+                );
             })
         });
         let next_try = matches!(asking, Some(Err(_))).then_some(Instant::ZERO);
@@ -375,7 +377,7 @@ impl Entrance {
             poller.add(&socket, token, Interest::Edges).map_err(|error| error.to_string())
         });
         if let Err(error) = ready {
-            tracing::debug!(error, "a connection of an application cannot be served");
+            tracing::debug!(error, "a connection of an application was rejected");
             self.refuse_socket(&socket, is_transparent);
             return self.ends.count(EntranceEnd::Left);
         }

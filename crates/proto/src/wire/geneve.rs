@@ -128,7 +128,7 @@ pub enum GeneveError {
         kind: u8,
     },
     /// An option of ours appears twice.
-    #[error("geneve option {0:#04x} is there twice")]
+    #[error("geneve option {0:#04x} is repeated")]
     Repeated(u8),
     /// Data without a sequence number: another kind of tunnel.
     #[error("geneve without a sequence number")]
@@ -140,7 +140,7 @@ pub enum GeneveError {
     #[error("geneve with protocol {0:#06x}")]
     Protocol(u16),
     /// The payload is not of the header's family.
-    #[error("geneve says {0:#06x} and carries another protocol")]
+    #[error("geneve with protocol {0:#06x} carries another protocol")]
     Family(u16),
 }
 

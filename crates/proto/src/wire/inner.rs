@@ -46,9 +46,9 @@ pub struct InnerPacket<'a> {
 pub enum InnerError {
     #[error("inner packet of IP version {0}")]
     Version(u8),
-    #[error("inner packet of {0} bytes is shorter than its header says")]
+    #[error("inner packet of {0} bytes is shorter than its header claims")]
     Truncated(usize),
-    #[error("inner packet of {held} bytes says that it has {claimed}")]
+    #[error("inner packet of {held} bytes claims {claimed}")]
     Trailing { claimed: usize, held: usize },
 }
 

@@ -76,7 +76,7 @@ pub enum SocksError {
     Command(u8),
     #[error("SOCKS destination of unknown form {0}")]
     AddressType(u8),
-    #[error("SOCKS destination that cannot be")]
+    #[error("SOCKS destination is invalid")]
     Destination,
 }
 

@@ -187,13 +187,13 @@ pub enum StreamFrameError {
     #[error("stream frame with bits {0:#04x}")]
     Bits(u8),
     /// An invalid destination: an unknown form, an invalid name, or port 0.
-    #[error("stream to a destination that cannot be")]
+    #[error("stream to an invalid destination")]
     Destination,
     /// Bytes or credit beyond the largest offset.
     #[error("stream frame beyond the largest offset")]
     Offset,
     /// Too many, empty or adjacent ranges, or ranges beyond the credit.
-    #[error("stream acknowledgement with ranges that cannot be")]
+    #[error("stream acknowledgement with invalid ranges")]
     Ranges,
 }
 

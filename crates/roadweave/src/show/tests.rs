@@ -117,7 +117,7 @@ fn without_a_session_it_says_why() {
     let portal = Some(roadweave_tunnel::Portal { url: Some("http://login.example/".to_owned()) });
     let captive = UplinkReport { portal, ..uplink("hotel0", true, Vec::new()) };
     let client = ClientStatus {
-        no_session: Some("no attempt has been welcomed yet".to_owned()),
+        no_session: Some("no attempt has been accepted yet".to_owned()),
         uplinks: vec![
             uplink("wwan0", true, vec![resting]),
             uplink("wlan0", false, Vec::new()),
@@ -126,7 +126,7 @@ fn without_a_session_it_says_why() {
         ..ClientStatus::default()
     };
     let page = page(&status(RoleStatus::Client(client)));
-    assert!(page.contains("no session: no attempt has been welcomed yet"), "{page}");
+    assert!(page.contains("no session: no attempt has been accepted yet"), "{page}");
     assert!(page.contains("portal, somebody has to log in: hotel0\n"), "{page}");
     assert!(!page.contains("login.example"), "{page}");
     let row = |name: &str| {

@@ -65,7 +65,7 @@ fn a_client_without_uplinks_says_what_they_lack() {
             assert_eq!(client.count("WARN") + client.count("ERROR"), 1, "{}", client.log());
             client.interrupt();
         };
-        check("no interface is one by uplinks.include (wwan*) and uplinks.exclude");
+        check("no interface matches uplinks.include (wwan*) and uplinks.exclude");
         road.vehicle.ip("link add wwan0 type veth peer name tower").unwrap();
         check("wwan0: it is down");
         for name in ["wwan0", "tower"] {
@@ -75,7 +75,7 @@ fn a_client_without_uplinks_says_what_they_lack() {
         road.edit("client.toml", |text| text.replace("include = [\"wwan*\"]", "include = []"));
         check("tower: it has no address; wwan0: it has no address");
         road.vehicle.ip("address add 10.9.0.2/24 dev wwan0").unwrap();
-        check("tower: it has no address; wwan0: no default route leads over it");
+        check("tower: it has no address; wwan0: it has no default route");
     });
 }
 

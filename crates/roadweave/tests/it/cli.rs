@@ -159,7 +159,7 @@ fn init_and_keygen_write_files_that_pass_the_check() {
     let output = files.check_changed("server", "", "expires = 2020-01-31T00:00:00Z");
     assert_eq!(said(&output.stdout), "changed.toml is in order\n");
     let warning = said(&output.stderr);
-    let expected = "warning: changed.toml: peer \"vehicle-1\" is let in no more";
+    let expected = "warning: changed.toml: peer \"vehicle-1\" is no longer admitted";
     assert!(warning.starts_with(expected), "{warning}");
 
     let again = ["init", "--server", "2001:db8:1:2:3:4:5:6:4433"];

@@ -273,7 +273,7 @@ fn what_others_remove_comes_back_within_seconds() {
             ping(&road.vehicle, "192.168.51.2", "-c 1").status.success()
         });
         road.vehicle.set_sysctl("net.ipv4.conf.eth1.rp_filter", "1").unwrap();
-        client.wait_for("another program made the reverse path filter of eth1 strict");
+        client.wait_for("another program set the reverse path filter of eth1 to strict");
         assert_eq!(leaks(&road), 0);
     });
 }
@@ -307,7 +307,7 @@ fn what_the_file_says_otherwise_counts() {
         client.wait_for(" joined ");
         client.signal(Signal::USR1);
         assert_eq!(client.wait(), Some(0));
-        client.wait_for("stays refused until the next start");
+        client.wait_for("stays blocked until the next start");
         road.wait_for_status("rws", "a goodbye", |status| status["sessions"] == json!([]));
         check_closed(&road, &camera, "after a stop for another start", &[CLOUD_V4, CLOUD_V6]);
         let client = road.start_client("client");
@@ -341,11 +341,11 @@ fn a_server_grants_no_more_than_the_box_accepts() {
         });
         let (_server, client) = road.start_both();
         for refused in [
-            "the address 203.0.113.77, which is refused: it lies in none",
-            "the gateway 192.168.50.2, which is refused: it lies in 192.168.50.0/24, a network behind",
-            "the gateway 192.168.70.5, which is refused: it lies in 192.168.70.0/24, a network behind",
-            "the gateway 10.1.0.1, which is refused: it is the gateway of the uplink eth1",
-            "the gateway 203.0.113.53, which is refused: it lies in none",
+            "refused the address 203.0.113.77 that the server assigned: it is in none",
+            "refused the gateway 192.168.50.2 that the server assigned: it is in 192.168.50.0/24, a",
+            "refused the gateway 192.168.70.5 that the server assigned: it is in 192.168.70.0/24, a",
+            "refused the gateway 10.1.0.1 that the server assigned: it is the gateway of the uplink eth1",
+            "refused the gateway 203.0.113.53 that the server assigned: it is in none",
         ] {
             assert_eq!(client.count(refused), 1, "{refused}\n{}", client.log());
         }
@@ -432,7 +432,7 @@ fn resolvers_of_a_session_go_with_it_also_after_a_kill() {
         };
         let client = start("");
         client.wait_for(" joined ");
-        client.wait_for("the resolver 10.1.0.1 lies in the own network of the uplink eth1");
+        client.wait_for("the resolver 10.1.0.1 is in the own network of the uplink eth1");
         assert_eq!(now(), old);
         client.interrupt();
 
@@ -575,10 +575,10 @@ fn check_failing_filters(road: &Road, client: &Daemon, fails: &Path) {
     fs::write(fails, "").unwrap();
     road.edit("client.toml", |text| text.replace("203.0.113.0/24", "203.0.113.0/25"));
     client.signal(Signal::HUP);
-    client.wait_for("the packet filters are not as they should be");
+    client.wait_for("the packet filters could not be installed");
     road.wait_for_traffic();
     nft(&road.vehicle, "flush ruleset");
-    client.wait_for("they cannot be put back: nothing is forwarded");
+    client.wait_for("they could not be restored: until they are, nothing is forwarded");
     wait_for_no_uplink(road, "");
     assert_eq!(forwards(), "0");
     fs::remove_file(fails).unwrap();

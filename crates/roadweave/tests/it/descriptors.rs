@@ -78,7 +78,7 @@ fn a_daemon_without_descriptors_goes_on_and_catches_up() {
         assert!(road.wait_for_traffic() < Duration::from_secs(2));
         server.reload();
         assert_eq!(client.count(" joined "), 1, "{}", client.log());
-        assert_eq!(client.count("local socket takes callers again"), 1, "{}", client.log());
+        assert_eq!(client.count("local socket accepts connections again"), 1, "{}", client.log());
         [router, client, server].into_iter().for_each(Daemon::interrupt);
     });
 }

@@ -179,9 +179,9 @@ fn a_drain_of_a_server_is_one_of_all_its_shards() {
         assert!(roadweave(&command).status.success());
         wait(true);
         drain(&[]);
-        server.wait_for("the controller drains this side: nobody");
+        server.wait_for("drained by the controller: no new clients");
         drain(&["--undo"]);
-        server.wait_for("the controller drains this side no more");
+        server.wait_for("no longer drained by the controller");
         wait(true);
         drop(client);
     });

@@ -95,7 +95,7 @@ fn excluded_destinations_leave_outside_the_tunnel_whatever_becomes_of_it() {
         world.check_inside(&road.vehicle, OUTSIDE, "after a reload");
         swap(INSIDE, OUTSIDE);
         road.vehicle.ip("route flush type throw table all").unwrap();
-        client.wait_for("set again");
+        client.wait_for("addresses of the tunnel; they are restored");
         world.check_outside(&road.vehicle, OUTSIDE, "once it is set again");
         client.kill();
         check_closed("after a crash");

@@ -56,7 +56,7 @@ fn every_packet_crosses_on_both_links_and_one_may_die() {
         road.cloud.ip("route add 192.168.50.0/24 via 203.0.113.1").unwrap();
         write_files(&road);
         let (far, near) = start_both(&road);
-        assert_eq!(near.count("nothing that this tunnel carries is encrypted"), 1);
+        assert_eq!(near.count("this tunnel neither encrypts nor authenticates packets"), 1);
         for address in [GATEWAY_V4, GATEWAY_V6] {
             for size in [0, 56, 1300, 9000] {
                 check_ping(&road.vehicle, address, &format!("-c 3 -i 0.05 -s {size}"));

@@ -104,9 +104,9 @@ fn a_download_goes_as_packets_first_and_then_as_a_stream_from_the_same_address()
         // Elements that packets add to the table are no change by another program.
         nft(&road.vehicle, "add table inet other");
         sleep(Duration::from_secs(5));
-        assert_eq!(client.count("it is set again"), 0, "{}", client.log());
+        assert_eq!(client.count("split connections; it is restored"), 0, "{}", client.log());
         nft(&road.vehicle, &format!("delete table {TABLE}"));
-        client.wait_for("the table of split connections; it is set again");
+        client.wait_for("the table of split connections; it is restored");
         learn(&road, &camera, host(PORT));
         road.wait_for_status(CLIENT, "all are over", |it| it["streams"]["connections"] == 0);
 
@@ -120,7 +120,7 @@ fn a_download_goes_as_packets_first_and_then_as_a_stream_from_the_same_address()
             .into_iter()
             .filter_map(|socket| socket.and_then(|mut socket| seen_from(&mut socket)).err());
         assert!(reset.count() > 0, "all were taken");
-        wait_until_off(&road, "the server has refused one as too many");
+        wait_until_off(&road, "the server refused a connection because there are too many");
         let before = taken(&road);
         attempt(&camera, host(PORT)).unwrap();
         assert_eq!(taken(&road), before);
@@ -239,7 +239,7 @@ fn without_a_far_end_connections_go_as_packets() {
         road.edit("server.toml", |text| text.replace("[streams]\n", ""));
         let _host = Host::start(&road.cloud, host(PORT));
         let (server, _client) = road.start_both();
-        wait_until_off(&road, "the server takes no streams");
+        wait_until_off(&road, "the server does not accept streams");
         for _ in 0..3 {
             learn(&road, &camera, host(PORT));
         }
@@ -256,7 +256,7 @@ fn without_a_far_end_connections_go_as_packets() {
         let mut waiting = connect(&camera, host(PORT)).unwrap();
         assert_eq!(taken(&road), 2);
         sleep(Duration::from_secs(14));
-        wait_until_off(&road, "no session that answers");
+        wait_until_off(&road, "there is no session, or it does not answer");
         let silent = camera
             .enter(|| TcpStream::connect_timeout(&host(PORT), Duration::from_secs(1)))
             .unwrap();
@@ -317,7 +317,7 @@ fn a_crash_and_other_programs_end_what_is_split_and_nothing_else() {
         road.vehicle.ip(&format!("rule add {rule}")).unwrap();
         let client = road.start_client("client");
         client.wait_for("joined");
-        wait_until_off(&road, "the mark 0x5258 is taken by another's rule (priority 100");
+        wait_until_off(&road, "the mark 0x5258 is used by a rule of another program (priority 100");
         wait_until_off(&road, "set packet_marks to bits that no other program uses");
         for _ in 0..2 {
             learn(&road, &camera, host(PORT));
@@ -341,8 +341,8 @@ fn a_crash_and_other_programs_end_what_is_split_and_nothing_else() {
         nft(&road.vehicle, "add rule inet own in iifname lan0 meta l4proto tcp drop");
         let found = camera.enter(|| TcpStream::connect_timeout(&host(PORT), WAIT_MAX)).unwrap();
         seen_from(&mut found.unwrap()).unwrap();
-        wait_until_off(&road, "a firewall of this box drops it at INPUT");
+        wait_until_off(&road, "a firewall of this box drops them at INPUT");
         attempt(&camera, host(PORT)).unwrap();
-        assert_eq!((taken(&road), client.count("does not come in")), (0, 1));
+        assert_eq!((taken(&road), client.count("do not arrive")), (0, 1));
     });
 }

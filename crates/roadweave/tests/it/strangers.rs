@@ -92,7 +92,7 @@ fn a_stranger_beside_an_uplink_reaches_nothing_behind_the_box() {
         );
 
         nft(&road.vehicle, "flush ruleset");
-        let put_back = "another program had changed or removed the packet filters";
+        let put_back = "another program changed or removed the packet filters of this";
         wait_within(Duration::from_secs(5), "the table is back", || client.count(put_back) == 1);
         check_closed("after nft flush ruleset");
         check_ping(&camera, "203.0.113.2", "-c 1");
@@ -171,7 +171,7 @@ fn a_client_reaches_no_more_of_its_server_than_it_may() {
         );
 
         nft(&road.server, "flush ruleset");
-        server.wait_for("another program had changed or removed the packet filters");
+        server.wait_for("another program changed or removed the packet filters of this");
         road.server.ip(&format!("address del {GATEWAY_V4}/16 dev {SERVER}")).unwrap();
         server.wait_for("another program removed rules, routes or addresses of the tunnel");
         road.server.ip(&format!("link set {SERVER} down")).unwrap();

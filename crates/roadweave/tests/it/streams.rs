@@ -146,13 +146,13 @@ fn hosts_see_the_clients_address_and_a_crash_leaves_nothing_in_the_way() {
         road.server.ip("rule add priority 100 fwmark 0x1/0x1 lookup main").unwrap();
         let server = road.start_server();
         server.wait_for_count("joined", 1);
-        assert_eq!(server.count("no streams are taken"), 1);
+        assert_eq!(server.count("no streams are accepted"), 1);
         assert_eq!(seen_by(&camera, &to_address(HOST, 81)), None);
         server.interrupt();
         road.edit("server.toml", |text| text.replace("masquerade = false\n", ""));
         let server = road.start_server();
         server.wait_for_count("joined", 1);
-        assert_eq!(server.count("streams leave with this machine's own address"), 1);
+        assert_eq!(server.count("streams use this machine's own address"), 1);
         assert_eq!(road.show(SERVER)["streams"]["source"], "server");
         wait_until("no stream", || seen_by(&camera, &to_address(HOST, 81)).is_some());
     });

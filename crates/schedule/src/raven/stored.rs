@@ -75,7 +75,7 @@ pub(super) fn read(text: &str) -> Result<(Vec<Network>, Option<Tables>), Restore
     let syntax = |error: serde_json::Error| RestoreError(error.to_string());
     let Versioned { version } = serde_json::from_str(text).map_err(syntax)?;
     if version != VERSION {
-        let message = format!("its version is {version}, this program knows {VERSION}");
+        let message = format!("its version is {version}, and this program supports {VERSION}");
         return Err(RestoreError(message));
     }
     let file: File = serde_json::from_str(text).map_err(syntax)?;
@@ -110,7 +110,7 @@ fn read_log(runs: &[Vec<(f64, f64)>]) -> Result<Log, &'static str> {
         }
         for &(at, rtt) in run {
             if !(0.0..=AT_MAX).contains(&at) || !(RTT_MIN..=RTT_MAX).contains(&rtt) {
-                return Err("its log has a time that cannot be");
+                return Err("its log has an invalid time");
             }
             log.add(at, rtt);
         }
@@ -135,7 +135,7 @@ impl StoredTables {
             || !errors.iter().all(error_is_good)
             || !is_ascending(&errors)
         {
-            return Err("errors are not the percentiles of anything");
+            return Err("errors are not percentiles");
         }
         let age_is_good = |(age, factor): &(f64, f64)| {
             (0.0..=AT_MAX).contains(age) && (1.0..=FACTOR_MAX).contains(factor)
@@ -147,7 +147,7 @@ impl StoredTables {
             || !ascending
             || !begins_later
         {
-            return Err("ages are no table of ages");
+            return Err("ages are not a table of ages");
         }
         Ok(Tables { lambda: lambda_s, errors, ages })
     }

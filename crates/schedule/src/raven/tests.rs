@@ -359,11 +359,11 @@ fn nonsense_is_refused_with_a_reason_and_changes_nothing() {
     };
     check("", "EOF");
     check("{}", "version");
-    check(r#"{"version":2,"nets":[]}"#, "its version is 2, this program knows 1");
+    check(r#"{"version":2,"nets":[]}"#, "its version is 2, and this program supports 1");
     check(r#"{"version":1,"networks":{},"more":1}"#, "more");
     check(&good.replace("\"lambda_s\":", "\"lambda_s\":-"), "lambda_s is out of bounds");
-    check(&good.replace("\"errors\":[", "\"errors\":[1e9,"), "errors are not the percentiles");
-    check(&good.replace("\"ages\":[[0.25,", "\"ages\":[[70.0,"), "ages are no table");
+    check(&good.replace("\"errors\":[", "\"errors\":[1e9,"), "errors are not percentiles");
+    check(&good.replace("\"ages\":[[0.25,", "\"ages\":[[70.0,"), "ages are not a table");
     check(&good.replace("[[[0.0,", "[[[5000.0,"), "do not ascend");
     check(&good.replace("wwan0", &"w".repeat(65)), "its name is too long");
 }

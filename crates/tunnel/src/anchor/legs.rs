@@ -242,7 +242,7 @@ impl Anchor {
     fn send(&mut self, now: Instant, id: ConnectionId, message: &LegMessage) {
         if let Some(connection) = self.endpoint.connection_mut(id) {
             if let Err(error) = connection.send_message(message.to_bytes()) {
-                tracing::debug!(%error, "cannot tell a proxy of an attachment");
+                tracing::debug!(%error, "cannot notify a proxy of an attachment");
             }
             connection.flush(now);
         }

@@ -34,7 +34,7 @@ pub struct CandidateReport {
     pub figure_ms: Option<f64>,
     /// How many seconds ago that was measured.
     pub measured_seconds_ago: Option<f64>,
-    /// How many seconds it is not tried.
+    /// Seconds until it is tried again.
     pub rest_seconds: Option<f64>,
     /// Its last failure.
     pub last: Option<String>,

@@ -198,14 +198,18 @@ impl fmt::Display for Notice {
                 if !is_proven {
                     f.write_str(" (the network there may have answered in the server's place)")?;
                 }
-                write!(f, "; this address rests on this uplink for {} s, others are tried", secs(rest))
+                write!(
+                    f,
+                    "; next attempt over this uplink in {} s, other addresses are tried meanwhile",
+                    secs(rest)
+                )
             }
             Self::Validated { uplink } => write!(f, "{uplink} reaches the server and carries packets"),
             Self::Silent { uplink, others: 0 } => {
-                write!(f, "{uplink} answers no more, and it is the only one")
+                write!(f, "{uplink} no longer answers, and it is the only one")
             }
             Self::Silent { uplink, others } => {
-                write!(f, "{uplink} answers no more; packets go over the {others} others")
+                write!(f, "{uplink} no longer answers; other uplinks in use: {others}")
             }
             Self::Back { uplink, after } => {
                 write!(f, "{uplink} answers again after {} s", secs(after))
@@ -217,24 +221,27 @@ impl fmt::Display for Notice {
                 write!(f, "the session answers again after {} s", secs(after))
             }
             Self::Stays { drains: true } => f.write_str(
-                "the server lets its clients go, and no other server is known: the session stays \
-                 until the server ends it",
+                "the server is draining, and no other server is known: the session stays until the \
+                 server ends it",
             ),
             Self::Stays { drains: false } => f.write_str(
-                "the server cannot pass on what is sent to it (a proxy whose anchor does not \
-                 answer), and no other server is known: the session stays, and nothing passes until \
-                 that is over",
+                "the server cannot forward packets (for example a proxy whose anchor does not \
+                 answer), and no other server is known: the session stays, and no packets pass \
+                 until it can",
             ),
             Self::Passes { after } => {
-                write!(f, "packets come through the server again after {} s", secs(after))
+                write!(f, "the server forwards packets again after {} s", secs(after))
             }
             Self::Moved { uplink, addresses } => {
-                write!(f, "{uplink} has other addresses, {addresses}; its path has to answer anew")
+                write!(
+                    f,
+                    "the addresses of {uplink} changed to {addresses}; its path must answer again"
+                )
             }
             Self::CapReached { uplink, span, cap_bytes } => write!(
                 f,
-                "{uplink} has carried the {:.1} MB that it may in a {span}; until the {span} is over \
-                 it is used only where no other uplink answers",
+                "{uplink} reached its cap of {:.1} MB a {span}; until the {span} ends it is used \
+                 only while no other uplink answers",
                 *cap_bytes as f64 / 1e6
             ),
             Self::CapOver { uplink } => {
@@ -242,12 +249,13 @@ impl fmt::Display for Notice {
             }
             Self::Portal { uplink } => write!(
                 f,
-                "{uplink} is behind a captive portal: somebody has to log in; it is held back until \
-                 it reaches the server, and `roadweave show --json` has the address of the page"
+                "{uplink} is behind a captive portal: log in to its network. The uplink is not \
+                 used until it reaches the server; `roadweave show --json` has the address of the \
+                 login page"
             ),
             Self::PortalOver { uplink, after } => write!(
                 f,
-                "{uplink} is held back no more, after {} s: its network is open",
+                "{uplink} is no longer held back by a captive portal, after {} s",
                 secs(after)
             ),
             Self::Blocked { uplink, since } => write!(
@@ -266,8 +274,8 @@ impl fmt::Display for Notice {
             }
             Self::LaneWaits { lane, uplink } => write!(
                 f,
-                "lane {lane} waits for its uplink {uplink}, which is not there; what waits longer than \
-                 the lane lets it is dropped"
+                "lane {lane} waits for its uplink {uplink}, which is missing; packets that wait \
+                 longer than the lane allows are dropped"
             ),
             Self::LaneServed { lane, uplink } => {
                 write!(f, "lane {lane} has its uplink {uplink}")

@@ -309,7 +309,10 @@ impl Client {
         let Some(pair) = self.race.attempts.get(&id).map(|attempt| attempt.pair) else { return };
         let refusal = match Control::parse(message) {
             Ok(Control::Welcome(welcome)) if welcome.mtu < MTU_MIN => {
-                format!("the server wants an MTU of {} bytes, and IPv6 {MTU_MIN}", welcome.mtu)
+                format!(
+                    "the server requires an MTU of {} bytes, but IPv6 needs {MTU_MIN}",
+                    welcome.mtu
+                )
             }
             Ok(Control::Welcome(welcome)) => {
                 self.race.attempts.remove(&id);

@@ -11,11 +11,11 @@ use super::{Client, Portal, Uplink};
 pub struct UplinkReport {
     /// The uplink's name.
     pub name: String,
-    /// Whether anything came in over it since it is up.
+    /// Whether anything arrived over it since it is up.
     pub heard: bool,
     /// Its number in the order of uplinks while no round trip is measured; 0 is first.
     pub rank: u8,
-    /// The login page of its network, for which it is held back.
+    /// The login page of its network; the uplink is not used until it reaches the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub portal: Option<Portal>,
     /// The server's addresses that are tried over it.
@@ -31,7 +31,7 @@ pub struct PairReport {
     pub state: PairState,
     /// Attempts to connect so far.
     pub attempts: u64,
-    /// How many seconds it is not tried.
+    /// Seconds until it is tried again.
     pub rest_seconds: Option<f64>,
     /// How the last finished attempt or session ended.
     pub last: Option<String>,
@@ -47,7 +47,7 @@ pub enum PairState {
     Connected,
     /// Attempts are under way without an answer.
     Trying,
-    /// The pair rests for its last answer.
+    /// The pair waits before the next attempt, because of its last answer.
     Resting,
     /// Nothing is under way.
     Idle,
@@ -107,7 +107,7 @@ impl Client {
         }
         if self.uplinks.are_all_held_back() {
             let names: Vec<&str> = self.uplinks.all.values().map(|it| it.name.as_str()).collect();
-            return Some(format!("somebody has to log in at the network of {}", names.join(", ")));
+            return Some(format!("log in to the network of {}", names.join(", ")));
         }
         let pairs: Vec<super::Pair> = self
             .uplinks
@@ -124,19 +124,22 @@ impl Client {
         let connected =
             self.race.attempts.values().filter(|attempt| attempt.hello.is_some()).count();
         Some(if connected > 0 {
-            "connected, and the server's welcome has not come yet".to_owned()
+            "connected; waiting for the server's welcome".to_owned()
         } else if resting == all {
-            format!("every attempt was answered, none with a welcome; all {all} rest a while")
+            format!(
+                "every attempt was answered but not accepted; all {all} wait before they are tried \
+                 again"
+            )
         } else if resting > 0 {
             format!(
-                "{resting} of {all} pairs of uplink and server address rest for their answers, \
-                 the others do not answer"
+                "{resting} of {all} pairs of uplink and server address were not accepted and wait \
+                 before they are tried again; the others do not answer"
             )
         } else if self.uplinks.all.values().any(|uplink| uplink.heard) {
-            "no attempt has been welcomed yet".to_owned()
+            "no attempt has been accepted yet".to_owned()
         } else {
-            "nothing has come in over any uplink; is the server running, the address right, and \
-             UDP let through by firewalls?"
+            "nothing has come in over any uplink; check that the server is running, that the \
+             address is right, and that firewalls allow UDP"
                 .to_owned()
         })
     }

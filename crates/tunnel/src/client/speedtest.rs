@@ -200,7 +200,7 @@ impl Client {
             return self.fail_speedtest(now, "the session ended, or another took its place");
         }
         if now >= run.asked_at + ASKED_WITHIN {
-            return self.fail_speedtest(now, "nobody asks for it any more");
+            return self.fail_speedtest(now, "its results were no longer requested");
         }
         self.take_load(now);
         let Some(run) = self.speedtests.run.as_mut() else { return };
@@ -339,11 +339,11 @@ impl Client {
         let has_heard = connection.is_some_and(Connection::has_messages_through);
         let why = match run.running.as_ref().map(|running| running.phase) {
             Some(Phase::Asked) if has_heard => {
-                "the server knows no speed test: it has the question and says nothing, as those of \
-                 older versions do"
+                "the server does not support speed tests: it received the request and did not \
+                 answer, as older versions do"
             }
             Some(Phase::Asked) => "the server does not answer",
-            _ => "the server has not said what became of the load",
+            _ => "the server did not report the result of the load",
         };
         self.fail_speedtest(now, why);
     }
@@ -391,7 +391,7 @@ fn steps(paths: &[Option<PathId>]) -> VecDeque<Step> {
     steps
 }
 
-const METERED: &str = "it is metered; --uplink or --metered measures it all the same";
+const METERED: &str = "it is metered; use --uplink or --metered to measure it";
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// A test is abandoned if its report is not polled for this long.
 const ASKED_WITHIN: Duration = Duration::from_secs(5);

@@ -85,11 +85,11 @@ pub struct OrderStats {
     pub waited_packets: u64,
     /// Packets that went out after their turn had been given up; with `even`, after their time.
     pub late_packets: u64,
-    /// How often a wait for missing packets timed out, of `reorder` a gap each (table IV of
-    /// Networking'24), and of `frames`.
+    /// How often a wait for missing packets timed out: with `reorder` for each gap (table IV of
+    /// Networking'24), and with `frames`.
     pub timeouts: u64,
-    /// How often a wait ended early, for lack of memory or at the end of the sequence, of `reorder`
-    /// a gap each, and of `frames`.
+    /// How often a wait ended early, for lack of memory or at the end of the sequence: with
+    /// `reorder` for each gap, and with `frames`.
     pub forced: u64,
     /// How long a packet that goes missing now is waited for, microseconds; with `even`, how long
     /// the quickest recent packet would wait.

@@ -139,7 +139,7 @@ impl Legs {
     fn on_up(&mut self, now: Instant, at: usize, id: ConnectionId) {
         let leg = &mut self.legs[at];
         if std::mem::take(&mut leg.told) {
-            let told = format!("the anchor {} is reached again", leg.anchor);
+            let told = format!("the anchor {} is reachable again", leg.anchor);
             self.events.push_back(LegEvent::Told(told));
         }
         leg.state = State::Up { id, since: now };
@@ -243,7 +243,7 @@ impl Legs {
         }
         leg.told = true;
         let told =
-            format!("the anchor {} cannot be reached; its clients are sent away", leg.anchor);
+            format!("the anchor {} cannot be reached; its clients are moved away", leg.anchor);
         self.events.push_back(LegEvent::Told(told));
         let of_leg = self.attachments.iter().filter(|(_, attachment)| attachment.leg == at);
         self.events.extend(of_leg.map(|(session, _)| LegEvent::Away(*session)));

@@ -140,7 +140,7 @@ impl Server {
         if let Some(connection) = self.endpoint.connection_mut(id)
             && let Err(error) = connection.send_message(message.to_bytes())
         {
-            tracing::debug!(%error, "cannot tell a client of its anchor");
+            tracing::debug!(%error, "cannot notify a client of its anchor");
         }
         self.sessions.touched.insert(id);
     }

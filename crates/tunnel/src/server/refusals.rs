@@ -61,7 +61,7 @@ impl Refusals {
             kind.suppressed > 0 && kind.told.back().is_none_or(|(at, _)| now >= *at + SUMMARY)
         })?;
         let more = if kind.count > kind.suppressed { " more" } else { "" };
-        let line = format!("{}{more}, who are not told one by one: {name}", kind.suppressed);
+        let line = format!("{}{more}, not logged individually: {name}", kind.suppressed);
         kind.suppressed = 0;
         kind.forget(now);
         kind.told.push_back((now, String::new()));
@@ -149,7 +149,7 @@ mod tests {
         let due = refusals.poll_timeout().expect("some were left out");
         assert_eq!(refusals.poll_summary(due - Duration::from_millis(1)), None);
         let last = refusals.poll_summary(due).expect("they are told in the end");
-        assert!(last.ends_with("more, who are not told one by one: unknown-key"), "{last}");
+        assert!(last.ends_with("more, not logged individually: unknown-key"), "{last}");
         assert_eq!(refusals.poll_timeout(), None);
     }
 
@@ -160,11 +160,11 @@ mod tests {
         assert_eq!((refusals.poll_timeout(), refusals.counts().len()), (None, 0));
         refusals.count_unnamed(CROWDED_OUT, 500);
         let told = refusals.poll_summary(at(100));
-        assert_eq!(told.as_deref(), Some("500, who are not told one by one: crowded-out"));
+        assert_eq!(told.as_deref(), Some("500, not logged individually: crowded-out"));
         refusals.count_unnamed(CROWDED_OUT, 9);
         assert_eq!(refusals.poll_summary(at(129)), None);
         let told = refusals.poll_summary(at(130));
-        assert_eq!(told.as_deref(), Some("9 more, who are not told one by one: crowded-out"));
+        assert_eq!(told.as_deref(), Some("9 more, not logged individually: crowded-out"));
         assert_eq!(refusals.counts()[CROWDED_OUT], 509);
     }
 

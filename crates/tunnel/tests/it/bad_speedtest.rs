@@ -197,8 +197,8 @@ impl Meeting {
 #[test]
 fn a_server_that_falls_silent_ends_the_test_after_a_while_with_the_reason() {
     for (manners, seconds, why) in [
-        (Manners::Old, 6, "the server knows no speed test"),
-        (Manners::Silent, 15, "what became of the load"),
+        (Manners::Old, 6, "the server does not support speed tests"),
+        (Manners::Silent, 15, "the result of the load"),
     ] {
         let mut meeting = Meeting::new(manners);
         let began = meeting.now;

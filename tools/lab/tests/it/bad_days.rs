@@ -27,7 +27,7 @@ fn a_server_with_another_key_is_not_trusted() {
     world.run(ms(9_000));
     let log = world.log();
     let lines: Vec<&str> = log.lines().filter(|line| !line.contains("Refused {")).collect();
-    assert!(lines.len() == 1 && lines[0].contains("not the one expected"), "{log}");
+    assert!(lines.len() == 1 && lines[0].contains("not the expected one"), "{log}");
 }
 
 #[test]

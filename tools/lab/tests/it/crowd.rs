@@ -227,7 +227,7 @@ fn those_that_are_crowded_out_are_counted_and_told() {
         ServerEvent::Refused { reason } => Some(reason.as_str()),
         _ => None,
     });
-    assert_eq!(told.collect::<Vec<_>>(), ["128, who are not told one by one: crowded-out"]);
+    assert_eq!(told.collect::<Vec<_>>(), ["128, not logged individually: crowded-out"]);
     crowd.start(1);
     crowd.run(ms(500));
     assert_eq!(crowd.joined(), 1, "a client at another address is let in");

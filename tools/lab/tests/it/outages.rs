@@ -49,7 +49,7 @@ fn without_a_session_it_is_told_why() {
     let trust = Trust { client_is_known: false, ..Trust::default() };
     let mut world = World::new(WorldConfig { trust, ..plan("xnc", vec![link(20, 20)]) });
     world.run(ms(5000));
-    assert!(world.why_no_session().is_some_and(|why| why.contains("none with a welcome")));
+    assert!(world.why_no_session().is_some_and(|why| why.contains("answered but not accepted")));
     let pair = world.uplinks().remove(0).servers.remove(0);
     assert!(pair.last.is_some_and(|last| last.contains("does not know this client's key")));
     assert!(pair.rest_seconds.is_some_and(|rest| (4.0..8.0).contains(&rest)));

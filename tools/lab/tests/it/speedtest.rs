@@ -151,7 +151,7 @@ fn a_test_ends_with_its_session_with_its_path_and_with_whoever_wants_to_know() {
     let before = carried(&world, 0);
     world.run(ms(3_000));
     assert!(carried(&world, 0) - before < 100_000, "nobody asks, and nothing is sent");
-    assert!(report(&mut world).error.is_some_and(|why| why.contains("nobody asks")));
+    assert!(report(&mut world).error.is_some_and(|why| why.contains("no longer requested")));
     assert_eq!(measured(&mut world, &usual()).state, SpeedtestState::Done, "another can begin");
 }
 

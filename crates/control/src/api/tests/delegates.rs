@@ -111,7 +111,7 @@ async fn a_delegate_is_put_in_that_the_root_has_signed_for_this_tenant() {
     let refused = async |chain: &Chain, status: u16, part: &str| {
         api.refuses("/delegates", body(chain), status, part).await;
     };
-    refused(&given(30).signed(9, None), 422, "not signed by a key that counts").await;
+    refused(&given(30).signed(9, None), 422, "not signed by a trusted key").await;
     let ferry = Given { scope: Scope::Tenant("ferry".parse().unwrap()), ..given(30) };
     refused(&ferry.signed(ROOT, None), 422, "for the tenant \"ferry\"").await;
     let all = Given { scope: Scope::All, ..given(30) };

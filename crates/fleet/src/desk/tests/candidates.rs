@@ -36,5 +36,5 @@ fn a_delegate_signs_for_as_many_proxies_of_a_list_as_it_may() {
     stream.desire(BOX, 1, Candidates { proxies });
     stream.turn(1);
     assert_eq!(told(&stream), [key(20), key(20), key(21)]);
-    assert!(stream.warnings()[0].contains("more than it may"), "{:?}", stream.warnings());
+    assert!(stream.warnings()[0].contains("more keys than it may"), "{:?}", stream.warnings());
 }

@@ -92,7 +92,7 @@ fn what_answers_another_question_is_foreign() {
     assert_eq!(changed(&|bytes| bytes.truncate(HEADER + 3)), Reading::Foreign);
     assert_eq!(changed(&|bytes| bytes[2] |= 2), Reading::Truncated);
     let refused = changed(&|bytes| bytes[3] = 5);
-    assert_eq!(refused, Reading::Failed("it says REFUSED".to_owned()));
+    assert_eq!(refused, Reading::Failed("it answers REFUSED".to_owned()));
     assert_eq!(changed(&|bytes| bytes[3] = 3), expect(&[], 0), "there is no such name");
 }
 

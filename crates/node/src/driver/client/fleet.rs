@@ -39,9 +39,15 @@ impl ClientRole {
     fn leave_revoked(&mut self, driver: &mut Driver<Client>, now: Instant, revoked: &[PublicKey]) {
         let Some(left) = without(&self.resolver.servers(), revoked) else { return };
         if self.options.file.server.is_some() {
-            return tracing::warn!("the key of a server of this box's file is revoked; it stays");
+            return tracing::warn!(
+                "the key of a server in this box's file is revoked; the server stays in use \
+                 because the file names it"
+            );
         }
-        tracing::warn!(left = left.len(), "the key of a proxy is revoked: it is used no more");
+        tracing::warn!(
+            left = left.len(),
+            "the key of a proxy is revoked; the proxy is no longer used"
+        );
         self.use_servers_of_fleet(driver, now, left);
     }
 
@@ -56,7 +62,7 @@ impl ClientRole {
         }
         if servers.is_empty() {
             // An empty list does not mean that the current servers stopped working.
-            return tracing::warn!("the controller names no proxy; those before stay in use");
+            return tracing::warn!("the controller names no proxy; the current ones stay in use");
         }
         let servers = servers.iter().map(CandidateOptions::of_fleet).collect();
         self.use_servers_of_fleet(driver, now, servers);
@@ -79,7 +85,7 @@ impl ClientRole {
             Candidate { name, .. } => name.clone(),
         };
         let names: Vec<String> = servers.iter().map(name).collect();
-        tracing::info!(proxies = names.join(", "), "the fleet names these proxies");
+        tracing::info!(proxies = names.join(", "), "the fleet assigned these proxies");
         let uplinks: Vec<Uplink> = self.steering.routes.uplinks().cloned().collect();
         self.resolver.set_servers(now, &servers, &uplinks, || driver.waker());
         self.looks.retry = Some(now);

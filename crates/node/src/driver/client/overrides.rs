@@ -34,7 +34,8 @@ impl Overrides {
 
     fn set(&mut self, change: &SetUplink) -> Result<(), RpcError> {
         if !self.0.contains_key(&change.uplink) && self.0.len() >= NAMES_MAX {
-            let message = format!("of {NAMES_MAX} uplinks something was said already");
+            let message =
+                format!("settings of {NAMES_MAX} uplinks are kept already, which is the maximum");
             return Err(RpcError::invalid_params(message));
         }
         self.0.entry(change.uplink.clone()).or_default().add(change);
@@ -62,8 +63,8 @@ impl ClientRole {
         let uplink = uplinks.iter().find(|uplink| uplink.name == change.uplink);
         if change.paused == Some(true) && !change.force && is_last(driver, &uplinks, uplink) {
             return refuse(format!(
-                "{} is the only uplink that is left, and nothing would go out; --force pauses it all \
-                 the same",
+                "{} is the last uplink in use, and pausing it would stop all traffic; use --force \
+                 to pause it anyway",
                 change.uplink
             ));
         }
@@ -79,7 +80,7 @@ impl ClientRole {
                 self.use_uplink(driver, now, uplink);
                 None
             }
-            None => Some(format!("{name} is not there now; it counts once it is")),
+            None => Some(format!("{name} does not exist now; the setting applies once it does")),
         };
         Ok(json!(SetAnswer::Notice { notice }))
     }

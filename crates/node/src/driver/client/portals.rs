@@ -122,7 +122,7 @@ impl Portals {
         });
         match thread {
             Ok(_) => _ = self.threads.insert(id),
-            Err(error) => tracing::debug!(%error, "no thread to ask for a login page"),
+            Err(error) => tracing::debug!(%error, "cannot start a thread to look for a login page"),
         }
     }
 
@@ -170,7 +170,7 @@ impl ClientRole {
 
     pub(super) fn take_portals(&mut self, client: &mut Client, now: Instant) {
         for (uplink, finding) in self.portals.poll(now) {
-            tracing::debug!(uplink = uplink.0, ?finding, "asked whether somebody has to log in");
+            tracing::debug!(uplink = uplink.0, ?finding, "checked for a login page");
             match finding {
                 Finding::Open => client.set_portal(now, uplink, None),
                 Finding::Portal(url) => client.set_portal(now, uplink, Some(Portal { url })),

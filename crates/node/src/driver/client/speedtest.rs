@@ -15,11 +15,13 @@ pub(super) fn begin(client: &mut Client, now: Instant, params: &Value) -> Result
     let plan = SpeedtestPlan { uplinks, duration, bytes_max, metered };
     let begun = client.begin_speedtest(now, &plan);
     begun.map_err(|error| RpcError::invalid_params(error.to_string()))?;
-    tracing::info!(?duration, bytes_max, "a speed test begins");
+    tracing::info!(?duration, bytes_max, "a speed test started");
     Ok(json!(true))
 }
 
 pub(super) fn report(client: &mut Client, now: Instant) -> Result<Value, RpcError> {
     let report = client.speedtest(now);
-    report.map(|report| json!(report)).ok_or_else(|| RpcError::invalid_params("there was no test"))
+    report
+        .map(|report| json!(report))
+        .ok_or_else(|| RpcError::invalid_params("no speed test has run"))
 }

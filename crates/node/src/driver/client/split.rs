@@ -52,7 +52,7 @@ impl Split {
             astray: 0,
             astray_text: astray_text(instance.marks()),
             rests_until: None,
-            failure: Some("it begins".to_owned()),
+            failure: Some("it is starting".to_owned()),
         }
     }
 
@@ -123,7 +123,7 @@ impl Split {
         match self.table.turn(now, |_| split::text(name, options)) {
             Turn::Unchanged | Turn::Replaced { was_changed: false } => {}
             Turn::Replaced { was_changed: true } => tracing::warn!(
-                "another program changed or removed the table of split connections; it is set again"
+                "another program changed or removed the table of split connections; it is restored"
             ),
             Turn::Failed(error) => return self.fail(&error),
         }
@@ -135,7 +135,7 @@ impl Split {
     fn fail(&mut self, error: &DeviceError) {
         let text = error.to_string();
         if self.failure.as_ref() != Some(&text) {
-            tracing::warn!("connections go by the tunnel, and are not split: {text}");
+            tracing::warn!("connections use the tunnel and are not split: {text}");
         }
         self.failure = Some(text);
     }
@@ -151,7 +151,7 @@ impl Split {
         if more < 2 {
             return false;
         }
-        tracing::warn!("connections go by the tunnel, and are not split: {}", self.astray_text);
+        tracing::warn!("connections use the tunnel and are not split: {}", self.astray_text);
         self.rests_until = Some(now + REST);
         self.failure = Some(self.astray_text.clone());
         true
@@ -161,15 +161,18 @@ impl Split {
 pub(super) fn remove_left(instance: &Instance) {
     match split::remove_left(instance) {
         Ok(()) | Err(DeviceError::Unavailable { .. }) => {}
-        Err(error) => tracing::warn!("the table of split connections is not removed: {error}"),
+        Err(error) => {
+            tracing::warn!("the table of split connections could not be removed: {error}")
+        }
     }
 }
 
 fn astray_text(marks: Marks) -> String {
     let (mark, mask) = marks.kind(Kind::Taken);
     format!(
-        "what is handed over does not come in: a firewall of this box drops it at INPUT (let in \
-         what bears the mark {mark:#x}/{mask:#x}), or a rule of another leads it elsewhere"
+        "redirected connections do not arrive: a firewall of this box drops them at INPUT (accept \
+         packets with the mark {mark:#x}/{mask:#x}), or a rule of another program routes them \
+         elsewhere"
     )
 }
 

@@ -136,13 +136,13 @@ impl LanStreams {
 
     fn obstacle<'a>(&'a self, split: &'a Split) -> Option<&'a str> {
         if !self.is_up {
-            return Some("no session that answers");
+            return Some("there is no session, or it does not answer");
         }
         if !split.is_settled() {
             return Some("its filters are not in place yet");
         }
         if self.owner.is_none() {
-            return Some("the server takes no streams");
+            return Some("the server does not accept streams");
         }
         split.failure().or_else(|| self.entrance.obstacle())
     }

@@ -30,11 +30,11 @@ impl ClientRole {
                     let now = driver.edge.clock.now();
                     self.join.next_reminder = now + rest + SILENCE_MAX;
                     if rest.is_zero() {
-                        tracing::warn!(event = "left", "left: {reason}; connecting again");
+                        tracing::warn!(event = "left", "left: {reason}; reconnecting");
                     } else {
                         tracing::error!(
                             event = "left",
-                            "{reason}; next try in {:.1} s",
+                            "{reason}; next attempt in {:.1} s",
                             rest.as_secs_f64()
                         );
                     }
@@ -56,7 +56,7 @@ impl ClientRole {
                 tracing::info!(%server, addresses = ?welcome.addresses, event = "joined", "joined");
             }
             ClientEvent::Moved { server, name, reason, .. } => {
-                tracing::warn!(%server, name, event = "moved", "went to another server: {reason}");
+                tracing::warn!(%server, name, event = "moved", "moved to another server: {reason}");
             }
             _ => {}
         }
@@ -103,8 +103,8 @@ impl ClientRole {
             tracing::warn!("no uplink is usable: {}", printable(&self.why_no_uplink()));
         } else if !driver.node.uplinks(now).iter().any(|uplink| uplink.heard) {
             tracing::warn!(
-                "no answer from {servers}; is the server running, the address right, \
-                 and UDP let through by firewalls?"
+                "no answer from {servers}; check that the server is running, that the address is \
+                 right, and that firewalls allow UDP"
             );
         } else if let Some(why) = driver.node.why_no_session(now) {
             tracing::warn!("no session with {servers}: {why}");

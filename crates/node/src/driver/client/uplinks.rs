@@ -94,9 +94,9 @@ impl ClientRole {
                 let is_none = if selector.matches(name) {
                     ""
                 } else {
-                    ", which the configuration names no uplink"
+                    ", which is not an uplink by the configuration"
                 };
-                format!(": its interface is called {} now{is_none}", peer_text(name.as_bytes()))
+                format!(": its interface is now called {}{is_none}", peer_text(name.as_bytes()))
             }
         };
         tracing::warn!(uplink = uplink.name, event = "uplink-gone", "uplink is gone{rest}");
@@ -187,7 +187,11 @@ impl ClientRole {
             };
             match open_socket(&name).and_then(|socket| driver.change_socket(id, socket)) {
                 Ok(()) => tracing::debug!(uplink = name, "no answer; another local port is used"),
-                Err(error) => tracing::warn!(uplink = name, %error, "the local port stays"),
+                Err(error) => tracing::warn!(
+                    uplink = name,
+                    %error,
+                    "cannot open another local port"
+                ),
             }
         }
     }
@@ -237,11 +241,9 @@ impl ClientRole {
                 Uplink { conflict: Some(why), .. } => why,
                 Uplink { carrier: false, .. } => "it is down",
                 Uplink { addresses, .. } if addresses.is_empty() => "it has no address",
-                _ if include.is_empty() && !uplink.leads_out() => "no default route leads over it",
-                _ if !self.is_wanted(uplink) => {
-                    "no address of a server can be reached from its own"
-                }
-                _ => "it is not in service yet",
+                _ if include.is_empty() && !uplink.leads_out() => "it has no default route",
+                _ if !self.is_wanted(uplink) => "it cannot reach any server with its addresses",
+                _ => "it is not active yet",
             };
             format!("{name}: {lack}")
         };
@@ -250,10 +252,10 @@ impl ClientRole {
             (false, _) => all.join("; "),
             (true, false) => {
                 let names = include.join(", ");
-                format!("no interface is one by uplinks.include ({names}) and uplinks.exclude")
+                format!("no interface matches uplinks.include ({names}) and uplinks.exclude")
             }
             (true, true) => {
-                "there is no interface but those of uplinks.inside and uplinks.exclude".to_owned()
+                "the only interfaces are those in uplinks.inside and uplinks.exclude".to_owned()
             }
         }
     }

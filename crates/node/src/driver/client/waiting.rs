@@ -49,7 +49,7 @@ impl ClientRole {
 
     pub(super) fn obstacle(&self) -> Option<String> {
         let is_unmarked = self.waiting.uplinks && !self.steering.answers.are_ready();
-        let unmarked = "an uplink is not used until the marks of its answers are in place";
+        let unmarked = "an uplink is not used until the marks for its replies are set";
         self.filters.obstacle().or_else(|| is_unmarked.then(|| unmarked.to_owned()))
     }
 

@@ -117,7 +117,7 @@ impl Anchors {
             searching -= usize::from(was_searching);
             if is_new {
                 let found = resolver.found(SYSTEM).to_vec();
-                tracing::info!(anchor = %key, ?found, "the anchor is at other addresses");
+                tracing::info!(anchor = %key, ?found, "the addresses of the anchor changed");
                 proxy.set_anchor_addresses(*key, found);
             }
         }

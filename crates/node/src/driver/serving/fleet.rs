@@ -65,8 +65,8 @@ impl InFleet {
     pub(super) fn wait_in_step(&self) {
         if !self.fleet.wait_in_step(MISSED_MAX) {
             tracing::warn!(
-                "no controller yet: whom it let in before is let in, and what it revoked since \
-                 is not known"
+                "no controller yet: members that it admitted before are admitted, and later \
+                 revocations are unknown"
             );
         }
     }
@@ -90,10 +90,13 @@ impl InFleet {
         let offline = self.offline_max.iter().filter(|(_, most)| away >= **most);
         let offline: BTreeSet<String> = offline.map(|(tenant, _)| tenant.clone()).collect();
         for tenant in offline.difference(&self.offline) {
-            tracing::error!(tenant, "no controller for longer than it allows: no box is let in");
+            tracing::error!(
+                tenant,
+                "no controller for longer than the tenant allows: no box is admitted"
+            );
         }
         for tenant in self.offline.difference(&offline) {
-            tracing::info!(tenant, "boxes are let in again");
+            tracing::info!(tenant, "boxes are admitted again");
         }
         self.offline = offline;
     }
@@ -130,7 +133,7 @@ impl InFleet {
         let News { members, anchors, revoked, batch, is_closed, drained, watched_until, .. } =
             self.fleet.news();
         if !revoked.is_empty() {
-            tracing::info!(keys = revoked.len(), "keys are revoked, and their sessions end");
+            tracing::info!(keys = revoked.len(), "keys are revoked; their sessions end");
             self.ends_by_table |= !revoked.iter().all(|key| self.members.has(key));
             // The controller cannot revoke keys of the file.
             let theirs = revoked.into_iter().filter(|key| !self.of_file.contains(key));
@@ -145,11 +148,11 @@ impl InFleet {
         }
         match drained {
             Some(true) => {
-                tracing::warn!("the controller drains this side: nobody is let in any more");
+                tracing::warn!("drained by the controller: no new clients are admitted");
                 node.drain(now, DrainReason::Controller, DRAIN_OVER);
             }
             Some(false) => {
-                tracing::info!("the controller drains this side no more");
+                tracing::info!("no longer drained by the controller");
                 node.undrain(DrainReason::Controller);
             }
             None => {}
@@ -159,7 +162,7 @@ impl InFleet {
             self.next_figures = Instant::ZERO;
         }
         let led = anchors.map(|anchors| {
-            tracing::info!(tenants = anchors.len(), "the fleet names anchors");
+            tracing::info!(tenants = anchors.len(), "the fleet assigned anchors");
             let places = anchors.iter().map(|(tenant, names)| (tenant.anchor, names.clone()));
             let places = places.collect();
             TenantRoutes {

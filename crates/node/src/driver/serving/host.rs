@@ -138,10 +138,10 @@ fn take_client_sockets(
 fn tell_own_source(error: &DeviceError, own: bool) {
     match own {
         true => tracing::warn!(
-            "streams leave with this machine's own address, and not with their clients': {error}"
+            "streams use this machine's own address instead of their clients': {error}"
         ),
         false => tracing::error!(
-            "no streams are taken: hosts are to see the clients' addresses, and they cannot be had: \
+            "no streams are accepted: they must leave with the clients' addresses, which failed: \
              {error}"
         ),
     }

@@ -52,7 +52,7 @@ impl Machine {
         }
         let mut routes = lock(&self.routes);
         if let Err(error) = routes.route_out_of_tun(self.tun_index, &gone) {
-            tracing::warn!(%error, "routes to what lay behind some clients are left");
+            tracing::warn!(%error, "routes to networks behind some clients could not be removed");
         }
         let new = without_clashes(&mut routes, &new);
         lead_into(&mut routes, self.tun_index, &new);
@@ -65,12 +65,12 @@ fn without_clashes(routes: &mut Routes, prefixes: &[IpNet]) -> Vec<IpNet> {
     let clashes = match routes.find_clashes(prefixes) {
         Ok(clashes) => clashes,
         Err(error) => {
-            tracing::warn!(%error, "nothing new is led into the tunnel");
+            tracing::warn!(%error, "no new routes are set into the tunnel");
             return Vec::new();
         }
     };
     for (_, why) in &clashes {
-        tracing::warn!("it is not led into the tunnel: {why}");
+        tracing::warn!("not routed into the tunnel: {why}");
     }
     let clashes: BTreeSet<IpNet> = clashes.into_iter().map(|(prefix, _)| prefix).collect();
     prefixes.iter().filter(|prefix| !clashes.contains(prefix)).copied().collect()

@@ -230,7 +230,7 @@ impl Reloader {
     }
 }
 
-const GONE: &str = "the thread for it is gone";
+const GONE: &str = "the thread that reloads is gone";
 
 fn merged(file: &ServerReload, change: &Change, own: Option<&[IpNet]>) -> (Reloaded, LeftOut) {
     let Members { boxes, proxies } = &*change.members;
@@ -262,8 +262,8 @@ fn tell_left_out(told: &mut LeftOut, left_out: LeftOut) {
         members,
         prefixes,
         first,
-        "not all that the fleet says of boxes counts: members that share keys or addresses with \
-         others or have none are not let in, and prefixes outside of `addresses` and \
+        "some entries of the fleet are ignored: members that have no addresses, or share keys or \
+         addresses with others, are not admitted, and prefixes outside of `addresses` and \
          `fleet.accept` are not theirs"
     );
 }

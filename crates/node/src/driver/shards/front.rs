@@ -70,7 +70,7 @@ impl Front {
         let end = Moment::now() + GOODBYE_MAX;
         while !self.threads.iter().all(JoinHandle::is_finished) {
             if Moment::now() >= end {
-                return tracing::error!("a shard stands still; its clients hear no goodbye");
+                return tracing::error!("a shard hangs; its clients are not notified of the end");
             }
             std::thread::sleep(GOODBYE_LOOK);
         }

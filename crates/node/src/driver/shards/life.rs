@@ -103,7 +103,7 @@ impl ShardSlot {
         tracing::error!(
             shard = self.number,
             ?pause,
-            "the shard failed and begins anew, its clients with it: {why}"
+            "the shard failed and restarts, and its clients reconnect: {why}"
         );
     }
 

@@ -105,7 +105,7 @@ impl ShardSlot {
         match self.orders.try_send(order) {
             Ok(()) => self.common.exchange.waker(self.number).wake(),
             Err(TrySendError::Full(_)) => {
-                tracing::error!(shard = self.number, "it takes no orders: it stands still");
+                tracing::error!(shard = self.number, "the shard hangs and takes no commands");
             }
             Err(TrySendError::Disconnected(_)) => {}
         }

@@ -81,7 +81,7 @@ fn who_cannot_sign_for_the_tokens_root_admits_nobody() {
     let (controller, folder) = (Controller::start(), folder());
     controller.store().admits = Some(CONTROLLER);
     let error = attempt(&controller, &folder).expect_err("not admitted");
-    assert!(error.to_string().contains("does not count"), "{error}");
+    assert!(error.to_string().contains("welcome is invalid"), "{error}");
     assert!(Membership::open(folder.path(), Role::Box).expect("usable").is_none());
 }
 

@@ -179,7 +179,7 @@ fn a_controller_that_accepts_and_says_nothing_is_left() {
     rig.pass(2);
     assert_eq!(rig.down(), None, "it has some time");
     rig.pass(20);
-    assert!(rig.down().is_some_and(|why| why.contains("says nothing")), "{:?}", rig.down());
+    assert!(rig.down().is_some_and(|why| why.contains("does not answer")), "{:?}", rig.down());
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn a_program_that_hangs_behind_its_key_is_left() {
     };
     rig.until(greets);
     rig.pass(11);
-    assert!(!rig.is_up() && rig.reason().contains("says nothing"));
+    assert!(!rig.is_up() && rig.reason().contains("does not answer"));
 }
 
 #[test]
@@ -219,7 +219,11 @@ fn a_controller_that_hangs_is_left_within_65_s_by_a_box_and_within_30_s_by_other
         }
         let took = rig.now.since(begun).as_secs();
         assert!((asks_after..=limit).contains(&took), "{role:?}: {took} s");
-        assert!(rig.down().is_some_and(|why| why.contains("answers no more")), "{:?}", rig.down());
+        assert!(
+            rig.down().is_some_and(|why| why.contains("no longer answers")),
+            "{:?}",
+            rig.down()
+        );
         let State::Resting(until) = rig.line.state else { panic!("it rests") };
         assert!(until.since(rig.now) <= Duration::from_secs(1));
     }
@@ -231,12 +235,12 @@ fn each_way_to_be_no_controller_has_its_reason() {
         let _ = stream.write_all(b"HTTP/1.1 302 Found\r\nLocation: http://portal/\r\n\r\n");
         std::thread::sleep(Duration::from_millis(200));
     });
-    let other_key = format!("its key is {}, which is no controller's", key(9));
+    let other_key = format!("its key is {}, which is not a controller", key(9));
     for (address, says) in [
         (quiet(9, Arc::new(Anybody), ALPN), other_key.as_str()),
-        (quiet(CONTROLLER, Arc::new(Pinned(key(77))), ALPN), "does not let this key in"),
-        (web, "no controller"),
-        (quiet(CONTROLLER, Arc::new(Anybody), b"h2"), "no controller"),
+        (quiet(CONTROLLER, Arc::new(Pinned(key(77))), ALPN), "it rejects this key"),
+        (web, "it is not a controller"),
+        (quiet(CONTROLLER, Arc::new(Anybody), b"h2"), "it is not a controller"),
         (quiet(CONTROLLER, Arc::new(Anybody), b""), "does not speak roadweave-control/1"),
         (closed(), "refused"),
     ] {

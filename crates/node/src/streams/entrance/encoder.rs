@@ -35,14 +35,14 @@ fn listen(head: &Head<'_>) -> Asked {
         return refused(answer(403, "this page's origin is not in streams.origins"));
     };
     if !is_for_box(head) {
-        return refused(answer(403, "ask by the box's address, or a name in streams.origins"));
+        return refused(answer(403, "connect by the box's address, or a name in streams.origins"));
     }
     if origin.is_none() && is_of_page(head) {
-        return refused(answer(403, "a page of another origin; see streams.origins"));
+        return refused(answer(403, "the page has another origin; see streams.origins"));
     }
     let cors = cross_origin(origin, "GET");
     if head.method != "GET" {
-        return refused(answer_with(405, "listen by GET", &format!("Allow: GET\r\n{cors}")));
+        return refused(answer_with(405, "use GET", &format!("Allow: GET\r\n{cors}")));
     }
     let intervals = Subscribe::INTERVALS_MS;
     let interval = match head.query().and_then(|query| query.strip_prefix("interval_ms=")) {
@@ -99,7 +99,7 @@ impl EventStreams {
         let Listening { socket, request } = listening;
         let place = (!self.callers.is_full()).then(|| subscribers.subscribe()).flatten();
         let Some(subscription) = place else {
-            let _ = (&socket).write(&answer(503, "there are as many listeners as may be"));
+            let _ = (&socket).write(&answer(503, "the maximum number of listeners is reached"));
             let _ = socket.shutdown(Shutdown::Write);
             return;
         };

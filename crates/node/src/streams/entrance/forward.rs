@@ -29,7 +29,7 @@ fn forward(request: &Head<'_>, target: &str) -> Result<Asked, (u16, &'static str
     let bad = |why| (400, why);
     let method = request.method;
     if method == "TRACE" {
-        return Err((405, "this method ends here"));
+        return Err((405, "this method is not forwarded"));
     }
     let at = target.find(['/', '?', '#']).unwrap_or(target.len());
     let (authority, rest) = target.split_at(at);
@@ -42,8 +42,8 @@ fn forward(request: &Head<'_>, target: &str) -> Result<Asked, (u16, &'static str
     let name: ServerName = authority
         .parse()
         .or_else(|_| format!("{authority}:80").parse())
-        .map_err(|_| bad("http:// wants a host"))?;
-    let destination = destination_of(&name).ok_or(bad("http:// wants a host"))?;
+        .map_err(|_| bad("an http:// target needs a host"))?;
+    let destination = destination_of(&name).ok_or(bad("an http:// target needs a host"))?;
     let fields = request.fields;
     let content = content(fields)?;
     let host = match (name.host(), name.port()) {
@@ -81,16 +81,16 @@ fn content(fields: &[Header<'_>]) -> Result<u64, (u16, &'static str)> {
         fields.iter().filter(move |field| field.name.eq_ignore_ascii_case(name))
     };
     if named("Transfer-Encoding").next().is_some() {
-        return Err((411, "say Content-Length, or ask for a connection by CONNECT"));
+        return Err((411, "send Content-Length, or use CONNECT"));
     }
     let mut lengths = named("Content-Length");
     match (lengths.next(), lengths.next()) {
         (None, _) => Ok(0),
         (Some(field), None) if field.value.iter().all(u8::is_ascii_digit) => {
             let length = std::str::from_utf8(field.value).ok().and_then(|it| it.parse().ok());
-            length.ok_or((400, "Content-Length is no number"))
+            length.ok_or((400, "Content-Length is not a number"))
         }
-        _ => Err((400, "Content-Length is said twice, or no number")),
+        _ => Err((400, "Content-Length is repeated, or not a number")),
     }
 }
 

@@ -76,6 +76,6 @@ fn connect(head: &Head<'_>) -> Option<Asked> {
             let (length, dialect) = (head.length, Dialect::Http);
             Asked::Connect { length, destination, dialect, head: None }
         }
-        None => refused(400, "CONNECT wants host:port"),
+        None => refused(400, "CONNECT needs host:port"),
     })
 }

@@ -62,10 +62,10 @@ pub(super) fn read(
         Ok(httparse::Status::Partial) => return refused(431, "the head is too long"),
         Ok(httparse::Status::Complete(length)) => length,
         Err(httparse::Error::TooManyHeaders) => return refused(431, "too many fields"),
-        Err(_) => return refused(400, "no HTTP request"),
+        Err(_) => return refused(400, "not an HTTP request"),
     };
     let (Some(method), Some(target)) = (request.method, request.path) else {
-        return refused(400, "no HTTP request");
+        return refused(400, "not an HTTP request");
     };
     let (version, fields) = (request.version.unwrap_or(1), &*request.headers);
     let head = Head { method, target, version, fields, length, rest: &bytes[length..], origins };
@@ -86,8 +86,8 @@ pub(super) fn destination_of(name: &ServerName) -> Option<Destination> {
 
 fn route(target: &str) -> Vec<u8> {
     match target.starts_with('/') {
-        true => answer(404, "there is nothing here"),
-        false => answer_with(405, "ask for a connection by CONNECT", "Allow: CONNECT\r\n"),
+        true => answer(404, "not found"),
+        false => answer_with(405, "use CONNECT", "Allow: CONNECT\r\n"),
     }
 }
 

@@ -16,7 +16,7 @@ pub(super) struct Listener {
 impl Listener {
     pub(super) fn for_asking(address: SocketAddr) -> io::Result<Self> {
         let listener = Self::new(TcpListener::bind(address)?, false)?;
-        tracing::info!(listen = %listener.address, "SOCKS5 and HTTP CONNECT are answered");
+        tracing::info!(listen = %listener.address, "listening for SOCKS5 and HTTP CONNECT");
         Ok(listener)
     }
 

@@ -194,7 +194,7 @@ impl Entrance {
                 Next::Again(State::Opening { splice, dialect })
             }
             Err(error) => {
-                tracing::debug!(%error, "no stream for a connection of an application");
+                tracing::debug!(%error, "cannot open a stream for a connection of an application");
                 let Some(dialect) = dialect else {
                     self.refuse_socket(&socket, true);
                     return Next::Ends(EntranceEnd::NoStream);

@@ -34,14 +34,14 @@ fn report(head: &Head<'_>) -> Asked {
             let answer = answer_with(200, "", &cross_origin(origin, "POST"));
             return Asked::Refused { answer, end: EntranceEnd::Served };
         }
-        _ => return refused(405, "tell by POST", origin),
+        _ => return refused(405, "use POST", origin),
     }
     let length = field("Content-Length").and_then(|value| std::str::from_utf8(value).ok());
     let Some(length) = length.and_then(|value| value.trim().parse::<usize>().ok()) else {
-        return refused(411, "Content-Length is missing, or no number", origin);
+        return refused(411, "Content-Length is missing or not a number", origin);
     };
     if head.length.saturating_add(length) > HEAD_MAX {
-        return refused(413, "a report has some hundred bytes", origin);
+        return refused(413, "the report is too large", origin);
     }
     let Some(body) = head.rest.get(..length) else { return Asked::More };
     let kind = field("Content-Type").and_then(|value| std::str::from_utf8(value).ok());
@@ -56,7 +56,7 @@ fn report(head: &Head<'_>) -> Asked {
             let told = |line: &str| told_by(&Cmcd::of_items(line), 0);
             last_of_each(lines.lines().filter_map(told))
         }
-        _ => return refused(415, "tell application/json or application/cmcd", origin),
+        _ => return refused(415, "use application/json or application/cmcd", origin),
     };
     Asked::Told { players, answer: answer_with(200, "", &cross_origin(origin, "POST")) }
 }

@@ -63,7 +63,7 @@ impl Entrance {
         let most = self.settings.connections_max.min(streams.open_streams() + free);
         let left = self.settings.connections_max.saturating_sub(taken).min(free);
         self.taking.obstacle = if self.taking.rests_until.is_some() {
-            Some("the server has refused one as too many")
+            Some("the server refused a connection because there are too many")
         } else if left <= most / RESERVE {
             Some("too many connections are open")
         } else {
@@ -75,7 +75,11 @@ impl Entrance {
         }
         for listener in self.listeners.iter().filter(|listener| listener.is_transparent) {
             if let Err(error) = SockRef::from(&listener.socket).set_ip_transparent_v4(is_on) {
-                return tracing::debug!(%error, is_on, "connections cannot be taken, or left");
+                return tracing::debug!(
+                    %error,
+                    is_on,
+                    "cannot switch the interception of connections on or off"
+                );
             }
         }
         self.taking.is_on = is_on;
@@ -130,7 +134,7 @@ fn blame(socket: &TcpStream, marks: Marks) {
     let marked = socket.mark().and_then(|mark| socket.set_mark(mark & !mask | failed));
     // On failure, further attempts are reset as well, until the destination's note expires.
     if let Err(error) = marked {
-        tracing::debug!(%error, "a destination that does not answer is not noted");
+        tracing::debug!(%error, "a destination that does not answer could not be recorded");
     }
 }
 
@@ -139,7 +143,11 @@ pub(super) fn listeners() -> Vec<Listener> {
     let open = |address: IpAddr| match listen(address) {
         Ok(listener) => Some(listener),
         Err(error) => {
-            tracing::debug!(%error, %address, "no connections of this family are taken");
+            tracing::debug!(
+                %error,
+                %address,
+                "connections of this address family are not intercepted"
+            );
             None
         }
     };

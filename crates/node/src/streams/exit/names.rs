@@ -29,7 +29,8 @@ impl Names {
             let (asked, answering, waker) = (asked.clone(), answering.clone(), waker.clone());
             let work = move || answer(&asked, &answering, &waker);
             let thread = std::thread::Builder::new().name("names".into()).spawn(work);
-            thread.map_err(|error| DeviceError::system("start a thread for names", error))?;
+            thread
+                .map_err(|error| DeviceError::system("start a thread for name look-ups", error))?;
         }
         Ok(Self { questions, answers })
     }

@@ -133,7 +133,7 @@ pub enum SpeedtestError {
         known: String,
     },
     /// The limit of bytes is too low.
-    #[error("so many uplinks are not measured with less than {least} bytes")]
+    #[error("this many uplinks need at least {least} bytes")]
     Limit {
         /// The fewest bytes that are enough.
         least: u64,
@@ -146,16 +146,17 @@ pub enum SpeedtestError {
 pub(super) fn refusal(why: TestRefusal) -> &'static str {
     match why {
         TestRefusal::Off => {
-            "the server allows no speed tests; its configuration may: [speedtest] enabled = true"
+            "the server does not allow speed tests; set [speedtest] enabled = true in its \
+             configuration"
         }
         TestRefusal::UnderWay => "the server has another speed test of this client under way",
         TestRefusal::TooOften => {
-            "the server allows no more speed tests of this client in this hour: \
-             speedtest.tests_per_hour of its configuration"
+            "this client has no speed tests left in this hour: speedtest.tests_per_hour in the \
+             server's configuration"
         }
-        TestRefusal::TooMany => "the server measures others now; ask again in a minute",
-        TestRefusal::UnknownPath => "the server knows no such path",
-        TestRefusal::Other => "the server refuses the speed test and does not say why",
+        TestRefusal::TooMany => "the server is measuring other clients; try again in a minute",
+        TestRefusal::UnknownPath => "the server does not know this path",
+        TestRefusal::Other => "the server refused the speed test without a reason",
     }
 }
 
