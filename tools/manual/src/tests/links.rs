@@ -142,3 +142,39 @@ fn the_book_has_every_page_once() {
     let odd: Vec<_> = all.symmetric_difference(&pages).collect();
     assert!(odd.is_empty(), "in docs/SUMMARY.md or a page, but not both: {odd:?}");
 }
+
+/// All Rust files below a folder, by their paths below the repository.
+fn sources(folder: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(root().join(folder)).expect("a folder").flatten() {
+        let path = folder.join(entry.file_name());
+        match entry.file_type().is_ok_and(|it| it.is_dir()) {
+            true if entry.file_name() != "node_modules" => sources(&path, found),
+            true => {}
+            false => {
+                found.extend(path.to_str().filter(|it| it.ends_with(".rs")).map(str::to_owned))
+            }
+        }
+    }
+}
+
+/// The paths that `{a,b}` in `path` stands for.
+fn alternatives(path: &str) -> Vec<String> {
+    let Some((before, rest)) = path.split_once('{') else { return vec![path.to_owned()] };
+    let (names, after) = rest.split_once('}').expect("braces are closed");
+    names.split(',').map(|name| format!("{before}{name}{after}")).collect()
+}
+
+#[test]
+fn the_files_of_the_walks_exist() {
+    let mut files = Vec::new();
+    ["crates", "tools"].iter().for_each(|folder| sources(Path::new(folder), &mut files));
+    let text = read(Path::new("docs/ARCHITECTURE.md"));
+    let named = text.split('`').skip(1).step_by(2).filter(|it| it.ends_with(".rs"));
+    let named: Vec<String> = named.flat_map(alternatives).collect();
+    assert!(named.len() > 80, "only {} files are named", named.len());
+    let is_there = |name: &&String| {
+        files.iter().any(|file| file == *name || file.ends_with(&format!("/{name}")))
+    };
+    let gone: Vec<&String> = named.iter().filter(|name| !is_there(name)).collect();
+    assert!(gone.is_empty(), "docs/ARCHITECTURE.md names files that are gone: {gone:?}");
+}
