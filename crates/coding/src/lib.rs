@@ -15,6 +15,36 @@
 //! The crate knows neither QUIC nor lanes; time is an argument. Everything stored is bounded in
 //! bytes and in age, and everything discarded is counted.
 //!
+//! Two of three packets are lost, and two coded packets restore them:
+//!
+//! ```
+//! use bytes::{Bytes, BytesMut};
+//! use roadweave_coding::{CodedRange, Decoder, DecoderConfig, Encoder, EncoderConfig};
+//! use roadweave_proto::wire::{FragmentPosition, Symbol};
+//! use roadweave_proto::{Instant, PacketId};
+//!
+//! let (now, mut arrived) = (Instant::ZERO, Vec::new());
+//! let mut encoder = Encoder::new(EncoderConfig::default());
+//! let mut decoder = Decoder::new(DecoderConfig::default());
+//! for (id, body) in (0..).map(PacketId).zip([&b"one"[..], b"two", b"three"]) {
+//!     let symbol = Symbol { position: FragmentPosition::Whole, body };
+//!     let mut bytes = BytesMut::new();
+//!     symbol.write(&mut bytes);
+//!     encoder.insert(now, id, bytes.clone().freeze());
+//!     if body == b"one" {
+//!         decoder.on_source(now, id, bytes.freeze(), &mut arrived);
+//!     }
+//! }
+//! for seed in [1, 2] {
+//!     let (range, mut coded) = (CodedRange { start: PacketId(0), count: 3, seed }, BytesMut::new());
+//!     encoder.encode(range, &mut coded)?;
+//!     decoder.on_coded(now, range, coded.freeze(), &mut arrived);
+//! }
+//! let bodies: Vec<&[u8]> = arrived.iter().map(|(_, symbol)| &symbol[2..]).collect();
+//! assert_eq!(bodies, [&b"one"[..], b"two", b"three"]);
+//! # Ok::<(), roadweave_coding::EncodeError>(())
+//! ```
+//!
 //! Start reading with [`Encoder`], then [`Decoder`]; the arithmetic is in [`gf256`] and [`kernel`].
 //! Source: CellFusion section 4.3, appendices A and B.
 

@@ -10,6 +10,23 @@
 //! A [`Trace`] gives a link's capacity, delay and loss over time. A [`Link`] carries packets
 //! accordingly. Neither reads a clock nor the system's entropy, so equal seeds give equal runs.
 //! [`forge`] writes packets of attackers beside a link.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use roadweave_emulate::{Link, LinkSettings, read_trace};
+//! use roadweave_proto::Instant;
+//!
+//! let trace = read_trace("recorded.csv".as_ref(), Duration::from_millis(60))?;
+//! let mut link = Link::new(LinkSettings::new(trace, 1));
+//! link.push(Instant::ZERO, 1_200, "a packet").expect("the queue is empty");
+//! while let Some(now) = link.poll_timeout() {
+//!     while let Some(packet) = link.poll(now) {
+//!         println!("{packet} arrives at {now}");
+//!     }
+//! }
+//! # Ok::<(), roadweave_emulate::TraceError>(())
+//! ```
 
 mod bridge;
 mod capacity;
