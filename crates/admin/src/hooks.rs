@@ -27,7 +27,7 @@ use self::program::Outcome;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Runs programs when the tunnel has joined, has ended, or an uplink changes
+/// Runs programs when the tunnel comes up, goes down, or an uplink changes
 ///
 /// Of FOLDER it runs `join`, `leave` and `uplink`, as far as they are there, with facts in their
 /// environment: ROADWEAVE_EVENT, ROADWEAVE_TUN, ROADWEAVE_SERVER, ROADWEAVE_ADDRESSES,

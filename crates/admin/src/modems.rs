@@ -34,7 +34,7 @@ use roadweave_terminal::out;
 
 use self::reader::{Reader, Reading};
 
-/// Tells a client of its modems: operator, technology, signal, SIM, APN
+/// Reports modems to a client: operator, technology, signal, SIM, APN
 ///
 /// Every five seconds it asks ModemManager over D-Bus, or, where none answers, each modem itself,
 /// by AT commands or by uqmi. It waits for a ModemManager, modems and a client that are not there

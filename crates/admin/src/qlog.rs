@@ -27,7 +27,7 @@ use roadweave_tunnel::SessionStatus;
 use self::files::{Files, Limits, Part};
 use self::trace::{About, Beginning, Reading, Trace, uplinks};
 
-/// Writes how the sessions and paths of a running client or server do, as qlog
+/// Writes qlog traces of the sessions and paths of a running client or server
 ///
 /// A file for each session, in JSON text sequences: paths that open, are validated, fall silent and
 /// go, their round trips, congestion windows, bytes in flight, MTU and losses, and the counters of

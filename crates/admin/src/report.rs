@@ -24,7 +24,7 @@ use serde_json::Value;
 
 use crate::doctor;
 
-/// Puts what a maintainer needs into a folder, without secrets
+/// Collects what a maintainer needs in a folder, without secrets
 ///
 /// The configuration of a client or a server without keys and comments, what `doctor` finds, what
 /// `show --json` tells, and the end of a log. Look at it before you send it: names and addresses

@@ -45,14 +45,14 @@ pub struct TopArgs {
 }
 
 const LEGEND: &str = "\
-Goodput is of inner packets: `up` was taken into the tunnel, `down` came out of it. The
-target is the smallest that an encoder was told. `p99` is of the best usable path's
-round trips in the last minute, and a stall a time in it without any usable path. The
-lines below an uplink are the last minute, the newest at the right: the rate of both
-directions, the round trip, the loss up to 100 %. `left` is of the cap, of the day or of
-the month, that is reached first.
+Goodput counts inner packets: `up` entered the tunnel, `down` came out of it. The target
+is the smallest one sent to an encoder. `p99` covers the round trips of the best usable
+path in the last minute; a stall is a time in that minute without a usable path. The
+lines below an uplink show the last minute, newest at the right: the rate of both
+directions, the round trip, the loss up to 100 %. `left` is what remains of the daily or
+monthly cap, whichever is reached first.
 
-Keys: arrows, j and k choose an uplink, p pauses or resumes it, q and Ctrl-C end.";
+Keys: arrows, j and k select an uplink, p pauses or resumes it, q and Ctrl-C quit.";
 
 impl TopArgs {
     pub fn run(&self) -> Result<()> {

@@ -16,7 +16,7 @@ use roadweave_terminal::command_line::{LogOption, finish, refuse};
 use crate::operator::account::Access;
 use crate::operator::commands::Command;
 
-/// Keeps a fleet: boxes, tokens, proxies, pools, configurations, people
+/// Manages a fleet: boxes, tokens, proxies, pools, configurations, users
 #[derive(Parser)]
 #[command(name = "roadweave-fleet", bin_name = "roadweave fleet", version, max_term_width = 100)]
 #[command(after_help = EXIT_CODES)]

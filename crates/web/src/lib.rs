@@ -41,7 +41,7 @@ use roadweave_terminal::out;
 use crate::names::Names;
 use crate::token::Token;
 
-/// Shows what a running client does on a page, for a crew's phone
+/// Shows a running client on a web page, for a crew's phone
 ///
 /// Whoever has the page's address, which ends with a token, sees the client's figures and may pause
 /// its uplinks and change strategies. There is no TLS: on anything but loopback whoever can read

@@ -31,7 +31,7 @@ use crate::demo::ffmpeg;
 use crate::demo::table::{known, millis, percent};
 use crate::table::{Column, filled, plain, right_aligned};
 
-/// Tells what a viewer saw, from the files of a run
+/// Computes what a viewer saw, from the files of a run
 ///
 /// RUN is a directory with sent.csv and arrived.log, such as `roadweave demo --keep` and `roadweave
 /// lab run --keep` leave. Frames are shown in order; a missing one is waited for 100 ms.

@@ -27,7 +27,8 @@ use roadweave_terminal::exit::BadInput;
 
 use crate::rate;
 
-/// Records links under way: capacity, delay and loss, both ways, for emulate and lab to replay
+/// Records links of a moving vehicle: capacity, delay and loss, both ways, for emulate and lab to
+/// replay
 #[derive(Debug, clap::Args)]
 #[command(long_about = LONG_ABOUT)]
 pub struct RecordArgs {
@@ -36,7 +37,8 @@ pub struct RecordArgs {
 }
 
 const LONG_ABOUT: &str = "\
-Records links under way: capacity, delay and loss, both ways, for emulate and lab to replay.
+Records links of a moving vehicle: capacity, delay and loss, both ways, for emulate and lab to \
+replay.
 
 The server runs where the tunnel's server would be, the client in the vehicle. The client fills every \
 link for 5 s, lets its queue drain, and sends small probes for 2 to 4.5 s; then again. A replay lasts \

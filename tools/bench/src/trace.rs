@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use roadweave_terminal::seconds;
 
-/// Looks at recordings of links, draws them, converts them, and makes synthetic ones
+/// Summarises, draws and converts recordings of links, and generates synthetic ones
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TraceArgs {

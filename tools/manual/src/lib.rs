@@ -47,7 +47,7 @@ enum Words {
     Pages(pages::PagesArgs),
 }
 
-/// Prints what makes a shell complete commands: bash, fish or zsh
+/// Prints a completion script for a shell: bash, fish or zsh
 ///
 /// For instance: `roadweave completions bash > /etc/bash_completion.d/roadweave`. Packages have
 /// installed them already.
