@@ -100,7 +100,9 @@ impl Settings for ApiKeySettings {
         if let Some(device) = &self.device {
             slug(device).map_err(|why| format!("device: {why}"))?;
             if self.role > Role::Crew {
-                return Err("device: a key for one box has the role viewer or crew".to_owned());
+                return Err(
+                    "device: a key for one box must have the role viewer or crew".to_owned()
+                );
             }
         }
         Ok(())

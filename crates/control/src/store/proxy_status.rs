@@ -44,7 +44,7 @@ impl fmt::Display for Confirmations {
         write!(f, "{have} of {all}")?;
         for missing in self.missing.iter().take(SHOWN_MAX) {
             match missing.unreachable_ms {
-                None => write!(f, "; {} was never there", missing.proxy)?,
+                None => write!(f, "; {} has never connected", missing.proxy)?,
                 Some(0) => write!(f, "; {} has not answered yet", missing.proxy)?,
                 Some(ms) => write!(f, "; {} unreachable for {} s", missing.proxy, ms / 1000)?,
             }
