@@ -34,19 +34,19 @@ use crate::table::{Column, filled, plain, right_aligned};
 /// Computes what a viewer saw, from the files of a run
 ///
 /// RUN is a directory with sent.csv and arrived.log, such as `roadweave demo --keep` and `roadweave
-/// lab run --keep` leave. Frames are shown in order; a missing one is waited for 100 ms.
+/// lab run --keep` write. Frames are shown in order, after a wait of 100 ms for a missing one.
 #[derive(Debug, clap::Args)]
 pub struct QoeArgs {
     /// Directories, each with the files of a run
     #[arg(value_name = "RUN", required = true)]
     runs: Vec<PathBuf>,
-    /// Also decode what arrived with ffmpeg and compare it with this, the video that was sent
+    /// Also decode what arrived with ffmpeg and compare it with this clip, which was sent
     #[arg(long, value_name = "FILE")]
     clip: Option<PathBuf>,
     /// Print the figures as one JSON object
     #[arg(long)]
     json: bool,
-    /// With --json: also what became of every frame
+    /// With --json: also the fate of every frame
     #[arg(long, requires = "json")]
     details: bool,
 }

@@ -43,10 +43,10 @@ replay.
 The server runs where the tunnel's server would be, the client in the vehicle. The client fills every \
 link for 5 s, lets its queue drain, and sends small probes for 2 to 4.5 s; then again. A replay lasts \
 half as long as the recording: what each cycle measured one after the other counts as simultaneous. \
-This uses up whatever data the links can carry.
+This uses as much data as the links can carry.
 
-Both sides need UDP between them, port 4437 unless told otherwise, and no rights beyond those to bind \
-a socket to an interface.";
+Both sides need UDP between them, on port 4437 by default, and no privileges beyond those to bind a \
+socket to an interface.";
 
 #[derive(Debug, clap::Subcommand)]
 enum Role {

@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_millis(500);
 const WARM_UP: usize = 100;
 const LOSS_MAX: f64 = 0.05;
 
-/// Sends back every datagram, until it is killed
+/// Echoes every datagram, until it is killed
 #[derive(Debug, clap::Args)]
 pub struct EchoArgs {
     /// Where to listen.

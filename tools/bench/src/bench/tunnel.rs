@@ -46,7 +46,7 @@ pub struct TunnelArgs {
     /// Duration of each of the about 25 to 40 measurements, seconds
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=60))]
     seconds: u32,
-    /// How packets are spread and repaired: `xnc`, `minrtt` or `single:lan0`
+    /// How packets are scheduled and repaired: `xnc`, `minrtt` or `single:lan0`
     #[arg(long, default_value = "xnc")]
     strategy: String,
     #[command(flatten)]

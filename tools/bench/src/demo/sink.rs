@@ -18,7 +18,7 @@ const TICK: Duration = Duration::from_millis(100);
 const DATAGRAM_MAX: usize = 65_535;
 const LOG_BYTES_MAX: u64 = 4 << 30;
 
-/// Logs the datagrams that arrive, as a viewer's end
+/// Logs the datagrams that arrive, at the viewer's end
 #[derive(Debug, clap::Args)]
 pub struct SinkArgs {
     /// Where to listen.

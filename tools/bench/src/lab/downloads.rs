@@ -16,7 +16,7 @@ use roadweave_tunnel::{LaneConfig, Strategy, StreamsConfig};
 use self::results::{ByTcp, Measured, Results, Run};
 use super::workers::Runs;
 
-/// Measures how much of two links a download as a stream gets
+/// Measures how much of two links a download as a stream uses
 ///
 /// On each of 16 pairs of links a client downloads over each link alone and over both. A model of
 /// TCP downloads the same over each link, without a tunnel. Equal arguments give equal results.
@@ -25,10 +25,10 @@ pub struct DownloadsArgs {
     /// Measure only these pairs, separated by commas
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     only: Vec<String>,
-    /// What a download carries, MiB
+    /// The size of a download, MiB
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1_000))]
     mebibytes: u16,
-    /// The strategy of the lane of streams; default: that of the product
+    /// The strategy of the lane that carries streams; default: the product's
     #[arg(long, value_name = "NAME", value_parser = strategies::strategy)]
     strategy: Option<Strategy>,
     /// The congestion control of every path
@@ -37,7 +37,7 @@ pub struct DownloadsArgs {
     /// The congestion controls of TCP: cubic, bbr, or none
     #[arg(long, value_name = "NAME,..", default_value = "cubic,bbr")]
     tcp: Algorithms,
-    /// How many seeds everything is run with
+    /// The number of seeds
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     seeds: u16,
     #[command(flatten)]

@@ -18,15 +18,15 @@ use crate::demo::report::{drawn, time_line};
 use crate::demo::table::{millis, percent};
 use crate::table::{Column, html};
 
-/// Makes an HTML page of what `lab compare --json --details` has found
+/// Writes an HTML page from the output of `lab compare --json --details`
 ///
-/// One file that needs nothing else: the tables of `lab compare` with the distributions of delays,
-/// and of each drive the figures and the time line of each strategy.
+/// The page is self-contained: the tables of `lab compare` with the distributions of delays, and,
+/// for each drive, the figures and the time line of each strategy.
 #[derive(Debug, clap::Args)]
 pub struct ReportArgs {
-    /// What `lab compare --json --details` printed
+    /// The output of `lab compare --json --details`
     results: PathBuf,
-    /// Where the report goes
+    /// The file to write the report to
     #[arg(long, value_name = "FILE", default_value = "report.html")]
     out: PathBuf,
 }

@@ -28,7 +28,7 @@ use super::table;
 use crate::demo::table::millis;
 use crate::qoe::Logs;
 
-/// Runs one scenario in virtual time and tells what came of it
+/// Runs one scenario in virtual time and prints the results
 ///
 /// A scenario is a TOML file of links, applications and events; `scenarios/` has some. Equal
 /// scenarios give equal results, to the byte.
@@ -46,11 +46,11 @@ pub struct RunArgs {
     /// Use this machine instead of the scenario's: punctual, idle, busy or crowded
     #[arg(long)]
     machine: Option<Machine>,
-    /// Keep in DIR/STRATEGY what `roadweave qoe` reads of the judged video, which must have a
+    /// Write to DIR/STRATEGY what `roadweave qoe` reads of the judged video, which must have a
     /// `file`
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// Only say whether the scenario's file is right
+    /// Only check the scenario's file
     #[arg(long)]
     check: bool,
     /// Print the results as one JSON object

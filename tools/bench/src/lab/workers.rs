@@ -69,7 +69,7 @@ pub fn work_all<T: Send>(
 /// Options of a command with many runs.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Runs {
-    /// How many runs at a time; default: one per core
+    /// The number of parallel runs; default: one per core
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1_024))]
     jobs: Option<u16>,
     /// Print the results as one JSON object

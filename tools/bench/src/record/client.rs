@@ -21,19 +21,19 @@ use super::{PORT, parse_rate, token, unix_epoch};
 
 /// Records this machine's links to a server, several interfaces at once
 ///
-/// Ctrl-C ends the recording early and keeps what was measured; pressed again it does not wait for
-/// what the server still has. Each interface needs a route to the server, as a default route of any
-/// metric.
+/// Ctrl-C ends the recording early and keeps what was measured; a second Ctrl-C does not wait for
+/// the rest of the server's data. Each interface needs a route to the server, such as a default
+/// route of any metric.
 #[derive(Debug, clap::Args)]
 pub struct ClientArgs {
     /// The server, a name or address; port 4437 unless given
     #[arg(long, value_name = "HOST[:PORT]")]
     server: String,
-    /// Interfaces to record; NAME=INTERFACE calls the link otherwise than the interface
+    /// Interfaces to record; NAME=INTERFACE gives the link another name than the interface
     #[arg(long, value_name = "[NAME=]INTERFACE,..", required = true, value_delimiter = ',',
         value_parser = parse_link)]
     interfaces: Vec<LinkName>,
-    /// The directory to make, with a file per link and direction
+    /// The directory to create, with a file per link and direction
     #[arg(long, value_name = "DIR")]
     output: PathBuf,
     /// How to measure the capacity
@@ -62,11 +62,11 @@ pub struct ClientArgs {
     /// each direction's delay by them, not half of the round trip
     #[arg(long)]
     synchronized_clocks: bool,
-    /// A file with the server's token, if it asks for one; else ROADWEAVE_RECORD_TOKEN, if it is
+    /// A file with the server's token, if it needs one; default: ROADWEAVE_RECORD_TOKEN, if it is
     /// set
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// The socket of a client that runs beside: what it is told of the modems is recorded too
+    /// The socket of a client on this machine: also record the facts that it has of the modems
     #[arg(long, value_name = "SOCKET")]
     modems: Option<PathBuf>,
     /// Print a summary as JSON
@@ -84,7 +84,7 @@ struct LinkRate {
 enum Mode {
     /// In cycles: fill the link, let it drain, probe it (CellNem)
     Saturate,
-    /// Without pause at a constant rate, after two seconds of probes (CellFusion)
+    /// Continuously at a constant rate, after two seconds of probes (CellFusion)
     Constant,
 }
 

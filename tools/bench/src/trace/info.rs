@@ -17,17 +17,17 @@ use super::inputs::{self, RecordedLink, Recording};
 use crate::rate;
 use crate::table::{self, Column, bare, right_aligned};
 
-/// Tells what recorded links are like: capacity, delay and loss, alone and together
+/// Summarises recorded links: capacity, delay and loss, alone and together
 ///
-/// Of several drives it also tells what all their links are like together. What the figures mean is
-/// in docs/traces.md.
+/// For several drives it also summarises all their links together. docs/traces.md explains the
+/// figures.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct InfoArgs {
     /// Recordings, drives, or directories of drives
     #[arg(required = true, value_name = "FILE|DIR")]
     recordings: Vec<PathBuf>,
-    /// The rate of a video, for the class: can one link carry it, or only all together?
+    /// The rate of a video, which decides the class: one link can carry it, or only all together
     #[arg(long, value_name = "RATE", default_value = "30M", value_parser = rate::parse_video)]
     bitrate: Rate,
     #[command(flatten)]
