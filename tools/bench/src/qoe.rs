@@ -112,7 +112,7 @@ impl QoeArgs {
             None => None,
             Some(clip) => {
                 check_clip(clip, view.stream.log.frames.len())?;
-                let scratch = tempfile::tempdir().context("cannot make a directory")?;
+                let scratch = tempfile::tempdir().context("cannot create a directory")?;
                 Some(view.compare(clip, scratch.path())?)
             }
         };
@@ -121,8 +121,8 @@ impl QoeArgs {
         }
         if let Some(Comparison { unreadable: unreadable @ 1.., decoded, .. }) = comparison {
             out::note(format_args!(
-                "{}: {unreadable} of {decoded} pictures carry no legible frame ID, and were taken for \
-                 the next frame of which anything arrived",
+                "{}: {unreadable} of {decoded} pictures have no readable frame ID, and count as \
+                 the next frame that arrived at least in part",
                 run.display()
             ));
         }
@@ -216,8 +216,8 @@ impl View {
         let is_empty = std::fs::metadata(&logs.arrived).is_ok_and(|file| file.len() == 0);
         if none_came && !is_empty {
             let what = match self.arrivals.foreign {
-                0 => "no whole record".to_owned(),
-                count => format!("none of its {count} datagrams is one of those sent"),
+                0 => "no complete record".to_owned(),
+                count => format!("none of its {count} datagrams was sent in this run"),
             };
             return problem(&logs.arrived, format!("{what}; is it the log of this run?"));
         }

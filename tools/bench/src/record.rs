@@ -66,7 +66,7 @@ impl RecordArgs {
 /// The wall clock, since 1970, when `clock` was zero.
 fn unix_epoch(clock: &Clock) -> anyhow::Result<Duration> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let now = now.context("the system's clock is before 1970")?;
+    let now = now.context("the system clock is before 1970")?;
     Ok(now.saturating_sub(clock.now().since(Instant::ZERO)))
 }
 

@@ -81,7 +81,7 @@ impl StackArgs {
         ffmpeg::check()?;
         sandbox::enter()?;
         let directory = Path::new(DIRECTORY);
-        fs::create_dir_all(directory).context("cannot make a directory")?;
+        fs::create_dir_all(directory).context("cannot create a directory")?;
         let bar = ProgressBar::new_spinner();
         let tell = |text: &str| match bar.is_hidden() {
             true => out::note(text),
@@ -141,13 +141,13 @@ impl StackArgs {
             }
             if killed.is_none() && now >= start + duration / 2 {
                 let name = members.kill_busiest_proxy()?;
-                tell(&format!("{name} is killed"));
+                tell(&format!("killed {name}"));
                 killed = Some((name, clock::now() - start));
             }
             members.check_running()?;
             next += SAMPLE_INTERVAL;
         }
-        let (killed, killed_at) = killed.context("the streams were over too soon")?;
+        let (killed, killed_at) = killed.context("the streams ended too early")?;
         let after = members.proxies_of_boxes()?;
         let mut boxes = Vec::new();
         for (number, stream) in streams?.into_iter().enumerate() {

@@ -81,7 +81,7 @@ impl CompletionsArgs {
     fn run(&self) -> Result<()> {
         let script = completions(&self.program, self.shell).ok_or_else(|| {
             let known = CALLED.join(", ");
-            BadInput::new(format!("--program {}: it is none of {known}", self.program))
+            BadInput::new(format!("--program {}: must be one of {known}", self.program))
         })?;
         Ok(out::print(&script)?)
     }

@@ -274,7 +274,8 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
 
 const WHERE: &str = "HOST:PORT, or srt://HOST:PORT";
 /// Command lines are readable for all users of the machine.
-const SRT_OPTIONS: &str = "what follows ? is said by --latency, --stream-id and --passphrase-file";
+const SRT_OPTIONS: &str =
+    "instead of parameters after ?, use --latency, --stream-id and --passphrase-file";
 
 #[cfg(test)]
 mod tests {

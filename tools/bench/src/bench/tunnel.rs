@@ -91,7 +91,7 @@ impl Bench {
     /// Builds the namespaces; only inside a sandbox.
     pub(super) fn build(seconds: u32) -> anyhow::Result<Self> {
         let directory = PathBuf::from(DIRECTORY);
-        fs::create_dir_all(&directory).context("cannot make a directory for the bench")?;
+        fs::create_dir_all(&directory).context("cannot create a directory for the bench")?;
         let (client, server) = (NetNs::create("client")?, NetNs::create("server")?);
         connect((&client, "lan0", "198.51.100.1/24"), (&server, "lan0", "198.51.100.2/24"))?;
         connect((&client, "lan1", "192.0.2.1/24"), (&server, "lan1", "192.0.2.2/24"))?;

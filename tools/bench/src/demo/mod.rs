@@ -73,7 +73,7 @@ struct Told<'a> {
     left_out: &'a [LeftOut],
 }
 
-const LIVE_TITLE: &str = "\nLive encoder (roadweave-video, 640x360), beside what its camera saw; frame delay to the screen";
+const LIVE_TITLE: &str = "\nLive encoder (roadweave-video, 640x360), against what its camera saw; frame delay to the screen";
 
 /// Streams video through the tunnel over emulated links, with one strategy after another
 #[derive(Debug, clap::Args)]
@@ -142,7 +142,7 @@ impl DemoArgs {
 
     fn run_inside(&self, scenario: Scenario, bitrate_bps: u64, ways: Ways) -> anyhow::Result<()> {
         let directory = Path::new(DIRECTORY);
-        fs::create_dir_all(directory).context("cannot make a directory for the demo")?;
+        fs::create_dir_all(directory).context("cannot create a directory for the demo")?;
         let Ways { ways, video, left_out } = ways;
         for LeftOut { strategy, why } in &left_out {
             out::note(format_args!("{strategy} is left out: {why}"));
@@ -182,7 +182,7 @@ impl DemoArgs {
                 (Way::Live(way), Some(live)) => {
                     live.run(&stage, way, tell).map(|run| runs.live.push(run))
                 }
-                (Way::Live(_), None) => unreachable!("live encoders are chosen with their program"),
+                (Way::Live(_), None) => unreachable!("live encoders have their program"),
             };
             done.with_context(|| format!("the run with {} failed", way.name()))?;
         }

@@ -49,7 +49,7 @@ impl SinkArgs {
                         .context("cannot write the log")?;
                     written += length as u64;
                 }
-                Ok(_) => anyhow::bail!("the log has reached {} bytes", LOG_BYTES_MAX),
+                Ok(_) => anyhow::bail!("the log reached its limit of {} bytes", LOG_BYTES_MAX),
                 Err(error) if sockets::is_transient(error.kind()) => {}
                 Err(error) => return Err(error).context("cannot receive"),
             }

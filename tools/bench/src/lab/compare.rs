@@ -114,17 +114,17 @@ impl CompareArgs {
         }
         if missing > 0 {
             let kept = match &self.resume {
-                Some(file) => format!("{} keeps what is done", file.display()),
-                None => "--resume FILE would keep what is done".to_owned(),
+                Some(file) => format!("{} has the finished runs", file.display()),
+                None => "--resume FILE saves finished runs".to_owned(),
             };
-            bail!("interrupted before {missing} of {} runs; {kept}", jobs.len());
+            bail!("interrupted with {missing} of {} runs left; {kept}", jobs.len());
         }
         Ok(())
     }
 
     fn plan(&self) -> anyhow::Result<Plan> {
         if self.details && self.seeds > 1 {
-            let why = "--details: a report shows one seed; leave --seeds out".to_owned();
+            let why = "--details: a report shows one seed; omit --seeds".to_owned();
             return Err(BadInput::new(why).into());
         }
         let names = self.strategies.iter().map(String::as_str);

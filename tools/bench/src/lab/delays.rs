@@ -98,7 +98,7 @@ fn in_words(study: &Study) -> String {
     spread.set_header(["link", "of", "min", "p5", "p25", "p50", "p75", "p95", "max"]);
     for it in &study.links {
         let of = [
-            ("least one-way delay of a second, ms", &it.least_ms),
+            ("lowest one-way delay of a second, ms", &it.least_ms),
             ("difference from the second before, ms", &it.difference_ms),
             ("stays within 2 ms for, s", &it.stays_s),
         ];

@@ -65,7 +65,7 @@ impl DownloadsArgs {
             }
         }
         let name = |job: usize| format!("{}: {:?}", jobs[job].pair.name, jobs[job].over);
-        let work = |job: usize| self.measure(jobs[job]).context("the links make no world");
+        let work = |job: usize| self.measure(jobs[job]).context("the links are invalid");
         let done = self.runs.finish(jobs.len(), name, work)?;
         let mut by_job = done.chunks(self.seeds.into()).map(<[Run]>::to_vec);
         let mut next = || by_job.next().context("a pair has three jobs");
@@ -99,7 +99,7 @@ impl DownloadsArgs {
         let is_known = |name: &&String| PROFILES.iter().any(|pair| pair.name == **name);
         if let Some(unknown) = self.only.iter().find(|name| !is_known(name)) {
             let names = PROFILES.each_ref().map(|pair| pair.name).join(", ");
-            let problem = format!("--only: there is no `{unknown}`, but {names}");
+            let problem = format!("--only: there is no `{unknown}`; there are {names}");
             return Err(BadInput::new(problem).into());
         }
         let is_asked =

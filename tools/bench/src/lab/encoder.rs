@@ -114,7 +114,7 @@ impl EncoderArgs {
             |job: usize| format!("{}: {}", all[jobs[job].drive].name, ways[jobs[job].way].name);
         let work = |job: usize| {
             let Job { drive, way, seed } = jobs[job];
-            self.measure(&all[drive], &ways[way], seed).context("the links make no world")
+            self.measure(&all[drive], &ways[way], seed).context("the links are invalid")
         };
         let done = self.runs.finish(jobs.len(), name, work)?;
         // Sorted so that all classes together come last.

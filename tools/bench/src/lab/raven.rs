@@ -115,7 +115,7 @@ fn jobs(routes: &[Drive], loads: &[Load]) -> anyhow::Result<Vec<Job>> {
     let links = routes[0].links.iter().map(|link| format!("single:{}", link.name));
     let names = links.chain(STRATEGIES.map(str::to_owned));
     let strategies: Vec<Strategy> = names
-        .map(|name| name.parse().context("a link has a name that no strategy can have"))
+        .map(|name| name.parse().context("a link's name is not valid in a strategy"))
         .collect::<Result<_, _>>()?;
     jobs.extend(SIZES.map(|bytes| Job::Transfer { bytes }));
     for app in [App::Speech, App::Music, App::Recommender] {

@@ -115,7 +115,7 @@ fn stop_when_told() -> anyhow::Result<&'static AtomicBool> {
             if stop.swap(true, Ordering::Relaxed) {
                 exit::now(130);
             }
-            out::note("\nending with the runs that are under way; again, to end at once");
+            out::note("\nstopping after the current runs; press again to stop at once");
         }
     });
     Ok(stop)

@@ -124,13 +124,13 @@ impl ClientArgs {
     fn plans(&self) -> Result<Vec<RecordPlan>, BadInput> {
         for (index, link) in self.interfaces.iter().enumerate() {
             if self.interfaces[..index].iter().any(|before| before.name == link.name) {
-                return Err(BadInput::new(format!("--interfaces: `{}` occurs twice", link.name)));
+                return Err(BadInput::new(format!("--interfaces: `{}` is given twice", link.name)));
             }
         }
         for rate in &self.rate {
             let Some(name) = &rate.name else { continue };
             if !self.interfaces.iter().any(|link| link.name == *name) {
-                let problem = format!("--rate: `{name}` is none of --interfaces");
+                let problem = format!("--rate: `{name}` is not in --interfaces");
                 return Err(BadInput::new(problem));
             }
         }
@@ -146,7 +146,7 @@ impl ClientArgs {
             (Mode::Saturate, _) => RecordMode::Saturate,
             (Mode::Constant, Some(rate)) => RecordMode::Constant(rate),
             (Mode::Constant, None) => {
-                let problem = format!("--rate: {link} has none, and --mode constant needs one");
+                let problem = format!("--rate: {link} needs a rate for --mode constant");
                 return Err(BadInput::new(problem));
             }
         };
@@ -180,7 +180,7 @@ impl ClientArgs {
                     let LinkName { name, interface } = link.name.clone();
                     let modem = modems.and_then(|modems| modems.of(&interface));
                     if modems.is_some() && modem.is_none() {
-                        warn!("{name}: nothing was told of a modem behind {interface}");
+                        warn!("{name}: no facts of a modem behind {interface}");
                     }
                     recorded.push(Recorded { name, interface, recording, modem });
                 }
@@ -233,7 +233,7 @@ fn parse_link(text: &str) -> Result<LinkName, String> {
         ));
     }
     if !(1..=INTERFACE_BYTES_MAX).contains(&interface.len()) {
-        return Err(format!("`{interface}` is no interface"));
+        return Err(format!("`{interface}` is not an interface"));
     }
     Ok(LinkName { name: name.to_owned(), interface: interface.to_owned() })
 }

@@ -76,7 +76,7 @@ impl ServerArgs {
         info!(address = %listens_at, "listening");
         if is_open {
             warn!(
-                "without a token: whoever reaches this port may record; --token-file asks for one"
+                "no token: everyone who can reach this port may record; set one with --token-file"
             );
         }
         if self.json {

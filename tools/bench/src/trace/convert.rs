@@ -157,8 +157,8 @@ impl ConvertArgs {
         if self.step.is_some() || wants_rates != is_rates {
             if steps > STEPS_MAX {
                 return Err(BadInput::new(format!(
-                    "{steps} steps are too many, {STEPS_MAX} at most; ask for fewer --seconds or a longer \
-                     --step"
+                    "{steps} steps are too many, {STEPS_MAX} at most; use fewer --seconds or a \
+                     longer --step"
                 )));
             }
             trace = match wants_rates {
@@ -173,7 +173,7 @@ impl ConvertArgs {
         let lines = bits / 8.0 / Opportunities::BYTES as f64;
         if format == Format::Mahimahi && lines > FILE_BYTES_MAX as f64 / LINE_BYTES_MIN {
             return Err(BadInput::new(format!(
-                "{:.0} million delivery opportunities are too many for a file; ask for fewer --seconds",
+                "{:.0} million delivery opportunities are too many for a file; use fewer --seconds",
                 lines / 1e6
             )));
         }
@@ -185,7 +185,7 @@ impl ConvertArgs {
 
     fn warn(&self, format: Format) {
         if format == Format::Mahimahi {
-            out::note("Delay and loss are left out: Mahimahi's format has none");
+            out::note("Delay and loss are dropped: Mahimahi's format has none");
         }
     }
 }

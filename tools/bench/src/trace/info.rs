@@ -123,12 +123,12 @@ impl Info {
     fn in_words(&self) -> String {
         let parts = [
             (
-                "Capacity over half seconds, Mbit/s; r: correlation with itself so much later; dips below \
-                 1 Mbit/s; gaps of 100 ms",
+                "Capacity over half seconds, Mbit/s; r: autocorrelation at that lag; dips below 1 \
+                 Mbit/s; gaps of 100 ms",
                 self.capacities(),
             ),
             (
-                "One-way delay; probes lost, one each 200 ms, and of those after a lost one; how many in \
+                "One-way delay; loss of probes, one every 200 ms; loss after a lost probe; lost in \
                  a row",
                 self.losses(),
             ),
@@ -137,7 +137,7 @@ impl Info {
                 self.round_trips(),
             ),
             (
-                "Links together; correlation of every two links' capacities; both below 1 Mbit/s",
+                "Links together; correlation of the capacities of two links; both below 1 Mbit/s",
                 self.together(),
             ),
         ];

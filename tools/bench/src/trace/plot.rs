@@ -68,8 +68,9 @@ impl PlotArgs {
         let links = links.map(|(index, link)| (link_class(index), link.name.as_str()));
         html += &page::legend(links.chain(MARKS.map(|(class, name)| (class.to_owned(), name))));
         html += &page::drawing(&time_line(recording, self.bitrate).draw());
-        html += "<h2>Round trip of the idle link</h2>\n<p class=\"muted\">Share of the time in which it is \
-                 at most so long; each line of the grid is a tenth of what the one below left.</p>\n";
+        html += "<h2>Round trip of the idle link</h2>\n<p class=\"muted\">Share of the time with \
+                 at most this round trip; each line of the grid is a tenth of what the one below \
+                 left.</p>\n";
         html += &page::drawing(&charts::delays(&round_trips(recording)));
         html += page::END;
         html
