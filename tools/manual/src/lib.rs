@@ -49,8 +49,8 @@ enum Words {
 
 /// Prints a completion script for a shell: bash, fish or zsh
 ///
-/// For instance: `roadweave completions bash > /etc/bash_completion.d/roadweave`. Packages have
-/// installed them already.
+/// For example: `roadweave completions bash > /etc/bash_completion.d/roadweave`. Packages install
+/// them.
 #[derive(Debug, clap::Args)]
 struct CompletionsArgs {
     /// The shell
