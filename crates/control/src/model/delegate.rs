@@ -6,8 +6,8 @@ use utoipa::ToSchema;
 
 use super::{TokenRole, TokenSettings, slug, word};
 
-/// A key that may sign for others: that of a token, of a pool, or of somebody's machine. Its
-/// private half is never here.
+/// A key that may sign others: that of a token, of a pool, or of a person's machine. The controller
+/// never has its private key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Delegate {
     /// Its name, as the signer wrote it.
@@ -16,9 +16,9 @@ pub struct Delegate {
     pub public_key: String,
     /// Whether the delegate may sign still.
     pub state: DelegateState,
-    /// What those whom the delegate lets in may be.
+    /// The roles that the delegate may admit.
     pub roles: Vec<TokenRole>,
-    /// The tags that boxes get by it.
+    /// The tags of boxes that it admits.
     pub tags: Vec<String>,
     /// How many keys it may sign for; any number, if absent.
     pub uses: Option<u32>,

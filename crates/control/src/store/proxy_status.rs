@@ -153,7 +153,7 @@ const GATES: &str = "SELECT proxy.id, proxy.tenant, proxy.pool, proxy_status.see
 pub struct FleetState {
     /// Boxes that are admitted.
     pub active: i64,
-    /// Boxes that wait for somebody to let them in.
+    /// Boxes that wait for approval.
     pub pending: i64,
     /// Boxes that were revoked.
     pub revoked: i64,
