@@ -19,10 +19,10 @@ use anyhow::{Result, anyhow};
 use roadweave_terminal::out;
 use serde::Serialize;
 
-/// Finds what is wrong on this machine for one configuration, and says how to mend it
+/// Checks this machine against a configuration, and says how to fix each problem
 ///
-/// Takes the configuration file of a client or a server. Run it as root: others see less. Nothing
-/// is changed. The exit code is 0 unless a check fails.
+/// Takes the configuration file of a client or a server. Run it as root, to see everything. It
+/// changes nothing. The exit code is 0 unless a check fails.
 #[derive(Debug, clap::Args)]
 pub struct DoctorArgs {
     /// The configuration file of a client or a server

@@ -27,20 +27,20 @@ use self::program::Outcome;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Runs programs when the tunnel has joined, has ended, or an uplink changes
+/// Runs programs when the tunnel comes up, goes down, or an uplink changes
 ///
-/// Of FOLDER it runs `join`, `leave` and `uplink`, as far as they are there, with facts in their
-/// environment: ROADWEAVE_EVENT, ROADWEAVE_TUN, ROADWEAVE_SERVER, ROADWEAVE_ADDRESSES,
-/// ROADWEAVE_UPLINK, ROADWEAVE_UPLINK_STATE. It waits for a client that does not run yet.
+/// Runs the programs `join`, `leave` and `uplink` in FOLDER, if they exist, with these variables:
+/// ROADWEAVE_EVENT, ROADWEAVE_TUN, ROADWEAVE_SERVER, ROADWEAVE_ADDRESSES, ROADWEAVE_UPLINK,
+/// ROADWEAVE_UPLINK_STATE. If the client is not running, it waits for it.
 #[derive(Debug, clap::Args)]
 pub struct HooksArgs {
-    /// The folder with the programs, which nobody but root and this user may write to
+    /// The folder with the programs; only root and this user may have write access to it
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
     /// The socket of the client
     #[arg(long, default_value = "/run/roadweave/rw0.sock")]
     socket: PathBuf,
-    /// How long a program may take before it is killed with what it has started, seconds
+    /// Seconds after which a program and its children are killed
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     timeout: u64,
 }
@@ -59,7 +59,7 @@ impl HooksArgs {
                     is_quiet = false;
                     if !changes.take(began.elapsed(), Some(&status)) {
                         let role = status.role.name();
-                        return Err(BadInput::new(format!("this is a {role}, no client")).into());
+                        return Err(BadInput::new(format!("this is a {role}, not a client")).into());
                     }
                 }
                 Err(RequestError::NotRunning { .. }) => _ = changes.take(began.elapsed(), None),
@@ -97,7 +97,7 @@ impl HooksArgs {
             (Ok(facts), Ok(Some(path))) => (facts, path),
             (_, Ok(None)) => return true,
             (Err(why), _) | (_, Err(why)) => {
-                out::note(format_args!("{name} is not run: {why}"));
+                out::note(format_args!("cannot run {name}: {why}"));
                 return true;
             }
         };
@@ -107,10 +107,10 @@ impl HooksArgs {
             Ok(Outcome::Ended(status)) => out::note(format_args!("{}: {status}", path.display())),
             Ok(Outcome::Killed) => {
                 let seconds = self.timeout;
-                out::note(format_args!("{} is killed after {seconds} s", path.display()));
+                out::note(format_args!("killed {} after {seconds} s", path.display()));
             }
             Ok(Outcome::Interrupted) => return false,
-            Err(error) => out::note(format_args!("{} is not run: {error}", path.display())),
+            Err(error) => out::note(format_args!("cannot run {}: {error}", path.display())),
         }
         true
     }
@@ -145,7 +145,7 @@ fn interface(name: &str) -> Result<String, String> {
     let is_good = name.chars().all(good) && !name.starts_with(['-', '.']) && !name.is_empty();
     match is_good && name.len() <= NAME_MAX {
         true => Ok(name.to_owned()),
-        false => Err(format!("\"{}\" may be no interface's name", peer_text(name.as_bytes()))),
+        false => Err(format!("\"{}\" is not an interface name", peer_text(name.as_bytes()))),
     }
 }
 

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser};
 use roadweave_terminal::command_line::{LogOption, finish, refuse};
 
-/// What people do with a server and a box that runs
+/// Commands for operating a server and a running box
 #[derive(Debug, Parser)]
 #[command(name = "roadweave-admin", bin_name = "roadweave", version, max_term_width = 100)]
 struct Arguments {

@@ -34,21 +34,21 @@ use roadweave_terminal::out;
 
 use self::reader::{Reader, Reading};
 
-/// Tells a client of its modems: operator, technology, signal, SIM, APN
+/// Reports modems to a client: operator, technology, signal, SIM, APN
 ///
-/// Every five seconds it asks ModemManager over D-Bus, or, where none answers, each modem itself,
-/// by AT commands or by uqmi. It waits for a ModemManager, modems and a client that are not there
-/// yet, and starts none.
+/// Queries ModemManager over D-Bus every five seconds, or, if it does not answer, each modem
+/// itself, by AT commands or uqmi. It waits for ModemManager, modems and the client to appear, and
+/// starts none of them.
 #[derive(Debug, clap::Args)]
 pub struct ModemsArgs {
     /// The socket of the client
     #[arg(long, default_value = "/run/roadweave/rw0.sock")]
     socket: PathBuf,
-    /// The D-Bus that ModemManager is on, as `unix:path=..`; default: the machine's
+    /// The D-Bus of ModemManager, as `unix:path=..`; default: the system bus
     #[arg(long, value_name = "ADDRESS")]
     bus: Option<String>,
-    /// The serial device for AT commands of the modem behind INTERFACE, in place of ModemManager
-    /// and of those that are found; once for each modem
+    /// The serial device for AT commands of the modem behind INTERFACE, instead of ModemManager and
+    /// of devices found by itself; may be repeated, once per modem
     #[arg(long, value_name = "INTERFACE=DEVICE", value_parser = parse_port)]
     at: Vec<(String, PathBuf)>,
     /// Where /sys, /proc and /dev are, for tests
@@ -61,7 +61,7 @@ impl ModemsArgs {
         let mut named = BTreeMap::new();
         for (interface, port) in &self.at {
             if named.insert(interface.clone(), port.clone()).is_some() {
-                return Err(BadInput::new(format!("--at: `{interface}` occurs twice")).into());
+                return Err(BadInput::new(format!("--at: `{interface}` is given twice")).into());
             }
         }
         let (bus, root) = (self.bus.clone(), self.root.clone());
@@ -105,7 +105,7 @@ fn read(mut reader: Reader, signals: &mut Signals) -> Result<Option<(Reader, Rea
     while Instant::now() < deadline {
         match receiver.recv_timeout(SIGNAL_INTERVAL) {
             Ok(read) => return Ok(Some(read)),
-            Err(RecvTimeoutError::Disconnected) => bail!("the modems could not be asked"),
+            Err(RecvTimeoutError::Disconnected) => bail!("cannot query the modems"),
             Err(RecvTimeoutError::Timeout) if signals.take().is_some() => return Ok(None),
             Err(RecvTimeoutError::Timeout) => {}
         }
@@ -116,7 +116,7 @@ fn read(mut reader: Reader, signals: &mut Signals) -> Result<Option<(Reader, Rea
 fn parse_port(text: &str) -> Result<(String, PathBuf), String> {
     let parts = text.split_once('=');
     let parts = parts.filter(|(name, port)| facts::is_interface(name) && port.starts_with('/'));
-    let (name, port) = parts.ok_or("that is no INTERFACE=DEVICE, as in wwan0=/dev/ttyUSB2")?;
+    let (name, port) = parts.ok_or("not INTERFACE=DEVICE, as in wwan0=/dev/ttyUSB2")?;
     Ok((name.to_owned(), port.into()))
 }
 
@@ -129,7 +129,7 @@ impl Complaints {
             out::note(format_args!("{}; trying again", peer_text(why.as_bytes())));
         }
         if now.is_empty() && !self.0.is_empty() {
-            out::note("the modems are told of again");
+            out::note("reporting the modems again");
         }
         self.0 = now;
     }

@@ -23,8 +23,8 @@ use zeroize::Zeroizing;
 
 /// Adds, removes and shows the clients of a server, also while it runs
 ///
-/// The server's file is changed, and a server that runs takes it up at once: sessions of other
-/// clients go on.
+/// Changes the server's file; a running server applies the change at once. Sessions of other
+/// clients continue.
 #[derive(Debug, clap::Args)]
 pub struct PeerArgs {
     #[command(flatten)]
@@ -45,20 +45,20 @@ struct ServerPlace {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Lets a client in: makes its file, or takes the key that it has made itself
+    /// Adds a client: writes its file, or takes its existing public key
     Add(AddArgs),
-    /// Lets a client in no more, and ends its session
+    /// Removes a client, and ends its session
     Remove {
         /// The client's name
         name: String,
     },
-    /// All clients, and which are connected
+    /// Lists all clients, and which are connected
     List {
         /// Print one JSON array
         #[arg(long)]
         json: bool,
     },
-    /// One client
+    /// Shows one client
     Show {
         /// The client's name
         name: String,
@@ -75,25 +75,25 @@ struct AddArgs {
     /// The server's address as the client will reach it, host:port, for the client's file
     #[arg(long, value_name = "HOST:PORT", required_unless_present = "public_key")]
     server: Option<String>,
-    /// The key of a client that has one (`roadweave keygen`); without it one is made
+    /// The client's existing public key (`roadweave keygen`); without it, a key is generated
     #[arg(long, value_name = "KEY", conflicts_with_all = ["server", "out", "qr", "uplinks"])]
     public_key: Option<PublicKey>,
-    /// Its inner addresses; without any the next free one of each of the server's networks
+    /// The client's inner addresses; default: the next free one of each of the server's networks
     #[arg(long = "address", value_name = "PREFIX")]
     addresses: Vec<IpNet>,
-    /// A network behind it, which it does not hide behind its own address
+    /// A network behind the client that keeps its own addresses (no masquerading)
     #[arg(long = "behind", value_name = "PREFIX")]
     behind: Vec<IpNet>,
-    /// When its key expires, as 2027-01-31T00:00:00Z
+    /// When the client's key expires, as 2027-01-31T00:00:00Z
     #[arg(long, value_name = "MOMENT")]
     expires: Option<Datetime>,
-    /// An interface of it that is an uplink; without any every one with a default route
+    /// An interface of the client to use as uplink; default: every interface with a default route
     #[arg(long = "uplink", value_name = "INTERFACE")]
     uplinks: Vec<String>,
-    /// Where the client's file is written to; without it NAME.toml
+    /// Where to write the client's file; default: NAME.toml
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Show the client's file as a QR code instead of writing it. Whoever sees it has its key
+    /// Show the client's file as a QR code instead of writing it. The code contains the private key
     #[arg(long, conflicts_with = "out")]
     qr: bool,
 }
@@ -137,7 +137,7 @@ impl AddArgs {
                     added = Some(peer);
                     Ok(text)
                 })?;
-                (added.expect("the change was made"), None, None)
+                (added.expect("the change is saved"), None, None)
             }
             (None, None) => return Err(BadInput::new("write --server or --public-key").into()),
         };
@@ -165,13 +165,14 @@ impl AddArgs {
                 PathBuf::from(format!("{}.toml", self.name))
             }
             None => {
-                let message = format!("{:?} is no name for a file; name one by --out", self.name);
+                let message = format!("{:?} is not a file name; choose one with --out", self.name);
                 return Err(BadInput::new(message).into());
             }
         };
         match target.exists() {
             true => {
-                let message = format!("{} exists; name another by --out", target.display());
+                let message =
+                    format!("{} exists; choose another file with --out", target.display());
                 Err(BadInput::new(message).into())
             }
             false => Ok(target),
@@ -181,8 +182,8 @@ impl AddArgs {
     fn entry(&self, server: &ServerFile, key: PublicKey) -> Result<PeerFields, String> {
         if self.addresses.is_empty() && Membership::is_there(&server.state_directory) {
             return Err(
-                "this server is in a fleet, which gives out addresses as well: choose one \
-                        that it does not, by --address"
+                "this server is in a fleet, which also assigns addresses: choose an address that \
+                        the fleet does not use, with --address"
                     .to_owned(),
             );
         }
@@ -205,25 +206,26 @@ fn remove(place: &ServerPlace, name: &str) -> Result<()> {
 
 fn take_up(place: &ServerPlace) -> Result<String> {
     let socket = place.socket()?;
-    let runs_later = |why: String| Ok(format!("{why}: it counts from the server's next start"));
+    let runs_later =
+        |why: String| Ok(format!("{why}: the change applies at the server's next start"));
     match local::summary(&socket) {
         Err(RequestError::NotRunning { path }) => {
             return runs_later(format!("nothing runs at {path}"));
         }
         Ok(status) if !matches!(status.role, RoleStatus::Server(_)) => {
             let (role, socket) = (status.role.name(), socket.display());
-            return runs_later(format!("what runs at {socket} is no server but a {role}"));
+            return runs_later(format!("the instance at {socket} is a {role}, not a server"));
         }
         _ => {}
     }
     match local::reload(&socket) {
-        Ok(_) => Ok("the running server has taken it up".to_owned()),
+        Ok(_) => Ok("the running server has applied it".to_owned()),
         Err(RequestError::Refused(error)) if error.code == RpcError::NO_METHOD => Err(anyhow!(
-            "the file is changed, and the running server is of an older version: let it read the \
-             file by SIGHUP, as `systemctl reload` does"
+            "the file is changed, but the running server is an older version: make it reload the \
+             file with SIGHUP, as `systemctl reload` does"
         )),
         Err(error) => Err(anyhow::Error::new(error)
-            .context("the file is changed, but what runs has not taken it up")),
+            .context("the file is changed, but the running instance has not applied it")),
     }
 }
 

@@ -27,34 +27,35 @@ use roadweave_tunnel::SessionStatus;
 use self::files::{Files, Limits, Part};
 use self::trace::{About, Beginning, Reading, Trace, uplinks};
 
-/// Writes how the sessions and paths of a running client or server do, as qlog
+/// Writes qlog traces of the sessions and paths of a running client or server
 ///
-/// A file for each session, in JSON text sequences: paths that open, are validated, fall silent and
-/// go, their round trips, congestion windows, bytes in flight, MTU and losses, and the counters of
-/// lanes. It waits for an instance that does not run yet, or not any more.
+/// Writes a file for each session, in JSON text sequences: paths that open, are validated, fall
+/// silent and close, their round trips, congestion windows, bytes in flight, MTU and losses, and
+/// the counters of lanes. If the instance is not running, it waits for it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct QlogArgs {
-    /// The name of the instance: that of its TUN device
+    /// The name of the instance, which is the name of its TUN device
     #[arg(value_name = "NAME", default_value = "rw0", conflicts_with = "socket")]
     name: String,
-    /// The socket of the running instance, in the place of its name
+    /// The socket of the running instance, instead of its name
     #[arg(long)]
     socket: Option<PathBuf>,
-    /// The folder for the files, which is there and nobody but root and this user may write to
+    /// The folder for the files; it must exist, and only root and this user may have write access
+    /// to it
     #[arg(long, value_name = "FOLDER")]
     folder: PathBuf,
-    /// Only the session with this peer: at a server the name of a client
+    /// Only the session with this peer; at a server, the name of a client
     #[arg(long, value_name = "NAME")]
     peer: Option<String>,
-    /// Ends after so many seconds
+    /// Stop after so many seconds
     #[arg(long, value_name = "SECONDS", value_parser = |text: &str| parse_seconds(text, &(0.1..=1e8)))]
     seconds: Option<Duration>,
-    /// The most bytes of a file; the session goes on in another one
+    /// The most bytes in a file; the session continues in another one
     #[arg(long, value_name = "NUMBER", default_value_t = 16 << 20,
           value_parser = clap::value_parser!(u64).range(200_000..))]
     bytes: u64,
-    /// The most files in the folder; the oldest goes
+    /// The most files in the folder; the oldest is deleted
     #[arg(long, value_name = "NUMBER", default_value_t = 64,
           value_parser = clap::value_parser!(u64).range(1..=10_000))]
     files: u64,
@@ -176,7 +177,7 @@ impl Log {
         if left_out > 0 && !std::mem::replace(&mut self.is_crowd_told, true) {
             let most = self.sessions_max;
             out::note(format_args!(
-                "{left_out} sessions are not written: {most} at a time are; --peer chooses one"
+                "{left_out} sessions are not written: at most {most} at a time; --peer selects one"
             ));
         }
         self.has_read = true;
@@ -228,7 +229,7 @@ fn sessions(status: &Status) -> Result<(&'static str, &[SessionStatus])> {
         RoleStatus::Proxy(proxy) => Ok(("server", &proxy.sessions)),
         other => {
             let role = other.name();
-            let why = format!("this instance is of the role {role}, which has no QUIC paths");
+            let why = format!("this instance is a {role}, which has no QUIC paths");
             Err(BadInput::new(why).into())
         }
     }

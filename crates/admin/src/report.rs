@@ -24,11 +24,11 @@ use serde_json::Value;
 
 use crate::doctor;
 
-/// Puts what a maintainer needs into a folder, without secrets
+/// Collects what a maintainer needs in a folder, without secrets
 ///
-/// The configuration of a client or a server without keys and comments, what `doctor` finds, what
-/// `show --json` tells, and the end of a log. Look at it before you send it: names and addresses
-/// are in it.
+/// Contains the configuration of a client or a server without keys and comments, the output of
+/// `doctor` and of `show --json`, and the end of a log. Check it before you send it: it contains
+/// names and addresses.
 #[derive(Debug, clap::Args)]
 pub struct ReportArgs {
     /// The configuration file of a client or a server
@@ -37,10 +37,10 @@ pub struct ReportArgs {
     /// The socket of the running client or server
     #[arg(long, default_value = "/run/roadweave/rw0.sock")]
     socket: PathBuf,
-    /// A file with its log, whose end is put in
+    /// A file with the log, whose end is included
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
-    /// The folder, which must not be there yet
+    /// The folder to create; it must not exist yet
     #[arg(long, value_name = "FOLDER", default_value = "roadweave-report")]
     out: PathBuf,
 }
@@ -54,11 +54,11 @@ impl ReportArgs {
             && !(there.is_file() && there.len() <= CONFIG_MAX)
         {
             let path = self.config.display();
-            return Err(BadInput::new(format!("{path} is no configuration file")).into());
+            return Err(BadInput::new(format!("{path} is not a configuration file")).into());
         }
         let config = read(&self.config);
         if let Err(why) = &config {
-            out::note(format_args!("{why}; the report goes on without it"));
+            out::note(format_args!("{why}; the report continues without it"));
         }
         let folder = make(&self.out)?;
         for (name, text) in self.parts(&config) {
@@ -66,7 +66,7 @@ impl ReportArgs {
                 .with_context(|| format!("cannot write into {}", self.out.display()))?;
         }
         out::line(format_args!(
-            "{} is written. Look at it before you send it: names and addresses are in it",
+            "wrote {}. Check it before you send it: it contains names and addresses",
             self.out.display()
         ))?;
         Ok(())
@@ -97,7 +97,7 @@ fn make(path: &Path) -> Result<OwnedFd> {
         made.map_err(|error| BadInput::new(format!("cannot make {}: {error}", path.display())))?;
     let there = fstat(&folder)?;
     let is_ours = there.st_uid == rustix::process::geteuid().as_raw() && there.st_mode & 0o077 == 0;
-    ensure!(is_ours, "{} was replaced by somebody", path.display());
+    ensure!(is_ours, "{} was replaced while the report was written", path.display());
     Ok(folder)
 }
 
@@ -132,7 +132,7 @@ fn without_quotations(mut found: Value) -> Value {
 fn regular(path: &Path) -> Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(openat(CWD, path, flags, Mode::empty()).context("cannot be opened")?);
-    ensure!(file.metadata()?.is_file(), "is no file");
+    ensure!(file.metadata()?.is_file(), "is not a file");
     Ok(file)
 }
 

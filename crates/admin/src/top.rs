@@ -45,29 +45,29 @@ pub struct TopArgs {
 }
 
 const LEGEND: &str = "\
-Goodput is of inner packets: `up` was taken into the tunnel, `down` came out of it. The
-target is the smallest that an encoder was told. `p99` is of the best usable path's
-round trips in the last minute, and a stall a time in it without any usable path. The
-lines below an uplink are the last minute, the newest at the right: the rate of both
-directions, the round trip, the loss up to 100 %. `left` is of the cap, of the day or of
-the month, that is reached first.
+Goodput counts inner packets: `up` entered the tunnel, `down` came out of it. The target
+is the smallest one sent to an encoder. `p99` covers the round trips of the best usable
+path in the last minute; a stall is a time in that minute without a usable path. The
+lines below an uplink show the last minute, newest at the right: the rate of both
+directions, the round trip, the loss up to 100 %. `left` is what remains of the daily or
+monthly cap, whichever is reached first.
 
-Keys: arrows, j and k choose an uplink, p pauses or resumes it, q and Ctrl-C end.";
+Keys: arrows, j and k select an uplink, p pauses or resumes it, q and Ctrl-C quit.";
 
 impl TopArgs {
     pub fn run(&self) -> Result<()> {
         if !std::io::stdout().is_terminal() {
-            let why = "standard output is no terminal: `roadweave show --watch 1` writes pages";
+            let why = "standard output is not a terminal: use `roadweave show --watch 1`";
             return Err(BadInput::new(why).into());
         }
         let mut history = History::new(INTERVAL);
         history.take(Instant::now(), local::status(&self.socket)?);
         let reader = Reader::start(self.socket.clone())?;
-        let keys = keyboard().context("there is no terminal to take keys from")?;
+        let keys = keyboard().context("there is no terminal to read keys from")?;
         let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
         // A panic restores the terminal before it prints.
         let ended = ratatui::try_init()
-            .context("the terminal cannot be set up")
+            .context("cannot set up the terminal")
             .and_then(|mut terminal| watch(&mut terminal, history, &reader, &keys, &mut signals));
         ratatui::restore();
         ended
@@ -87,7 +87,7 @@ fn watch(
             match reader.words.try_recv() {
                 Ok(word) => word.tell(&mut history, Instant::now()),
                 Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Disconnected) => return Err(anyhow!("the reader has failed")),
+                Err(TryRecvError::Disconnected) => return Err(anyhow!("the reader has stopped")),
             }
         }
         terminal.draw(|frame| screen::draw(frame, &history, cursor, Instant::now()))?;
@@ -159,7 +159,7 @@ fn pause(reader: &Reader, history: &mut History, cursor: Cursor) {
     let Some((uplink, is_paused)) = cursor.uplink(history) else { return };
     let change = SetUplink { uplink, paused: Some(!is_paused), ..SetUplink::default() };
     if reader.changes.try_send(change).is_err() {
-        history.tell(Instant::now(), "the change before waits for its answer".to_owned());
+        history.tell(Instant::now(), "waiting for the previous change".to_owned());
     }
 }
 

@@ -76,7 +76,7 @@ pub fn router(app: &Arc<App>) -> Router {
         .merge(handlers::health::router(app))
         .fallback(async || Problem::nothing())
         .method_not_allowed_fallback(async || {
-            Problem::new(405, "method-not-allowed", "this address does not know the method")
+            Problem::new(405, "method-not-allowed", "this address does not support the method")
         })
         .layer(Extension(description))
         .layer(axum::middleware::map_response(with_headers))

@@ -90,7 +90,7 @@ impl Authority {
         for list in &self.lists {
             let (read, _) = list.verify_by(list.claimed_keys()).map_err(NotSigned::new)?;
             if last.as_ref().is_some_and(|last| last.number >= read.number) {
-                return Err(NotSigned::new("the numbers of the lists of trust do not go up"));
+                return Err(NotSigned::new("the numbers of the trust lists do not increase"));
             }
             all.push(PublishedTrust { number: read.number, list: list.clone() });
             last = Some(read);
@@ -119,8 +119,8 @@ impl Authority {
                 };
                 if !fits(&list) || all.last().is_some_and(|last| last.number >= list.number) {
                     return Err(NotSigned::new(
-                        "the last list of trust does not name this controller and its root key: \
-                         sign another with roadweave-controller trust",
+                        "the last trust list does not name this controller and its root key: sign \
+                         another with roadweave-controller trust",
                     ));
                 }
                 let number = list.number;
@@ -129,7 +129,7 @@ impl Authority {
             }
             (Root::Elsewhere(_), last) => {
                 return Err(NotSigned::new(format!(
-                    "the last list of trust is of epoch {} and this controller's is {epoch}, or it \
+                    "the last trust list is of epoch {} and this controller's is {epoch}, or it \
                      does not name its key: have the root sign another with roadweave-controller \
                      trust",
                     last.map_or(0, |last| last.epoch)
@@ -164,7 +164,7 @@ impl Authority {
                 .trusted()
                 .roots()
                 .find(|root| leads(root, chain))
-                .ok_or_else(|| NotSigned::new("no root of today has signed the delegate"))?,
+                .ok_or_else(|| NotSigned::new("no current root key has signed the delegate"))?,
         };
         let token = JoinToken {
             addresses: self.addresses.clone(),

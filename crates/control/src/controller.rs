@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use roadweave_terminal::command_line::{LogOption, finish, refuse};
 
-/// Keeps a fleet of boxes and proxies: who belongs to it, how each is to be set, and who may say so
+/// Manages a fleet of boxes and proxies: its members, their configuration, and who may change it
 #[derive(Parser)]
 #[command(name = "roadweave-controller", version, max_term_width = 100)]
 struct Arguments {
@@ -27,30 +27,30 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Makes a controller: keys, certificate, database, and its first owner
+    /// Creates a controller: keys, certificate, database, and the first owner
     Init(init::Options),
-    /// Serves, until it is told to stop
+    /// Runs the controller until it is stopped
     Run(FolderOption),
-    /// Writes everything that the database holds to a file
+    /// Writes the contents of the database to a file
     Backup(transfer::Backup),
     /// Reads a backup into an empty database
     Restore(transfer::Restore),
     /// Prints the controller's public key
     Key(FolderOption),
-    /// Says by a root key whom the fleet may trust: to keep that key elsewhere, or to change keys
+    /// Signs with a root key whom the fleet trusts: to keep that key elsewhere, or to change keys
     Trust(trust::Options),
-    /// Signs a key that may sign for others: for a token, a pool, or somebody's machine
+    /// Signs a key that may sign other keys: for a token, a pool, or a person's machine
     Delegate(delegate::Options),
-    /// Shows a configuration that waits for a person, and approves it by a key
+    /// Shows a configuration that waits for approval, and approves it with a key
     Approve(delegate::Approve),
-    /// Makes a private key in a file, and prints its public half
+    /// Generates a private key in a file, and prints its public key
     Keygen(delegate::Keygen),
 }
 
 /// Where the controller is.
 #[derive(clap::Args)]
 struct FolderOption {
-    /// The folder that `init` has made
+    /// The folder that `init` created
     #[arg(
         long,
         default_value = "/var/lib/roadweave-controller",

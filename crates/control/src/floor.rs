@@ -73,13 +73,14 @@ impl Floor {
         let why = match found.cmp(&epoch) {
             std::cmp::Ordering::Equal => return Ok(()),
             std::cmp::Ordering::Less => format!(
-                "is of epoch {found}, and this controller has had {epoch}: it is an older copy. \
-                 {WAY_OUT}"
+                "is of epoch {found}, but this controller has used epoch {epoch}: it is an older \
+                 copy. {WAY_OUT}"
             ),
             std::cmp::Ordering::Greater => format!(
-                "is of epoch {found}, and this controller has begun {epoch} at most: only init and \
-                 restore begin one. Where restore was run in another folder, copy its file epoch \
-                 into this one; else somebody wrote the database. {WAY_OUT}"
+                "is of epoch {found}, but this controller has started at most epoch {epoch}: only \
+                 init and restore start one. If restore ran in another folder, copy its file epoch \
+                 into this one; otherwise the database was altered outside the controller. \
+                 {WAY_OUT}"
             ),
         };
         Err(StoreError::Older(why))
@@ -91,8 +92,8 @@ impl Floor {
             return Ok(());
         }
         Err(StoreError::Older(format!(
-            "ends at change {found}, and this controller has seen {seen}: it is an older copy. \
-             {WAY_OUT}"
+            "ends at change {found}, but this controller has seen change {seen}: it is an older \
+             copy. {WAY_OUT}"
         )))
     }
 
@@ -102,16 +103,16 @@ impl Floor {
         if seen.serial == 0 || found == Some(&*seen.hash) {
             return Ok(());
         }
-        let how = if found.is_some() { "is another" } else { "is missing" };
+        let how = if found.is_some() { "differs" } else { "is missing" };
         Err(StoreError::Older(format!(
-            "is an older copy, or was written by somebody: revocation {} {how} than this controller \
-             has signed for. {WAY_OUT}",
+            "is an older copy, or was altered outside the controller: revocation {}, which this \
+             controller signed, {how}. {WAY_OUT}",
             seen.serial
         )))
     }
 
     pub fn keep(&self) {
-        self.seen.keep("what was seen of the database cannot be kept");
+        self.seen.keep("cannot store the state seen of the database");
     }
 }
 
@@ -162,9 +163,9 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     fs::rename(&new, path)
 }
 
-const WAY_OUT: &str = "To go on with what is in it, write that with roadweave-controller backup and \
-                       restore it into an empty database: that begins a new epoch, and proxies \
-                       hand back the revocations that it lacks";
+const WAY_OUT: &str = "To continue with its contents, back them up with roadweave-controller \
+                       backup and restore them into an empty database: this starts a new epoch, \
+                       and proxies return the missing revocations";
 
 #[derive(Debug, Default)]
 pub struct Heads(KeptFile<BTreeMap<String, ChainEnd>>);
@@ -186,7 +187,7 @@ impl Heads {
     }
 
     pub fn keep(&self) {
-        self.0.keep("ends of audit logs cannot be kept");
+        self.0.keep("cannot store the ends of audit logs");
     }
 }
 

@@ -39,17 +39,16 @@ impl Default for Metrics {
         let seconds = || Histogram::new([0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 15.0]);
         let to = &mut registry;
         let family = Family::<Label, Histogram>::new_with_constructor(seconds);
-        let confirmed =
-            "From the writing of a revocation until all who can be reached confirmed it";
-        let lost = "What streams told and was not kept, for want of room";
+        let confirmed = "Time from a revocation until all reachable proxies confirmed it";
+        let lost = "Reports of streams that were dropped because the queue was full";
         Self {
             requests: add(to, "requests", "Requests answered", Family::default()),
-            request_seconds: add_seconds(to, "request", "How long answers took", family),
-            refused: add(to, "refused", "What was not let in, by reason", Family::default()),
+            request_seconds: add_seconds(to, "request", "Time to answer a request", family),
+            refused: add(to, "refused", "Refusals by reason", Family::default()),
             streams: add(to, "streams", "Streams of boxes, proxies and anchors", Gauge::default()),
             watchers: add(to, "watchers", "Receivers of server-sent events", Gauge::default()),
             database_up: add(to, "database_up", "1 while the database answers", Gauge::default()),
-            handshakes: add(to, "handshakes", "Handshakes under way", Gauge::default()),
+            handshakes: add(to, "handshakes", "Handshakes in progress", Gauge::default()),
             documents: add(to, "documents", "Documents signed", Counter::default()),
             notes_lost: add(to, "notes_lost", lost, Counter::default()),
             revocation_seconds: add_seconds(to, "revocation", confirmed, seconds()),

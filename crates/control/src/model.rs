@@ -60,7 +60,7 @@ pub fn slug(text: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "\"{}\" is no name: write 1 to 63 of a-z, 0-9 and \"-\", as bus-17",
+        "\"{}\" is not a name: write 1 to 63 of a-z, 0-9 and \"-\", such as bus-17",
         text.chars().take(80).collect::<String>().escape_debug()
     ))
 }

@@ -118,13 +118,13 @@ impl SignedIn {
 #[cfg_attr(not(feature = "oidc"), expect(dead_code, reason = "an issuer has them alone"))]
 #[non_exhaustive]
 pub enum OidcError {
-    #[error("the issuer cannot be asked: {0}")]
+    #[error("cannot reach the issuer: {0}")]
     Issuer(String),
-    #[error("too many sign in at once")]
+    #[error("too many sign-ins at once")]
     Busy,
-    #[error("the issuer does not take the code: {0}")]
+    #[error("the issuer refused the code: {0}")]
     Code(String),
-    #[error("what the issuer says does not hold: {0}")]
+    #[error("the issuer's answer is invalid: {0}")]
     Token(String),
 }
 

@@ -16,7 +16,7 @@ use roadweave_terminal::command_line::{LogOption, finish, refuse};
 use crate::operator::account::Access;
 use crate::operator::commands::Command;
 
-/// Keeps a fleet: boxes, tokens, proxies, pools, configurations, people
+/// Manages a fleet: boxes, tokens, proxies, pools, configurations, users
 #[derive(Parser)]
 #[command(name = "roadweave-fleet", bin_name = "roadweave fleet", version, max_term_width = 100)]
 #[command(after_help = EXIT_CODES)]
@@ -25,7 +25,7 @@ struct Arguments {
     log: LogOption,
     #[command(flatten)]
     access: Access,
-    /// Print what the controller answers, as JSON, and errors too, on standard error (RFC 9457)
+    /// Print the controller's answer as JSON; errors too, on standard error (RFC 9457)
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
@@ -33,11 +33,11 @@ struct Arguments {
 }
 
 const EXIT_CODES: &str = "Exit codes:
-  0    it is done
-  1    it failed and may be right later: the controller is away or asked too often, a name is taken,
-       somebody has changed the same meanwhile
-  2    it has to be mended: an option, a name that is not there, who you are
-  141  who read the output has left";
+  0    done
+  1    failed, and may succeed later: the controller is away or has too many requests, a name is
+       taken, or another user changed the same record
+  2    the command must be changed: an option, an unknown name, or the login
+  141  the reader of the output has closed it";
 
 /// The command line's definition.
 pub fn command() -> clap::Command {

@@ -109,7 +109,9 @@ impl Outbox {
             match (&health, changed) {
                 (Health::Good, true) => tracing::info!("the database answers again"),
                 (Health::Bad(why), true) => {
-                    tracing::error!("{why}; the fleet goes on without, and this is tried again");
+                    tracing::error!(
+                        "{why}; the fleet continues without the database; trying again"
+                    );
                 }
                 _ => {}
             }

@@ -85,7 +85,7 @@ impl Planner {
                 Err(error) => {
                     self.forget();
                     if !std::mem::replace(&mut is_told, true) {
-                        tracing::error!(%error, "nothing is planned; tried again");
+                        tracing::error!(%error, "cannot plan; trying again");
                     }
                     tokio::time::sleep(RETRY).await;
                 }
@@ -141,7 +141,7 @@ impl Planner {
         let begins = leads && !self.leads;
         (self.leads, self.leads_until_ms) = (leads, until_ms);
         if begins {
-            tracing::info!("this controller plans for the fleet");
+            tracing::info!("this controller is now the planner of the fleet");
             self.documents = None;
             self.read_documents().await?;
         }
@@ -293,7 +293,12 @@ impl Planner {
         for (id, after) in turned.records {
             let Some(before) = self.records.rollouts.get(&id) else { continue };
             if let Some(why) = after.why.as_ref().filter(|_| before.record.why.is_none()) {
-                tracing::warn!(tenant = before.tenant, rollout = after.id, why, "a roll-out stops");
+                tracing::warn!(
+                    tenant = before.tenant,
+                    rollout = after.id,
+                    why,
+                    "a roll-out stopped"
+                );
             }
             change.update(before, after).await?;
         }
@@ -318,7 +323,7 @@ impl Planner {
 fn signed(draft: &Draft, controller: &Identity, version: Version) -> Option<StoredDocument> {
     let ((key, kind), signed) = (draft.of(), draft.sign(controller, version).ok());
     let Some(envelope) = signed.and_then(|signed| serde_json::to_string(&signed).ok()) else {
-        tracing::error!(%key, ?kind, "a document is too large and is not sent");
+        tracing::error!(%key, ?kind, "a document is too large and was not sent");
         return None;
     };
     Some(StoredDocument { of: (key, kind), written: draft.written(version), envelope })

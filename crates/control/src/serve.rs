@@ -46,19 +46,19 @@ pub struct Service {
 
 pub fn web_tls(certificate: &[u8], key: &[u8]) -> Result<ServerConfig, String> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate).collect();
-    let chain = chain.map_err(|error| format!("the certificate is no PEM: {error}"))?;
+    let chain = chain.map_err(|error| format!("the certificate is not PEM: {error}"))?;
     if chain.is_empty() {
         return Err("there is no certificate in the file".to_owned());
     }
     let key = PrivateKeyDer::from_pem_slice(key)
-        .map_err(|error| format!("the certificate's key is no PEM: {error}"))?;
+        .map_err(|error| format!("the certificate's key is not PEM: {error}"))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(|error| error.to_string())?
         .with_no_client_auth()
         .with_single_cert(chain, key)
-        .map_err(|error| format!("certificate and key cannot be used: {error}"))?;
+        .map_err(|error| format!("cannot use the certificate and its key: {error}"))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }
@@ -74,7 +74,7 @@ pub async fn serve(listener: TcpListener, service: Arc<Service>, mut stop: watch
             Ok(accepted) => accepted,
             Err(error) => {
                 // Most likely out of file descriptors: waits for other connections to end.
-                tracing::warn!(%error, "a connection cannot be accepted");
+                tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
@@ -107,7 +107,7 @@ async fn one(
     service.metrics.handshakes.inc();
     let shaken = tokio::select! {
         shaken = handshake(stream, service) => shaken,
-        () = permit.handshake.gives_way() => Err(io::Error::other("another takes its place")),
+        () = permit.handshake.gives_way() => Err(io::Error::other("replaced by another")),
         () = tokio::time::sleep(HANDSHAKE_MAX) => Err(io::ErrorKind::TimedOut.into()),
     };
     service.metrics.handshakes.dec();
@@ -119,7 +119,7 @@ async fn one(
     let place = web_places.enter();
     let served = tokio::select! {
         served = web(tls, peer, service.web.clone(), &place, stop) => served,
-        () = place.stranger.gives_way() => Err(io::Error::other("another stranger takes its place")),
+        () = place.stranger.gives_way() => Err(io::Error::other("replaced by an unknown peer")),
         () = stranger_for_too_long(&place) => Err(io::ErrorKind::TimedOut.into()),
     };
     if served.is_err() && !place.stranger.is_known() {
@@ -141,7 +141,7 @@ async fn handshake(stream: TcpStream, service: &Service) -> io::Result<(Tls, boo
     let start = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream).await?;
     let is_stream = start.client_hello().alpn().is_some_and(|mut all| all.any(|it| it == ALPN));
     if is_stream && service.streams.is_cut() {
-        return Err(io::Error::other("the database is away: others may have it"));
+        return Err(io::Error::other("no database here: other controllers may reach it"));
     }
     let config = if is_stream { service.streams.tls() } else { Arc::clone(&service.web_tls) };
     let tls = start.into_stream(config).await?;

@@ -80,7 +80,7 @@ impl Database {
             let parsed: Result<AnyConnectOptions, _> = text.parse();
             return match parsed {
                 Ok(_) => Ok(Self::Postgres(text.to_owned())),
-                Err(error) => Err(format!("no address of a database: {error}")),
+                Err(error) => Err(format!("not the address of a database: {error}")),
             };
         }
         match text.strip_prefix("sqlite://").unwrap_or(text) {

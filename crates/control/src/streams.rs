@@ -160,7 +160,7 @@ impl Streams {
                 Err(error) => {
                     let error = error.to_string();
                     if told != error {
-                        tracing::error!(error, "revocations cannot be published; tried again");
+                        tracing::error!(error, "cannot publish revocations; trying again");
                     }
                     told = error;
                     tokio::time::sleep(RETRY).await;
@@ -210,7 +210,7 @@ impl Streams {
     ) -> io::Result<()> {
         let certificates = tls.get_ref().1.peer_certificates().unwrap_or_default();
         let Some(key) = peer_key(certificates) else {
-            return Err(io::Error::other("it has shown no raw public key"));
+            return Err(io::Error::other("it did not present a raw public key"));
         };
         let keeper = within(ANSWER_MAX, Keeper::new(self, key, peer)).await;
         let mut keeper = keeper.map_err(io::Error::other)?;
@@ -248,7 +248,7 @@ impl Streams {
             }
             self.send(&mut tls, &mut desk).await?;
             if !permit.settle(keeper.is_member(), keeper.is_gate()) {
-                let why = "there are as many boxes and strangers as there may be";
+                let why = "the limit of boxes and unknown peers is reached";
                 return Err(self.refused("streams-of-boxes", why));
             }
             let silent_max = if keeper.is_member() { SILENT_MAX } else { STRANGER_MAX };
@@ -273,13 +273,13 @@ impl Streams {
                 word = mailbox.recv() => match word {
                     Some(word) => keeper.take(word, &mut desk),
                     None if mailbox.is_superseded() => {
-                        let why = "its key has begun others since";
+                        let why = "its key has opened newer streams";
                         return Err(self.refused("streams-of-key", why));
                     }
-                    None => return Err(self.refused("slow", "it does not take what is sent to it")),
+                    None => return Err(self.refused("slow", "it does not read what is sent to it")),
                 },
                 () = stopped(&mut cut), if keeper.is_gate() => {
-                    let why = "the database is away: others may have it";
+                    let why = "no database here: other controllers may reach it";
                     return Err(self.refused("database-away", why));
                 }
                 _ = tick.tick() => answered(keeper.tick(&mut desk)).await?,
@@ -323,7 +323,7 @@ impl Streams {
         while let Some(event) = desk.poll_event() {
             if let Err(why) = answered(keeper.handle(event, desk)).await? {
                 self.metrics.refuse("stream");
-                tracing::info!(who = %keeper.name(), why, "a stream is ended");
+                tracing::info!(who = %keeper.name(), why, "a stream was ended");
                 self.send(tls, desk).await?;
                 return Ok(false);
             }
@@ -362,7 +362,7 @@ async fn tell_cut(mut health: watch::Receiver<Health>, cut: watch::Sender<bool>)
         if tokio::time::timeout(CUT_AFTER, back).await.is_ok() {
             continue;
         }
-        tracing::warn!("the database stays away: proxies and anchors are to try other controllers");
+        tracing::warn!("still no database: proxies and anchors should try other controllers");
         cut.send_replace(true);
         if health.wait_for(|it| *it == Health::Good).await.is_err() {
             return;

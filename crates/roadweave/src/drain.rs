@@ -10,20 +10,21 @@ use roadweave_terminal::out;
 
 use crate::set::refused;
 
-/// Lets the clients of a running server or proxy go to another, and waits until they are gone.
+/// Moves the clients of a running server or proxy to others, and waits until they have left.
 ///
-/// It takes no new clients from now on, and asks those that it has to go: each joins another first
-/// and leaves then, so that nothing is lost. Clients that know no other stay. There is no way back
-/// but a new start.
+/// It accepts no more clients and asks those it has to leave. Each client joins another server
+/// before it leaves, so that nothing is lost. Clients that know no other server stay. To undo this,
+/// restart the server or proxy.
 #[derive(Debug, clap::Args)]
 pub struct DrainArgs {
     /// The socket of the running server or proxy
     #[arg(long, default_value = "/run/roadweave/rw0.sock")]
     socket: PathBuf,
-    /// Over how many seconds the clients are asked to go, so that they do not all arrive at once
+    /// Seconds over which clients are asked to leave, so that they do not all arrive elsewhere at
+    /// once
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(..=60))]
     over: u64,
-    /// How many seconds to wait until they are gone; 0 does not wait
+    /// How many seconds to wait until they have left; 0 does not wait
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     wait: u64,
 }
@@ -33,7 +34,7 @@ impl DrainArgs {
         let end = Instant::now() + Duration::from_secs(self.wait);
         let first = self.ask(end)?;
         if self.wait == 0 {
-            return Ok(out::line(format_args!("draining: {} are asked to go", clients(first)))?);
+            return Ok(out::line(format_args!("draining: asked {} to leave", clients(first)))?);
         }
         let mut left = first;
         while left > 0 {

@@ -12,12 +12,12 @@ use roadweave_tunnel::EncoderTarget;
 
 use crate::set::refused;
 
-/// Prints what an encoder behind this box should do, a line whenever that changes.
+/// Prints targets for a video encoder behind this box, a line for each change.
 ///
-/// A line has two numbers: the bytes that the next frame may have to arrive within the lane's
-/// deadline, and a bitrate in bits per second for encoders that know nothing of frames. Both count
-/// the headers, about 50 bytes of each packet. Zeros: nothing would arrive. It goes on when the
-/// client is started again, and says zeros meanwhile.
+/// A line has two numbers: the largest size in bytes with which the next frame arrives within the
+/// lane's deadline, and a bitrate in bits per second for encoders that cannot size single frames.
+/// Both include headers, about 50 bytes of each packet. Zeros mean that nothing would arrive. When
+/// the client stops, it prints zeros and waits for the client to start again.
 #[derive(Debug, clap::Args)]
 pub struct EncoderFeedbackArgs {
     /// The socket of the running client
@@ -26,10 +26,10 @@ pub struct EncoderFeedbackArgs {
     /// The lane that carries the video; without it each line begins with its lane's name
     #[arg(long)]
     lane: Option<String>,
-    /// The least time between two lines, milliseconds
+    /// The shortest time between two lines, milliseconds
     #[arg(long, value_name = "MS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(Subscribe::INTERVALS_MS))]
     interval: u64,
-    /// Print each word as JSON, as the local socket has it
+    /// Print each target as JSON, as the local socket sends it
     #[arg(long, conflicts_with = "lane")]
     json: bool,
 }

@@ -88,9 +88,8 @@ pub fn run(ours: &[&str]) -> Result<()> {
 
 fn missing(name: &str, program: &str, package: &str, source: &str) -> anyhow::Error {
     BadInput::new(format!(
-        "{name} is a command of {program}, which is not installed: there is no such program beside \
-         this one or in PATH. Install the package {package}; from the sources, cargo build \
-         --package {source}"
+        "{name} is a command of {program}, which is neither beside this program nor in PATH. \
+         Install the package {package}, or build it from source: cargo build --package {source}"
     ))
     .into()
 }

@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 
 /// Writes client.toml and server.toml that trust each other.
 ///
-/// Where there is a server.toml, a vehicle is added to it, and gets a file of its own.
+/// If server.toml exists, adds a vehicle to it and writes that vehicle's file.
 #[derive(Debug, clap::Args)]
 pub struct InitArgs {
     /// The server's address as the vehicle will reach it, host:port
@@ -26,14 +26,14 @@ pub struct InitArgs {
     /// The client's name
     #[arg(long, default_value = "vehicle-1")]
     name: String,
-    /// Interfaces that are uplinks, `*` stands for anything; default: every one with a default
+    /// Interfaces to use as uplinks; `*` matches anything. Default: every interface with a default
     /// route
     #[arg(long = "uplink", value_name = "INTERFACE")]
     uplinks: Vec<String>,
     /// The folder to write to
     #[arg(default_value = ".")]
     folder: PathBuf,
-    /// Overwrite files that are there, also those of a server with all its vehicles
+    /// Overwrite existing files, including a server's with all its vehicles
     #[arg(long)]
     force: bool,
 }
@@ -74,8 +74,8 @@ impl InitArgs {
         ))?;
         if self.uplinks.is_empty() {
             out::note(format_args!(
-                "uplinks.inside is [{}], as seen on this machine: write the names of the vehicle's \
-                 own networks",
+                "uplinks.inside is [{}], as on this machine: replace it by the vehicle's own \
+                 networks",
                 inside.join(", ")
             ));
         }
@@ -92,8 +92,8 @@ impl InitArgs {
         let plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
         if !self.name.chars().all(plain) || client_path.exists() {
             let message = format!(
-                "{} is there, and the vehicle {:?} cannot be added to it: its file would be {}, which \
-                 exists or is no name for a file; choose another by --name, or begin anew by --force",
+                "{} exists: cannot add the vehicle {:?}, since its file {} exists too or its name \
+                 is not a file name. Choose another --name, or overwrite everything with --force",
                 server_path.display(),
                 self.name,
                 client_path.display()
@@ -113,7 +113,7 @@ impl InitArgs {
         })?;
         out::line(format_args!(
             "{}\n  for the vehicle: roadweave client --config {}\n\
-             {}\n  knows it: `roadweave reload` on the server takes it up\n\
+             {}\n  now lists the vehicle: run `roadweave reload` on the server\n\
              Each holds a private key: move them, do not copy them.",
             client_path.display(),
             client_path.file_name().unwrap_or_default().display(),
@@ -144,7 +144,7 @@ impl InitArgs {
     }
 }
 
-/// Makes a key pair.
+/// Generates a key pair.
 #[derive(Debug, clap::Args)]
 pub struct KeygenArgs {
     /// Print one JSON object
@@ -165,7 +165,7 @@ impl KeygenArgs {
     }
 }
 
-/// Prints the public key of a private one.
+/// Prints the public key of a private key.
 #[derive(Debug, clap::Args)]
 pub struct PubkeyArgs {
     /// A client.toml or server.toml; without it the private key is read from standard input

@@ -13,27 +13,28 @@ use roadweave_terminal::out;
 
 /// Joins a fleet with a token from its operator.
 ///
-/// The key is made on this machine and stays here. Running the same command again is safe, and
-/// costs no use of the token.
+/// The key is generated on this machine and never leaves it. Running the command again is safe and
+/// does not use the token a second time.
 #[derive(Debug, clap::Args)]
 pub struct JoinArgs {
-    /// The token, rw1_...; `-` reads it from the standard input, which no other user sees
+    /// The token, rw1_...; `-` reads it from standard input, which other users cannot see
     #[arg(value_name = "TOKEN", required_unless_present = "token_file")]
     token: Option<String>,
-    /// A file with the token, which others may not read
+    /// A file with the token; other users must not be able to read it
     #[arg(long, value_name = "FILE", conflicts_with = "token")]
     token_file: Option<PathBuf>,
-    /// The name that this machine would like in the fleet; default: its host name
+    /// The name to request in the fleet; default: this machine's host name
     #[arg(long)]
     name: Option<String>,
-    /// What it is to be
+    /// The role of this machine
     #[arg(long, value_enum, default_value_t = RoleName::Box)]
     role: RoleName,
-    /// Where a proxy or an anchor is reached, as 192.0.2.1:4433; may be given several times.
-    /// Default: port 4433 at the address that the controller sees
+    /// The address of a proxy or an anchor, such as 192.0.2.1:4433; may be repeated. Default: port
+    /// 4433 at the address that the controller sees
     #[arg(long)]
     address: Vec<SocketAddr>,
-    /// Where the key and what the fleet says are kept; default: that of the client and the server
+    /// The folder for the key and the fleet's documents; default: the one that client and server
+    /// use
     #[arg(long, value_name = "FOLDER")]
     state_directory: Option<PathBuf>,
 }
@@ -42,7 +43,7 @@ pub struct JoinArgs {
 enum RoleName {
     /// The box of a vehicle
     Box,
-    /// A proxy, at which tunnels end
+    /// A proxy, where tunnels end
     Proxy,
     /// An anchor, which holds the inner addresses
     Anchor,
@@ -63,7 +64,7 @@ impl JoinArgs {
             RoleName::Anchor => Role::Anchor,
         };
         if role == Role::Box && !self.address.is_empty() {
-            return Err(BadInput::new("--address is of proxies and anchors; a box has none").into());
+            return Err(BadInput::new("--address is only for proxies and anchors").into());
         }
         let addresses = self.address.iter().map(ToString::to_string).collect();
         let usual = default_state_directory();
@@ -95,19 +96,19 @@ impl JoinArgs {
 
 fn told(joined: &Joined, option: &str) -> String {
     let Joined { before, moved_to, tenant, name, role, key, key_path, documents } = joined;
-    let had = if *before { "was joined before" } else { "has joined" };
+    let had = if *before { "had already joined" } else { "has joined" };
     let role = role_name(*role);
     let mut text = format!(
         "This {role} {had}: {name} of {tenant}\nkey {key}, private half in {}\n",
         key_path.display()
     );
     if let Some(addresses) = moved_to {
-        text += &format!("Its controller is sought at {} from now on.\n", addresses.join(", "));
+        text += &format!("From now on it contacts its controller at {}.\n", addresses.join(", "));
     }
     let has = |kind: Kind| documents.iter().any(|(known, _)| *known == kind);
     text += match role {
         "box" if !has(Kind::Candidates) => {
-            "The controller has named no proxy yet; the client waits for one.\n"
+            "The controller has not assigned a proxy yet; the client waits for one.\n"
         }
         "proxy" if !has(Kind::Table) => "The controller has sent no boxes yet.\n",
         _ => "",

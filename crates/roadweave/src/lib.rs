@@ -60,12 +60,11 @@ enum Command {
     #[cfg(feature = "server")]
     Server(MemberArgs<ServerFile>),
     Router(run::RouterArgs),
-    /// Runs a proxy: ends multipath, and passes inner packets on to the anchors of their tenants.
-    /// It needs no rights over its machine's network.
+    /// Runs a proxy: terminates the tunnels of boxes, and forwards inner packets to the anchors of
+    /// their tenants. Needs no network privileges.
     #[cfg(feature = "server")]
     Proxy(MemberArgs<ProxyFile>),
-    /// Runs an anchor: holds the inner addresses of a tenant's clients, whichever proxies they are
-    /// at.
+    /// Runs an anchor: holds the inner addresses of a tenant's clients, whichever proxies they use.
     #[cfg(feature = "server")]
     Anchor(MemberArgs<AnchorFile>),
     #[cfg(feature = "server")]
@@ -86,9 +85,9 @@ fn help_of_others() -> String {
     };
     format!(
         "Commands of the package roadweave-admin:\n{}\n\nCommand of the package \
-         roadweave-fleet:\n  fleet     Keeps a fleet: boxes, tokens, proxies, configurations, \
-         people\n\nCommand of the package roadweave-web:\n  web       Shows what a running client does \
-         on a page, for a crew's phone\n\nCommands of the package roadweave-lab:\n{}",
+         roadweave-fleet:\n  fleet     Manages a fleet: boxes, tokens, proxies, configurations, \
+         users\n\nCommand of the package roadweave-web:\n  web       Shows a running client on a \
+         web page, for a crew's phone\n\nCommands of the package roadweave-lab:\n{}",
         lines(&[&ADMIN[..], &MANUAL[..]].concat()),
         lines(&TOOLS)
     )

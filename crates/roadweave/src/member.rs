@@ -22,7 +22,7 @@ use crate::run::{ignored, in_order, warnings};
 // Without a comment of its own: each command has one.
 #[derive(Debug, clap::Args)]
 pub struct MemberArgs<F: MemberFile> {
-    /// The configuration file; after `roadweave join` none has to be there
+    /// The configuration file; optional after `roadweave join`
     #[arg(long, value_name = "FILE", default_value = F::USUAL)]
     config: PathBuf,
     /// Only check the file
@@ -183,7 +183,7 @@ impl Source {
         match of_fleet {
             Some(joined) if joined.public_key() != of_file.public_key() => {
                 Err(BadInput::new(format!(
-                    "private_key is another than the one that has joined the fleet, {}: remove \
+                    "private_key differs from the key that joined the fleet, {}: remove \
                      private_key from the file, or use another state_directory",
                     joined.public_key()
                 ))
@@ -199,7 +199,7 @@ impl Source {
 
     pub fn without(&self, what: &str) -> anyhow::Error {
         let path = self.path.display();
-        BadInput::new(format!("{path}: {what}, or join a fleet with `roadweave join`")).into()
+        BadInput::new(format!("{path}: {what}; or join a fleet with `roadweave join`")).into()
     }
 }
 
@@ -224,7 +224,7 @@ fn begin(source: &Source, membership: &mut Membership, file: ClientFile) -> Resu
                 return Ok(merged);
             }
             Err(error) => {
-                tracing::error!("{error}; it is not used");
+                tracing::error!("{error}; this configuration is not used");
                 membership.refuse(version, &error.to_string());
             }
         }

@@ -5,11 +5,10 @@ use roadweave_linux::{Instance, cleanup};
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 
-/// Removes what an instance that is not running left: its rules, routes, packet filters and
-/// settings.
+/// Removes the rules, routes, packet filters and settings that a stopped instance left behind.
 ///
-/// After a crash, or a stop with routes.kill_switch, what belongs into the tunnel is refused until
-/// the next start; after this it leaves in the clear.
+/// After a crash, or a stop with routes.kill_switch, packets that belong in the tunnel are refused
+/// until the next start. After this command they leave unencrypted, outside the tunnel.
 #[derive(Debug, clap::Args)]
 #[command(visible_alias = "down")]
 pub struct ReleaseArgs {
@@ -24,6 +23,6 @@ impl ReleaseArgs {
         instance.become_owner()?;
         let lock = instance.lock()?;
         cleanup(&instance, &lock)?;
-        Ok(out::line(format_args!("nothing of {} is left", self.instance))?)
+        Ok(out::line(format_args!("removed everything that {} left behind", self.instance))?)
     }
 }

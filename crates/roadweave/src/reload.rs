@@ -7,11 +7,12 @@ use roadweave_node::local::{ReloadAnswer, RequestError, RpcError, reload};
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 
-/// Lets a running client, server, proxy or anchor read its configuration again.
+/// Makes a running client, server, proxy or anchor reload its configuration.
 ///
-/// Sessions go on. A client takes up lanes, uplinks, their policies and what it excludes; a server
-/// who may connect, and where to. What waits for the next start is named. A file that cannot be
-/// read changes nothing. SIGHUP does the same, and tells the log alone.
+/// Sessions continue. A client applies changes to lanes, uplinks, their policies and exclusions; a
+/// server applies changes to peers and to allowed destinations. Prints the fields that change only
+/// at the next start. An invalid file changes nothing. SIGHUP does the same, and reports to the log
+/// only.
 #[derive(Debug, clap::Args)]
 pub struct ReloadArgs {
     /// The socket of the running instance
@@ -36,7 +37,7 @@ impl ReloadArgs {
             return Ok(());
         }
         let fields: Vec<String> =
-            refused.iter().map(|(field, why)| format!("{field} is as before: {why}")).collect();
+            refused.iter().map(|(field, why)| format!("{field} is unchanged: {why}")).collect();
         Err(BadInput::new(fields.join("; ")).into())
     }
 }

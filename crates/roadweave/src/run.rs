@@ -9,7 +9,7 @@ use roadweave_node::run_router;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 
-/// Runs a redundant router: every packet on every link, not encrypted, the same on both sides.
+/// Runs a redundant router: sends every packet over every link, not encrypted; both sides run one.
 #[derive(Debug, clap::Args)]
 pub struct RouterArgs {
     /// The configuration file
@@ -51,7 +51,7 @@ pub(crate) fn in_order(path: &Path, file: &impl Validate) -> Result<()> {
     for warning in warnings(file) {
         out::note(format_args!("warning: {}: {warning}", path.display()));
     }
-    Ok(out::line(format_args!("{} is in order", path.display()))?)
+    Ok(out::line(format_args!("{} is valid", path.display()))?)
 }
 
 impl RouterArgs {

@@ -63,7 +63,7 @@ impl MemberFile for AnchorFile {
             Some(joined) if !tenant.is_empty() && tenant != joined => {
                 let path = source.path.display();
                 Err(BadInput::new(format!(
-                    "{path}: tenant = \"{tenant}\", and the fleet says that it is {joined}'s"
+                    "{path}: tenant = \"{tenant}\", but this machine joined the fleet for {joined}"
                 ))
                 .into())
             }

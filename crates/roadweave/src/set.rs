@@ -8,7 +8,7 @@ use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use roadweave_tunnel::{STRATEGIES, Strategy, StrategyEntry};
 
-/// Changes a lane of a running client or server, until it is started anew
+/// Changes a lane of a running client or server, until it restarts
 #[derive(Debug, clap::Args)]
 pub struct SetArgs {
     /// The socket of the running client or server
@@ -22,10 +22,10 @@ pub struct SetArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum Setting {
-    /// How the lane uses the paths and repairs losses, for what it sends from now on
+    /// Sets how the lane uses paths and repairs losses, for packets that it sends from now on
     #[command(after_help = strategies())]
     Strategy {
-        /// The strategy's name, one of those below
+        /// The strategy's name, from the list below
         name: Strategy,
     },
 }
@@ -41,7 +41,7 @@ impl SetArgs {
     pub fn run(&self) -> Result<()> {
         let Self { socket, lane, setting: Setting::Strategy { name } } = self;
         let change = SetStrategy { lane: lane.clone(), strategy: name.clone() };
-        tell_change(&format!("lane {lane} follows {name} now"), set_strategy(socket, &change))
+        tell_change(&format!("lane {lane} now uses {name}"), set_strategy(socket, &change))
     }
 }
 

@@ -34,10 +34,10 @@ pub struct ShowArgs {
     /// The socket of the running client, server or router
     #[arg(long, default_value = "/run/roadweave/rw0.sock")]
     socket: PathBuf,
-    /// Print everything as one JSON object; with --watch each on a line of its own
+    /// Print everything as one JSON object; with --watch one object per line
     #[arg(long)]
     json: bool,
-    /// Show it again every so many seconds, on a terminal in the same place
+    /// Refresh every so many seconds; on a terminal, in place
     #[arg(long, value_name = "SECONDS", value_parser = parse_interval)]
     watch: Option<Duration>,
     #[command(flatten)]
@@ -45,25 +45,26 @@ pub struct ShowArgs {
 }
 
 const LEGEND: &str = "\
-Units: 1 MB is 1,000,000 bytes, 1 Mbit/s 1,000,000 bits a second. `out` is what this
-end sends, `in` what it receives, UDP payload, between two readings: half a second
-apart, or the seconds of --watch. `rtt` is the smoothed round trip, `loss` the share of
-packets that were lost of late, `lost` all that ever were.
+Units: 1 MB is 1,000,000 bytes, 1 Mbit/s is 1,000,000 bits a second. `out` is what this
+end sends and `in` what it receives: UDP payload, between two readings half a second
+apart, or --watch seconds apart. `rtt` is the smoothed round trip, `loss` the share of
+packets lost recently, `lost` the number of packets lost in all.
 
-Paths: `usable` carries data; `suspect` did not answer and carries data only where
-there is no other; `validating` has not answered yet; `standby` is kept for later.
-An uplink with a `portal` is held back until somebody has logged in; --json has where.
+Paths: `usable` carries data; `suspect` did not answer, and carries data only if no
+other path can; `validating` has not answered yet; `standby` is kept in reserve.
+An uplink with a `portal` is not used until a person logs in at the address in --json.
 `window`: bytes that may be in flight; `pacing`: the rate at which packets leave;
-`budget`: bytes of repairs that it may carry now. Uplinks with a cap: bytes of today
-and since the billing day, and those it may have before it is a backup.
+`budget`: bytes of repairs that it may carry now. Uplinks with a cap: bytes used today
+and since the billing day, and the caps beyond which the uplink is a backup.
 
 Lanes: `taken` inner packets were sent as `sent` packets, `again` copies and `coded`
-repairs; `extra`: bytes beyond the inner packets; `queue`: what waits to be sent;
-`delivered` came from the other end, `repaired` of these by a repair alone.
+repairs; `extra`: bytes beyond the inner packets; `queue`: bytes waiting to be sent;
+`delivered`: packets from the other end, `repaired`: those of them that only a repair
+brought.
 
-Drops are by reason. A server shows a row for each client, worst first; with --client
-the paths and lanes of those too. Every field of --json has its meaning in its name;
-counters count since the session, or the instance, began.";
+Drops are counted by reason. A server shows a row for each client, worst first; --client
+adds their paths and lanes. Field names of --json say what each field means; counters
+start at zero with the session, or with the instance.";
 
 impl ShowArgs {
     pub fn run(&self) -> Result<()> {
@@ -150,7 +151,7 @@ fn render(status: &Status, rates: &Rates, selection: &Selection) -> String {
         let captive = client.uplinks.iter().filter(|uplink| uplink.portal.is_some());
         let captive: Vec<&str> = captive.map(|uplink| uplink.name.as_str()).collect();
         if !captive.is_empty() {
-            text += &format!("portal, somebody has to log in: {}\n", captive.join(", "));
+            text += &format!("behind a portal, log in first: {}\n", captive.join(", "));
         }
         for (uplink, facts) in &client.modems {
             text += &format!("modem {uplink}: {}\n", facts.in_a_line());
@@ -197,7 +198,7 @@ fn streams(streams: &StreamsStatus) -> String {
 fn split(SplitStatus { taken, obstacle }: &SplitStatus) -> String {
     match obstacle {
         None => format!("split: {taken} of them\n"),
-        Some(why) => format!("split: {taken} of them; new ones go by the tunnel: {why}\n"),
+        Some(why) => format!("split: {taken} of them; new ones go through the tunnel: {why}\n"),
     }
 }
 
@@ -227,7 +228,7 @@ fn of_clients(
         absent.iter().filter(|it| selection.admits(&it.peer) && !is_here(&it.public_key));
     let most = selection.limit.unwrap_or(CLIENTS_ON_A_PAGE) as usize;
     for AbsentClient { peer, left_seconds_ago, reason, .. } in gone.by_ref().take(most) {
-        text += &format!("absent: {peer}, since {} s: {reason}\n", *left_seconds_ago as u64);
+        text += &format!("absent: {peer}, for {} s: {reason}\n", *left_seconds_ago as u64);
     }
     match gone.count() {
         0 => text,

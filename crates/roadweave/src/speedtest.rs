@@ -16,45 +16,45 @@ use roadweave_tunnel::{LoadReport, SpeedtestReport, SpeedtestRow, SpeedtestState
 
 use crate::set::refused;
 
-/// Measures what each uplink of a running client carries, and all together.
+/// Measures how fast each uplink of a running client is, and all of them together.
 ///
-/// One uplink after another is loaded, from the server and to it, within the session that there
-/// is; what it carries otherwise goes first. The server must allow it: `[speedtest] enabled = true`
-/// in its file. Interrupting it ends the test.
+/// Loads one uplink after another, in both directions, within the current session; other traffic
+/// goes first. The server must allow it: `[speedtest] enabled = true` in its configuration.
+/// Interrupting the command ends the test.
 #[derive(Debug, clap::Args)]
 #[command(after_help = LEGEND)]
 pub struct SpeedtestArgs {
     /// The socket of the running client
     #[arg(long, default_value = "/run/roadweave/rw0.sock")]
     socket: PathBuf,
-    /// Measure this uplink only, also one that is metered; may be repeated
+    /// Measure only this uplink, even if it is metered; may be repeated
     #[arg(long = "uplink", value_name = "NAME")]
     uplinks: Vec<String>,
     /// How long each direction of each uplink is measured, at most 10 seconds
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_duration)]
     seconds: Duration,
-    /// The most megabytes that all of it may take
+    /// The most megabytes that the whole test may use
     #[arg(long, value_name = "MB", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     limit: u64,
-    /// Measure uplinks too that are metered or have a cap
+    /// Also measure uplinks that are metered or have a cap
     #[arg(long)]
     metered: bool,
-    /// Print the result as one JSON object, and no progress
+    /// Print the result as one JSON object, without progress
     #[arg(long)]
     json: bool,
 }
 
 const LEGEND: &str = "\
-Units: 1 MB is 1,000,000 bytes, 1 Mbit/s 1,000,000 bits a second, of QUIC datagrams as
-they are: about what inner packets could have. A rate is that after the first quarter
-of the time, when the congestion control knows the path.
+Units: 1 MB is 1,000,000 bytes, 1 Mbit/s is 1,000,000 bits a second. Rates count QUIC
+datagrams: about what inner packets could have. A rate leaves out the first quarter of
+the measurement, in which congestion control adapts to the path.
 
-`idle` is the least round trip of the seconds before, `loaded` the mean one while the
-uplink was loaded; `loss` the share that did not arrive. `*`: bytes ended it before its
-time, those of --limit or of the server.
+`idle` is the lowest round trip in the seconds before the test, `loaded` the mean round
+trip while the uplink was loaded; `loss` is the share that did not arrive. `*`: the
+limit on bytes, of --limit or of the server, ended the measurement early.
 
-Uplinks with a cap, or with `metered` in their policy, are left out unless they are
-named by --uplink, or --metered is given. What is sent counts for their caps.";
+Uplinks with a cap, or with `metered` in their policy, are left out unless --uplink
+names them or --metered is given. What the test sends counts against their caps.";
 
 impl SpeedtestArgs {
     pub fn run(&self) -> Result<()> {

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::set::tell_change;
 
-/// Pauses an uplink of a running client, or uses it otherwise, until it is started anew
+/// Pauses an uplink of a running client, or changes its policy, until the client restarts
 #[derive(Debug, clap::Args)]
 pub struct UplinkArgs {
     /// The socket of the running client
@@ -24,26 +24,26 @@ pub struct UplinkArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Lets nothing go by an uplink any more
+    /// Stops using an uplink
     Pause {
-        /// Its interface
+        /// The uplink's interface
         name: String,
-        /// Also the last one that is left
+        /// Pause it even if it is the last one in use
         #[arg(long)]
         force: bool,
     },
-    /// Uses an uplink again that was paused
+    /// Resumes a paused uplink
     Resume {
-        /// Its interface
+        /// The uplink's interface
         name: String,
     },
-    /// Uses an uplink otherwise than the configuration says
+    /// Overrides the configured policy of an uplink
     Set(SetArgs),
 }
 
 #[derive(Debug, clap::Args, Serialize)]
 struct SetArgs {
-    /// Its interface
+    /// The uplink's interface
     #[serde(rename = "uplink")]
     name: String,
     #[command(flatten)]
@@ -60,13 +60,14 @@ struct PolicyArgs {
     /// Its share of the traffic among uplinks of equal priority
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=i64::from(Policy::WEIGHT_MAX)))]
     weight: Option<u8>,
-    /// Kilobits per second that it carries each way at most; 0 for as many as it can
+    /// The highest rate in each direction, kilobits per second; 0 for no limit
     #[arg(long, value_name = "KBPS")]
     rate_limit_kbps: Option<u64>,
-    /// Megabytes of a month, both ways, beyond which it is a backup; 0 for no such cap
+    /// Megabytes in a month, both directions together, beyond which it is a backup; 0 for no cap
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(..=Caps::MB_MAX))]
     monthly_cap_mb: Option<u64>,
-    /// Megabytes of a day in UTC, both ways, beyond which it is a backup; 0 for no such cap
+    /// Megabytes in a day (UTC), both directions together, beyond which it is a backup; 0 for no
+    /// cap
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(..=Caps::MB_MAX))]
     daily_cap_mb: Option<u64>,
 }
@@ -76,7 +77,7 @@ struct PolicyArgs {
 enum Priority {
     /// First of all
     Primary,
-    /// When the primary ones have no room, and waiting for them would take clearly longer
+    /// When the primary ones have no room, and waiting for them would clearly take longer
     Secondary,
     /// When no other can be used
     Backup,
@@ -88,14 +89,14 @@ impl UplinkArgs {
         let (change, done) = match &self.command {
             Command::Pause { name, force } => (
                 SetUplink { paused: Some(true), force: *force, ..change(name) },
-                format!("nothing goes by {name} until `roadweave uplink resume {name}`"),
+                format!("{name} is paused until `roadweave uplink resume {name}`"),
             ),
             Command::Resume { name } => {
-                (SetUplink { paused: Some(false), ..change(name) }, format!("{name} is used again"))
+                (SetUplink { paused: Some(false), ..change(name) }, format!("{name} is resumed"))
             }
             Command::Set(args) => {
                 let name = &args.name;
-                let done = format!("{name} is used otherwise, until the client is started anew");
+                let done = format!("{name} is changed, until the client restarts");
                 (SetUplink::deserialize(json!(args))?, done)
             }
         };

@@ -16,7 +16,7 @@ pub struct LogOption {
         value_name = "LEVEL"
     )]
     filter: String,
-    /// How to write it
+    /// The format of log lines
     #[arg(
         long,
         global = true,

@@ -23,21 +23,18 @@ pub mod secret;
 
 /// The commands of `roadweave-admin`, which `roadweave` runs, and their summaries.
 pub const ADMIN: [(&str, &str); 7] = [
-    (
-        "doctor",
-        "Finds what is wrong on this machine for one configuration, and says how to mend it",
-    ),
-    ("hooks", "Runs programs when the tunnel has joined, has ended, or an uplink changes"),
-    ("modems", "Tells a client of its modems: operator, technology, signal, SIM, APN"),
+    ("doctor", "Checks this machine against a configuration, and says how to fix each problem"),
+    ("hooks", "Runs programs when the tunnel comes up, goes down, or an uplink changes"),
+    ("modems", "Reports modems to a client: operator, technology, signal, SIM, APN"),
     ("peer", "Adds, removes and shows the clients of a server, also while it runs"),
-    ("qlog", "Writes how the sessions and paths of a running client or server do, as qlog"),
-    ("report", "Puts what a maintainer needs into a folder, without secrets"),
+    ("qlog", "Writes qlog traces of the sessions and paths of a running client or server"),
+    ("report", "Collects what a maintainer needs in a folder, without secrets"),
     ("top", "Shows a running client or server on one screen, for a crew"),
 ];
 
 /// The commands of `roadweave-manual`, which `roadweave` runs, and their summaries.
 pub const MANUAL: [(&str, &str); 1] =
-    [("completions", "Prints what makes a shell complete commands: bash, fish or zsh")];
+    [("completions", "Prints a completion script for a shell: bash, fish or zsh")];
 
 /// The commands of `roadweave-lab`, which `roadweave` runs, and their summaries.
 pub const TOOLS: [(&str, &str); 8] = [
@@ -51,14 +48,15 @@ pub const TOOLS: [(&str, &str); 8] = [
         "lab",
         "Runs experiments in virtual time: minutes of a drive in seconds, repeatable to the byte",
     ),
-    ("qoe", "Tells what a viewer saw, from the files of a run"),
+    ("qoe", "Computes what a viewer saw, from the files of a run"),
     (
         "record",
-        "Records links under way: capacity, delay and loss, both ways, for emulate and lab to replay",
+        "Records links of a moving vehicle: capacity, delay and loss, both ways, for emulate and \
+         lab to replay",
     ),
     (
         "stack",
         "Starts a fleet with two boxes and video on this machine, and kills its controller and a proxy",
     ),
-    ("trace", "Looks at recordings of links, draws them, converts them, and makes synthetic ones"),
+    ("trace", "Summarises, draws and converts recordings of links, and generates synthetic ones"),
 ];

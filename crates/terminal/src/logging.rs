@@ -23,9 +23,9 @@ pub enum LogFormat {
     /// Lines for people
     #[default]
     Text,
-    /// An object a line, with the fields of each event
+    /// One object per line, with the fields of each event
     Json,
-    /// Entries of systemd's journal, with the fields of each event
+    /// Entries for systemd's journal, with the fields of each event
     Journald,
 }
 
@@ -48,14 +48,14 @@ pub fn start(filter: &str, format: LogFormat) -> anyhow::Result<()> {
         LogFormat::Text => None,
         LogFormat::Json => Some(Structured::json(lines)),
         LogFormat::Journald => Some(Structured::journal(lines).map_err(|error| {
-            BadInput::new(format!("--log-format journald: no journal takes entries: {error}"))
+            BadInput::new(format!("--log-format journald: cannot write to the journal: {error}"))
         })?),
     };
     tracing_subscriber::registry().with(filter).with(text).with(structured).init();
     if asks_for_trace && STATIC_MAX_LEVEL < LevelFilter::TRACE {
         tracing::warn!(
-            "nothing is logged at level trace: what it would cost each packet is left out of \
-             optimised builds; `cargo run` has it"
+            "level trace logs nothing: optimised builds leave it out, since it would slow down \
+             every packet. Use a debug build (`cargo run`)"
         );
     }
     Ok(())
@@ -87,8 +87,8 @@ fn parse(filter: &str) -> Result<Targets, BadInput> {
         } else {
             return Err(refused(match of_module {
                 None => format!(
-                    "\"{module}\" is neither a level nor a module of ours; {LEVELS}, also by module, \
-                     as roadweave_tunnel=debug"
+                    "\"{module}\" is neither a level nor a module of Roadweave; {LEVELS}, also for \
+                     one module, as roadweave_tunnel=debug"
                 ),
                 Some(_) => {
                     format!(

@@ -15,7 +15,7 @@ pub fn read(path: &Path) -> Result<Zeroizing<String>> {
     let text = fs::read_to_string(path).map(Zeroizing::new);
     let text = text.map_err(|error| BadInput::new(format!("cannot read {shown}: {error}")))?;
     if fs::metadata(path)?.permissions().mode() & 0o077 != 0 {
-        let message = format!("{shown}: others may read this key: chmod 600 {shown}");
+        let message = format!("{shown}: other users can read this key; run: chmod 600 {shown}");
         return Err(BadInput::new(message).into());
     }
     Ok(text)

@@ -86,7 +86,7 @@ impl Api {
         let path = parts.uri.path();
         let Some(of_api) = path.strip_prefix("/api/v1/") else {
             return match (&parts.method, page::file(path)) {
-                (_, None) => fault(StatusCode::NOT_FOUND, "there is nothing at this address"),
+                (_, None) => fault(StatusCode::NOT_FOUND, "not found"),
                 (&Method::GET | &Method::HEAD, Some(file)) => file,
                 _ => wrong_method("GET"),
             };
@@ -113,7 +113,7 @@ impl Api {
                 done.unwrap_or_else(|answer| answer)
             }
             ("uplinks" | "lanes", _) => wrong_method("POST"),
-            _ => fault(StatusCode::NOT_FOUND, "there is nothing at this address"),
+            _ => fault(StatusCode::NOT_FOUND, "not found"),
         }
     }
 
@@ -122,7 +122,7 @@ impl Api {
         let after = match query.strip_prefix("after=").map(str::parse) {
             None if query.is_empty() => 0,
             Some(Ok(after)) => after,
-            _ => return fault(StatusCode::BAD_REQUEST, "after is a number"),
+            _ => return fault(StatusCode::BAD_REQUEST, "after must be a number"),
         };
         let now_ms = self.watcher.elapsed_ms();
         let seen = self.watcher.seen();
@@ -197,7 +197,7 @@ impl Api {
         &self,
         ask: impl FnOnce() -> Result<Option<String>, RequestError> + Send + 'static,
     ) -> Result<Answer, Answer> {
-        let busy = |_| fault(StatusCode::SERVICE_UNAVAILABLE, "other changes are under way");
+        let busy = |_| fault(StatusCode::SERVICE_UNAVAILABLE, "another change is in progress");
         let permit = Arc::clone(&self.changes).try_acquire_owned().map_err(busy)?;
         let asking = tokio::task::spawn_blocking(move || {
             let _permit = permit;
@@ -211,7 +211,7 @@ impl Api {
                 fault(StatusCode::CONFLICT, &shown(&error.message))
             }
             Ok(Err(error)) => fault(StatusCode::BAD_GATEWAY, &shown(&error.to_string())),
-            Err(_) => fault(StatusCode::INTERNAL_SERVER_ERROR, "the log says more"),
+            Err(_) => fault(StatusCode::INTERNAL_SERVER_ERROR, "see the log"),
         })
     }
 }
@@ -253,10 +253,10 @@ fn shown(text: &str) -> String {
 
 async fn content<T: DeserializeOwned>(body: Incoming) -> Result<T, Answer> {
     let read = timeout(BODY_WAIT, Limited::new(body, BODY_MAX).collect()).await;
-    let read = read.map_err(|_| fault(StatusCode::REQUEST_TIMEOUT, "it took too long to come"))?;
-    let too_large = |_| fault(StatusCode::PAYLOAD_TOO_LARGE, "that is too much");
+    let read = read.map_err(|_| fault(StatusCode::REQUEST_TIMEOUT, "the request took too long"))?;
+    let too_large = |_| fault(StatusCode::PAYLOAD_TOO_LARGE, "the request is too large");
     let bytes = read.map_err(too_large)?.to_bytes();
-    let malformed = |_| fault(StatusCode::BAD_REQUEST, "that is not what is asked for");
+    let malformed = |_| fault(StatusCode::BAD_REQUEST, "the request is malformed");
     serde_json::from_slice(&bytes).map_err(malformed)
 }
 
@@ -274,7 +274,7 @@ fn refuse(refusal: Refusal) -> Answer {
 }
 
 fn wrong_method(allowed: &'static str) -> Answer {
-    let mut answer = fault(StatusCode::METHOD_NOT_ALLOWED, "not by this method");
+    let mut answer = fault(StatusCode::METHOD_NOT_ALLOWED, "this method is not supported");
     answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     answer
 }

@@ -44,14 +44,14 @@ const FIELDS: [(HeaderName, &str); 8] = [
 
 /// 421 for another name in Host, 400 without exactly one.
 pub(crate) fn named(parts: &Parts, names: &Names) -> Result<(), Refusal> {
-    let bad = Refusal { status: StatusCode::BAD_REQUEST, why: "one field Host is needed" };
+    let bad = Refusal { status: StatusCode::BAD_REQUEST, why: "one Host field is required" };
     let host = only(&parts.headers, &header::HOST).map_err(|()| bad)?.ok_or(bad)?;
     let of_target = parts.uri.authority().map(|authority| authority.as_str());
     match names.has(host) && of_target.is_none_or(|it| it.eq_ignore_ascii_case(host)) {
         true => Ok(()),
         false => Err(Refusal {
             status: StatusCode::MISDIRECTED_REQUEST,
-            why: "this name is not served here; `roadweave web --host` adds one",
+            why: "this host name is not allowed; add it with `roadweave web --host`",
         }),
     }
 }
@@ -59,7 +59,7 @@ pub(crate) fn named(parts: &Parts, names: &Names) -> Result<(), Refusal> {
 /// 403 for a request of another page, 401 without the token.
 pub(crate) fn let_in(parts: &Parts, check: &Check) -> Result<(), Refusal> {
     if is_foreign(parts) {
-        return Err(Refusal { status: StatusCode::FORBIDDEN, why: "another page asks" });
+        return Err(Refusal { status: StatusCode::FORBIDDEN, why: "sent by another page" });
     }
     let shown = only(&parts.headers, &header::AUTHORIZATION).ok().flatten();
     let token = shown.and_then(|shown| shown.strip_prefix("Bearer "));
@@ -67,7 +67,7 @@ pub(crate) fn let_in(parts: &Parts, check: &Check) -> Result<(), Refusal> {
         true => Ok(()),
         false => Err(Refusal {
             status: StatusCode::UNAUTHORIZED,
-            why: "the token is missing or another one",
+            why: "the token is missing or incorrect",
         }),
     }
 }

@@ -41,40 +41,41 @@ use roadweave_terminal::out;
 use crate::names::Names;
 use crate::token::Token;
 
-/// Shows what a running client does on a page, for a crew's phone
+/// Shows a running client on a web page, for a crew's phone
 ///
-/// Whoever has the page's address, which ends with a token, sees the client's figures and may pause
-/// its uplinks and change strategies. There is no TLS: on anything but loopback whoever can read
-/// the network along can read the token.
+/// The page's address ends with a token: everyone who has the address sees the client's figures and
+/// may pause its uplinks and change strategies. There is no TLS: except on loopback, everyone who
+/// can read the network's traffic can read the token.
 #[derive(Debug, Parser)]
 #[command(name = "roadweave-web", bin_name = "roadweave web", version, max_term_width = 100)]
 struct Arguments {
     #[command(flatten)]
     log: LogOption,
-    /// The address to listen on: of loopback, or of this machine in its LAN. An uplink's address
-    /// is refused. From port 1024 on any user of this machine can be there first, and be shown the
-    /// token
+    /// The address to listen on: loopback, or this machine's address in the LAN. The address of an
+    /// uplink is refused. Ports from 1024 up can be taken by any user of this machine, who would
+    /// then receive the token
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:808")]
     listen: SocketAddr,
-    /// The file with the token, made if it is not there. Only its owner may read it
+    /// The file with the token, created if it is missing. Only its owner may read it
     #[arg(long, value_name = "FILE", default_value = "/var/lib/roadweave-web/rw0/token")]
     token_file: PathBuf,
     /// The socket of the running client
     #[arg(long, default_value = "/run/roadweave/rw0.sock")]
     socket: PathBuf,
-    /// A further name by which browsers may call this machine; on loopback that of a proxy with TLS
+    /// Another name under which browsers may open this machine; on loopback, the name of a TLS
+    /// proxy
     #[arg(long = "host", value_name = "NAME")]
     hosts: Vec<String>,
     /// Refuse all changes
     #[arg(long)]
     read_only: bool,
-    /// Listen also where strangers are: on all addresses, or on that of an uplink
+    /// Also listen where strangers can reach the page: on all addresses, or on an uplink's address
     #[arg(long)]
     anywhere: bool,
-    /// Print the page's address as a QR code as well
+    /// Also print the page's address as a QR code
     #[arg(long)]
     qr: bool,
-    /// Print the page's address, with the token, and end
+    /// Print the page's address, with the token, and exit
     #[arg(long)]
     address: bool,
 }
@@ -115,7 +116,7 @@ impl Arguments {
             Some(name) => format!("http://{name}:{port}"),
             None if !ip.is_unspecified() => format!("http://{}", self.listen),
             None if self.qr => {
-                let message = "--qr: no phone opens every address; say by --host which one it does";
+                let message = "--qr: a phone cannot open this address; give its name with --host";
                 return Err(BadInput::new(message.to_owned()).into());
             }
             None => format!("http://localhost:{port}"),

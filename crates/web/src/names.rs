@@ -18,7 +18,7 @@ impl Names {
         for host in hosts {
             let good = |c: char| c.is_ascii_alphanumeric() || ".-".contains(c);
             if host.is_empty() || !host.chars().all(good) {
-                let message = format!("--host {host}: a name alone, without scheme and port");
+                let message = format!("--host {host}: write only a name, without scheme and port");
                 return Err(BadInput::new(message).into());
             }
         }

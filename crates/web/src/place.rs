@@ -31,8 +31,8 @@ pub(crate) fn may_be(listen: SocketAddr, anywhere: bool) -> Result<()> {
     match listen.ip().to_canonical().is_unspecified() && !anywhere {
         true => {
             let message = format!(
-                "--listen {listen}: that is every address, those of uplinks too, where strangers \
-                 are; name one of the LAN, or add --anywhere"
+                "--listen {listen}: this includes the addresses of uplinks, which strangers can \
+                 reach; name an address of the LAN, or add --anywhere"
             );
             Err(BadInput::new(message).into())
         }
@@ -60,12 +60,12 @@ impl Place {
         let Self::Of { name: interface, .. } = self else { return Ok(true) };
         let Some(status) = &history.status else { return Ok(false) };
         let RoleStatus::Client(client) = &status.role else {
-            return Err("what runs is no client, and does not say where strangers are".to_owned());
+            return Err("the instance is not a client: its uplinks are unknown".to_owned());
         };
         let mut uplinks = client.uplinks.iter().map(|uplink| &uplink.name).chain(&client.paused);
         let mut of_paths = client.paths().filter_map(|path| path.uplink.as_ref());
         match uplinks.any(|name| name == interface) || of_paths.any(|name| name == interface) {
-            true => Err(format!("{interface} is an uplink, and strangers may be behind it")),
+            true => Err(format!("{interface} is an uplink, which strangers may reach")),
             false => Ok(status.uptime_seconds >= SETTLED_S),
         }
     }

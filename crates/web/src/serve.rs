@@ -48,8 +48,8 @@ pub(crate) fn run(arguments: &Arguments, names: Names, token: &Token) -> Result<
         .enable_all()
         .max_blocking_threads(4)
         .build()
-        .context("the system gives no event loop")?;
-    tracing::info!(%address, "the page is there");
+        .context("cannot start the event loop")?;
+    tracing::info!(%address, "serving the page");
     let served = runtime.block_on(async {
         let ends = [SignalKind::interrupt(), SignalKind::terminate()].map(signal);
         let [interrupt, terminate] = ends;
@@ -68,7 +68,7 @@ fn wait_for(place: &Place, watcher: &Watcher, address: SocketAddr) -> Result<()>
             Ok(true) => return Ok(()),
             Ok(false) if !is_told && seen.history.away.is_some() => {
                 let away = seen.history.away.as_deref().unwrap_or_default();
-                tracing::warn!("{address} is not served before its uplinks are known: {away}");
+                tracing::warn!("waiting with {address} until the uplinks are known: {away}");
                 is_told = true;
             }
             Ok(false) => {}
@@ -93,9 +93,9 @@ async fn serve(
             _ = interrupt.recv() => return Ok(()),
             _ = terminate.recv() => return Ok(()),
             _ = look.tick() => {
-                place.check(&watcher.seen().history).map_err(|why| anyhow!("{why}: it ends"))?;
+                place.check(&watcher.seen().history).map_err(|why| anyhow!("{why}: stopped"))?;
                 let now = Place::find(arguments.listen.ip(), arguments.anywhere)?;
-                ensure!(now == *place, "another interface has the address: it ends");
+                ensure!(now == *place, "another interface now has the address: stopped");
                 continue;
             }
         };
@@ -103,13 +103,13 @@ async fn serve(
             Ok(accepted) => accepted,
             Err(error) => {
                 // Probably out of descriptors: wait until others end.
-                tracing::warn!(%error, "a connection cannot be accepted");
+                tracing::warn!(%error, "cannot accept a connection");
                 sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
         let Some(permit) = connections.take(peer.ip().to_canonical()) else {
-            tracing::debug!(%peer, "there are as many connections as may be");
+            tracing::debug!(%peer, "the limit of connections is reached");
             continue;
         };
         let api = Arc::clone(api);
@@ -144,7 +144,7 @@ async fn connection(stream: TcpStream, permit: Permit, api: &Api) -> Result<()> 
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
         ended = timeout(CONNECTION_MAX, connection.as_mut()) => ended,
-        () = permit.gives_way() => bail!("it gives way to another"),
+        () = permit.gives_way() => bail!("replaced by another connection"),
     };
     match ended {
         Ok(ended) => Ok(ended?),

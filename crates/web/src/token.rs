@@ -41,7 +41,7 @@ impl Token {
         let text = secret::read(path)?;
         let owner = fs::metadata(path)?.uid();
         if owner != 0 && owner != geteuid().as_raw() && !geteuid().is_root() {
-            let message = format!("{shown}: it belongs to another user, who knows the token");
+            let message = format!("{shown}: the file belongs to another user, who knows the token");
             return Err(BadInput::new(message).into());
         }
         let text = text.trim();
@@ -50,7 +50,7 @@ impl Token {
             true => Ok(Self(Zeroizing::new(text.to_owned()))),
             false => {
                 let message =
-                    format!("{shown}: this is no token; without the file a new one is made");
+                    format!("{shown}: not a token; remove the file to generate a new one");
                 Err(BadInput::new(message).into())
             }
         }

@@ -383,7 +383,7 @@ fn an_interface_that_is_made_anew_and_one_that_is_an_uplink_end_it_for_another_s
     assert!(said.contains("192.168.50.1%lan:808"), "it listened: {said}");
     // The check may fall between the deletion and the new interface.
     let said = String::from_utf8_lossy(&output.stderr);
-    let word = if said.contains("no interface") { "no interface has it" } else { "it ends" };
+    let word = if said.contains("no interface") { "no interface has it" } else { "stopped" };
     refused(&output, 1, word);
     instance.end();
     let _instance = Instance::start(folder.path(), &["lan"]);
@@ -419,7 +419,7 @@ fn the_address_is_printed_when_it_is_asked_for() {
     }
     refused(&run("0.0.0.0:808", "--address --anywhere --qr"), 2, "--host");
     refused(&run("0.0.0.0:0", ""), 2, "--anywhere");
-    refused(&run("127.0.0.1:0", "--host http://x"), 2, "a name alone");
+    refused(&run("127.0.0.1:0", "--host http://x"), 2, "only a name");
     let mut program = program;
     program.child.kill().unwrap();
     let mut said = String::new();

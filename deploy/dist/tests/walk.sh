@@ -83,10 +83,10 @@ asks() {
 }
 tools() { install "$ROOT/box" "roadweave-admin_$version-1_$arch.deb"; }
 doctor() { asks wan roadweave doctor /etc/roadweave/client.toml; }
-paused() { asks 'nothing goes by wan' roadweave uplink pause wan --force; }
+paused() { asks 'wan is paused' roadweave uplink pause wan --force; }
 reloaded() { asks . roadweave reload; }
-resumed() { asks 'used again' roadweave uplink resume wan && has_tunnel; }
-limited() { asks otherwise roadweave uplink set wan --rate-limit-kbps 8000; }
+resumed() { asks 'wan is resumed' roadweave uplink resume wan && has_tunnel; }
+limited() { asks 'wan is changed' roadweave uplink set wan --rate-limit-kbps 8000; }
 speedtest() { asks wan roadweave speedtest --seconds 1; }
 qlog() {
     mkdir -p "$ROOT/box/root/qlog"

@@ -25,34 +25,33 @@ use crate::table::{Column, filled, plain};
 ///
 /// Each link NAME is a device NAME in the namespace at the vehicle and NAME-far in the other,
 /// 10.201.N.2 and 10.201.N.1 unless the file says otherwise. It runs until SIGINT or SIGTERM, and
-/// then prints what passed; SIGHUP starts the traces from their beginning. The devices vanish with
-/// the process.
+/// then prints counters; SIGHUP restarts the traces. The devices disappear with the process.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("links").required(true))]
 pub struct EmulateArgs {
     /// A file that describes the links, as in docs/traces.md
     #[arg(long, value_name = "FILE", group = "links")]
     config: Option<PathBuf>,
-    /// A recorded drive: a directory with a file or two per link, as in docs/traces.md
+    /// A recorded drive: a directory with one or two files per link, as in docs/traces.md
     #[arg(long, value_name = "DIR", group = "links")]
     drive: Option<PathBuf>,
     /// Synthetic cellular links of these operators: att, verizon, tmobile, lte
     #[arg(long, value_name = "NAME,..", group = "links", value_delimiter = ',')]
     synthetic: Vec<String>,
-    /// The network namespace at the vehicle; default: what the file of --config says, else the one
-    /// this runs in
+    /// The network namespace at the vehicle; default: that of the --config file, else the current
+    /// one
     #[arg(long, value_name = "NETNS")]
     near: Option<String>,
     /// The network namespace at the other end; default: as with --near
     #[arg(long, value_name = "NETNS")]
     far: Option<String>,
-    /// Decides all that is random; default: what the file of --config says, else 1
+    /// The seed of everything random; default: that of the --config file, else 1
     #[arg(long)]
     seed: Option<u64>,
-    /// Only check the file or drive, and say what the links can do
+    /// Only check the file or drive, and print what the links can carry
     #[arg(long)]
     check: bool,
-    /// Print JSON: a line when the links are ready, a line with what passed
+    /// Print JSON: a line when the links are ready, a line with the counters
     #[arg(long)]
     json: bool,
 }

@@ -28,9 +28,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser};
 use roadweave_terminal::command_line::{LogOption, finish, refuse};
 
-/// What is beside the product: the demo, benches, experiments and recordings
+/// Tools beside the product: the demo, benches, experiments and recordings
 ///
-/// `roadweave COMMAND` runs these too, as its own.
+/// `roadweave COMMAND` also runs these commands.
 #[derive(Debug, Parser)]
 #[command(name = "roadweave-lab", bin_name = "roadweave", version, propagate_version = true)]
 struct Arguments {

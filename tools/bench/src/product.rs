@@ -9,15 +9,19 @@ use roadweave_terminal::program::find;
 /// The program `roadweave`, beside this one or in `PATH`; fails if missing or of another version.
 pub fn program() -> anyhow::Result<PathBuf> {
     let program = find("roadweave").context(
-        "cannot find the program roadweave, neither beside this one nor in PATH: install the \
-         package roadweave, or build it with cargo build --package roadweave",
+        "cannot find the program roadweave beside this one or in PATH: install the package \
+         roadweave, or build it with cargo build --package roadweave",
     )?;
     let output = Command::new(&program).arg("--version").output();
     let output = output.with_context(|| format!("cannot start {}", program.display()))?;
     let version = String::from_utf8_lossy(&output.stdout);
     let ours = concat!("roadweave ", env!("CARGO_PKG_VERSION"));
     if version.trim() != ours {
-        bail!("{} is {:?}, and this is of {ours:?}", program.display(), version.trim());
+        bail!(
+            "{} is version {:?}, but this program is {ours:?}",
+            program.display(),
+            version.trim()
+        );
     }
     Ok(program)
 }

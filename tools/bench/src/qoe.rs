@@ -31,22 +31,22 @@ use crate::demo::ffmpeg;
 use crate::demo::table::{known, millis, percent};
 use crate::table::{Column, filled, plain, right_aligned};
 
-/// Tells what a viewer saw, from the files of a run
+/// Computes what a viewer saw, from the files of a run
 ///
 /// RUN is a directory with sent.csv and arrived.log, such as `roadweave demo --keep` and `roadweave
-/// lab run --keep` leave. Frames are shown in order; a missing one is waited for 100 ms.
+/// lab run --keep` write. Frames are shown in order, after a wait of 100 ms for a missing one.
 #[derive(Debug, clap::Args)]
 pub struct QoeArgs {
     /// Directories, each with the files of a run
     #[arg(value_name = "RUN", required = true)]
     runs: Vec<PathBuf>,
-    /// Also decode what arrived with ffmpeg and compare it with this, the video that was sent
+    /// Also decode what arrived with ffmpeg and compare it with this clip, which was sent
     #[arg(long, value_name = "FILE")]
     clip: Option<PathBuf>,
     /// Print the figures as one JSON object
     #[arg(long)]
     json: bool,
-    /// With --json: also what became of every frame
+    /// With --json: also the fate of every frame
     #[arg(long, requires = "json")]
     details: bool,
 }
@@ -112,7 +112,7 @@ impl QoeArgs {
             None => None,
             Some(clip) => {
                 check_clip(clip, view.stream.log.frames.len())?;
-                let scratch = tempfile::tempdir().context("cannot make a directory")?;
+                let scratch = tempfile::tempdir().context("cannot create a directory")?;
                 Some(view.compare(clip, scratch.path())?)
             }
         };
@@ -121,8 +121,8 @@ impl QoeArgs {
         }
         if let Some(Comparison { unreadable: unreadable @ 1.., decoded, .. }) = comparison {
             out::note(format_args!(
-                "{}: {unreadable} of {decoded} pictures carry no legible frame ID, and were taken for \
-                 the next frame of which anything arrived",
+                "{}: {unreadable} of {decoded} pictures have no readable frame ID, and count as \
+                 the next frame that arrived at least in part",
                 run.display()
             ));
         }
@@ -216,8 +216,8 @@ impl View {
         let is_empty = std::fs::metadata(&logs.arrived).is_ok_and(|file| file.len() == 0);
         if none_came && !is_empty {
             let what = match self.arrivals.foreign {
-                0 => "no whole record".to_owned(),
-                count => format!("none of its {count} datagrams is one of those sent"),
+                0 => "no complete record".to_owned(),
+                count => format!("none of its {count} datagrams was sent in this run"),
             };
             return problem(&logs.arrived, format!("{what}; is it the log of this run?"));
         }

@@ -27,7 +27,8 @@ use roadweave_terminal::exit::BadInput;
 
 use crate::rate;
 
-/// Records links under way: capacity, delay and loss, both ways, for emulate and lab to replay
+/// Records links of a moving vehicle: capacity, delay and loss, both ways, for emulate and lab to
+/// replay
 #[derive(Debug, clap::Args)]
 #[command(long_about = LONG_ABOUT)]
 pub struct RecordArgs {
@@ -36,15 +37,16 @@ pub struct RecordArgs {
 }
 
 const LONG_ABOUT: &str = "\
-Records links under way: capacity, delay and loss, both ways, for emulate and lab to replay.
+Records links of a moving vehicle: capacity, delay and loss, both ways, for emulate and lab to \
+replay.
 
 The server runs where the tunnel's server would be, the client in the vehicle. The client fills every \
 link for 5 s, lets its queue drain, and sends small probes for 2 to 4.5 s; then again. A replay lasts \
 half as long as the recording: what each cycle measured one after the other counts as simultaneous. \
-This uses up whatever data the links can carry.
+This uses as much data as the links can carry.
 
-Both sides need UDP between them, port 4437 unless told otherwise, and no rights beyond those to bind \
-a socket to an interface.";
+Both sides need UDP between them, on port 4437 by default, and no privileges beyond those to bind a \
+socket to an interface.";
 
 #[derive(Debug, clap::Subcommand)]
 enum Role {
@@ -64,7 +66,7 @@ impl RecordArgs {
 /// The wall clock, since 1970, when `clock` was zero.
 fn unix_epoch(clock: &Clock) -> anyhow::Result<Duration> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let now = now.context("the system's clock is before 1970")?;
+    let now = now.context("the system clock is before 1970")?;
     Ok(now.saturating_sub(clock.now().since(Instant::ZERO)))
 }
 

@@ -26,7 +26,7 @@ pub type End<'a> = (&'a NetNs, &'a str, &'a str);
 
 pub fn connect(left: End<'_>, right: End<'_>) -> anyhow::Result<()> {
     let addresses = |(_, _, address): End<'_>| -> anyhow::Result<[IpNet; 1]> {
-        Ok([address.parse().with_context(|| format!("{address} is no address"))?])
+        Ok([address.parse().with_context(|| format!("{address} is not an address"))?])
     };
     let (left_addresses, right_addresses) = (addresses(left)?, addresses(right)?);
     let left_end = CableEnd { namespace: left.0, interface: left.1, addresses: &left_addresses };

@@ -49,7 +49,7 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 /// Starts a fleet with two boxes and video on this machine, and kills its controller and a proxy
 #[derive(Debug, clap::Args)]
 pub struct StackArgs {
-    /// Duration of the streams, seconds; the proxy dies in the middle
+    /// Duration of the streams, seconds; the proxy is killed in the middle
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u32).range(6..=600))]
     seconds: u32,
     /// Rate of each video, as 8M or 800k; 8 is 8M
@@ -58,7 +58,7 @@ pub struct StackArgs {
     /// Seed of the links
     #[arg(long, default_value_t = 10)]
     seed: u64,
-    /// Where the report goes
+    /// The file to write the report to
     #[arg(long, value_name = "FILE", default_value = "roadweave-stack.html")]
     report: PathBuf,
     /// Print the figures as one JSON object
@@ -81,7 +81,7 @@ impl StackArgs {
         ffmpeg::check()?;
         sandbox::enter()?;
         let directory = Path::new(DIRECTORY);
-        fs::create_dir_all(directory).context("cannot make a directory")?;
+        fs::create_dir_all(directory).context("cannot create a directory")?;
         let bar = ProgressBar::new_spinner();
         let tell = |text: &str| match bar.is_hidden() {
             true => out::note(text),
@@ -141,13 +141,13 @@ impl StackArgs {
             }
             if killed.is_none() && now >= start + duration / 2 {
                 let name = members.kill_busiest_proxy()?;
-                tell(&format!("{name} is killed"));
+                tell(&format!("killed {name}"));
                 killed = Some((name, clock::now() - start));
             }
             members.check_running()?;
             next += SAMPLE_INTERVAL;
         }
-        let (killed, killed_at) = killed.context("the streams were over too soon")?;
+        let (killed, killed_at) = killed.context("the streams ended too early")?;
         let after = members.proxies_of_boxes()?;
         let mut boxes = Vec::new();
         for (number, stream) in streams?.into_iter().enumerate() {

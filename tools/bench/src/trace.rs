@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use roadweave_terminal::seconds;
 
-/// Looks at recordings of links, draws them, converts them, and makes synthetic ones
+/// Summarises, draws and converts recordings of links, and generates synthetic ones
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TraceArgs {
@@ -33,8 +33,8 @@ A recording is a file per link and direction: CSV (t_ms,capacity_kbps,rtt_ms,los
 Mahimahi's format. A drive is a directory of them: NAME.csv and NAME.down.csv, or NAME.up and NAME.down.
 
 Examples:
-  roadweave trace info drive-1                      what its links are like, alone and together
-  roadweave trace plot drive-1 --out drive-1.html   the same to look at
+  roadweave trace info drive-1                      a summary of its links, alone and together
+  roadweave trace plot drive-1 --out drive-1.html   the same as a drawing
   roadweave trace convert modem.csv --out modem.up  for mahimahi's mm-link
   roadweave trace generate --seed 7 --out drive-7   four cellular links that never existed";
 
@@ -60,10 +60,10 @@ impl TraceArgs {
 /// The part of a recording that is wanted.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 struct Section {
-    /// Begin so many seconds after the recording's start
+    /// Start this many seconds into the recording
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     from: Option<Duration>,
-    /// Only so many seconds; beyond its end, a recording starts again
+    /// Use this many seconds; beyond its end, a recording starts again
     #[arg(long, value_name = "SECONDS", value_parser = parse_length)]
     seconds: Option<Duration>,
 }

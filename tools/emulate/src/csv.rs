@@ -56,7 +56,7 @@ pub fn parse_csv(file: &str, text: &str, rtt: Duration) -> Result<Trace, TraceEr
         let time = (row[TIME].unwrap_or(0.0) * 1e6).round() as u64;
         if times.last().is_some_and(|&before| time <= before) {
             let location = Location { column: header.column_of(TIME, line), ..at(number) };
-            let problem = "the time is not later than that of the row before".into();
+            let problem = "the time is not later than in the row before".into();
             return Err(location.error(problem, "t_ms ascends from row to row"));
         }
         times.push(time);
@@ -65,7 +65,9 @@ pub fn parse_csv(file: &str, text: &str, rtt: Duration) -> Result<Trace, TraceEr
         }
     }
     if times.is_empty() {
-        return Err(at(last + 1).error("no row follows the header".into(), "each row is a time"));
+        return Err(
+            at(last + 1).error("no rows after the header".into(), "each row is a point in time")
+        );
     }
     let has_bytes = header.cells[BYTES].is_some();
     if has_bytes && times[times.len() - 1] == 0 {
@@ -75,7 +77,7 @@ pub fn parse_csv(file: &str, text: &str, rtt: Duration) -> Result<Trace, TraceEr
         );
     }
     if length(&times, has_bytes) < PERIOD_NANOS_MIN {
-        let problem = "the recording is over within a millisecond".into();
+        let problem = "the recording is shorter than a millisecond".into();
         return Err(at(last).error(problem, "t_ms counts milliseconds; at least 1 is needed"));
     }
     build(&times, &columns, has_bytes, rtt)
@@ -210,7 +212,7 @@ impl Field {
     fn parse(&self, location: Location<'_>, cell: &str) -> Result<f64, TraceError> {
         match cell.parse::<f64>() {
             Ok(value) if (0.0..=self.max).contains(&value) => Ok(value),
-            _ => Err(location.error(format!("`{cell}` is no {}", self.name), self.cure)),
+            _ => Err(location.error(format!("`{cell}` is not a valid {}", self.name), self.cure)),
         }
     }
 }

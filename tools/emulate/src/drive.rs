@@ -223,7 +223,7 @@ mod tests {
 
         let alone = read(&[&mahimahi[..], &[("d.down", "1\n")]].concat());
         for (result, parts) in [
-            (read(&[]), ["no link here", ""]),
+            (read(&[]), ["no links", ""]),
             (with("modem.down.csv", "t_ms\n0\n"), ["modem.down.csv: no uplink", ""]),
             (with("att.up", "1\n"), ["att.up: ", "att.csv"]),
             (with("bad.csv", "t_ms\nx\n"), ["bad.csv:2:1: `x` is no t_ms", ""]),

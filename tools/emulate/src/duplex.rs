@@ -132,11 +132,11 @@ fn checked(links: Vec<DuplexLink>) -> Result<Vec<DuplexLink>, LinkError> {
             link: index + 1,
             field: "name",
             problem: format!("`{}` {problem}", link.name),
-            cure: "a name is 1 to 11 letters, digits, `-` or `_`, another for each link",
+            cure: "a name is 1 to 11 letters, digits, `-` or `_`, different for each link",
         };
         let fits = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
         if !(1..=NAME_BYTES_MAX).contains(&link.name.len()) || !link.name.chars().all(fits) {
-            return Err(field("is no name"));
+            return Err(field("is not a name"));
         }
         if links[..index].iter().any(|before| before.name == link.name) {
             return Err(field("occurs twice"));
@@ -163,7 +163,7 @@ impl LinkFields {
         let mut link = match (&self.trace, &self.operator) {
             (Some(_), Some(_)) => {
                 let cure = "a link has a trace or an operator, not both";
-                return refuse(index, "operator", "there is a trace already", cure);
+                return refuse(index, "operator", "the link already has a trace", cure);
             }
             (Some(file), None) => {
                 DriveLink::from_uplink(&*self.name, read_trace(&dir.join(file), UNKNOWN_RTT)?)

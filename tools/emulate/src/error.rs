@@ -42,7 +42,7 @@ pub enum TraceError {
         cure: String,
     },
     /// The directory contains no trace.
-    #[error("{}: no link here; a drive is a directory with a file NAME.csv or NAME.up per link", dir.display())]
+    #[error("{}: no links; a drive is a directory with a file NAME.csv or NAME.up per link", dir.display())]
     EmptyDrive {
         /// The directory.
         dir: PathBuf,
@@ -56,7 +56,7 @@ pub enum TraceError {
         uplink: PathBuf,
     },
     /// Two files describe the same direction of the same link.
-    #[error("{}: the link is described by {} already", file.display(), other.display())]
+    #[error("{}: {} describes this link already", file.display(), other.display())]
     Twice {
         /// The second file.
         file: PathBuf,

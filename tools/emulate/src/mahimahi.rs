@@ -28,11 +28,11 @@ pub fn parse_mahimahi(file: &str, text: &str) -> Result<Opportunities, TraceErro
         let cell = line.trim_end();
         let ms = cell.parse::<u64>().ok().filter(|&ms| ms <= MS_MAX).ok_or_else(|| {
             let cure = "each line is the time of one delivery opportunity, in whole milliseconds";
-            error(index + 1, format!("`{cell}` is no time"), cure)
+            error(index + 1, format!("`{cell}` is not a time"), cure)
         })?;
         if ms < before {
-            let problem = format!("{ms} ms comes before {before} ms of the line above");
-            return Err(error(index + 1, problem, "times never descend"));
+            let problem = format!("{ms} ms is before {before} ms in the line above");
+            return Err(error(index + 1, problem, "times must not decrease"));
         }
         before = ms;
         at.push(Duration::from_millis(ms));
@@ -169,9 +169,9 @@ mod tests {
         };
         check("", "x.mm:1:1: the file is empty; the last time is the period");
         check("0\n0\n", "x.mm:2:1: every time is 0; the last time is the period");
-        check("1\n\n2\n", "x.mm:2:1: `` is no time; each line is the time");
+        check("1\n\n2\n", "x.mm:2:1: `` is not a time; each line is the time");
         check("1\n2.5\n", "x.mm:2:1: `2.5` is no time; each line");
-        check("1\n-2\n", "x.mm:2:1: `-2` is no time; each line");
-        check("5\n4\n", "x.mm:2:1: 4 ms comes before 5 ms of the line above; times never descend");
+        check("1\n-2\n", "x.mm:2:1: `-2` is not a time; each line");
+        check("5\n4\n", "x.mm:2:1: 4 ms is before 5 ms in the line above; times must not decrease");
     }
 }

@@ -38,10 +38,10 @@ use crate::world::{World, WorldError};
 #[non_exhaustive]
 pub enum RouteError {
     /// There are too few recordings to learn on some and measure on the others.
-    #[error("{0} recordings make no {1} routes")]
+    #[error("{0} recordings are not enough for {1} routes")]
     TooFew(usize, usize),
     /// The recordings have different links.
-    #[error("the links of {name} are not those of {first}")]
+    #[error("the links of {name} differ from those of {first}")]
     OtherLinks {
         /// The recording.
         name: String,

@@ -223,7 +223,7 @@ impl World {
     /// earlier; `now` never decreases. Panics if a timer stays due for thousands of steps.
     pub fn handle_timeout(&mut self, now: Instant) {
         let due = self.poll_timeout().map_or(now, |due| due.max(self.now));
-        debug_assert!(now <= due, "the event at {due} was jumped over");
+        debug_assert!(now <= due, "the event at {due} was skipped");
         self.steps = if now > self.now { 0 } else { self.steps + 1 };
         assert!(self.steps < STEPS_AT_ONE_MOMENT, "nothing moves at {now}");
         self.now = self.now.max(now);

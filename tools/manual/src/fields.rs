@@ -67,7 +67,8 @@ pub fn page() -> String {
     }
     section(&mut page, "FILES");
     let files = "In `/etc/roadweave`: `client.toml.example` and `server.toml.example`. In \
-                 `/usr/share/doc/roadweave`: `configuration.md.gz`, which tells more of most fields.";
+                 `/usr/share/doc/roadweave`: `configuration.md.gz`, which describes most fields in \
+                 more detail.";
     page.text(inlines(files, CONFIGURATION));
     section(&mut page, "SEE ALSO");
     for command in ["client", "server", "router", "proxy", "anchor", "init", "reload"] {

@@ -47,10 +47,10 @@ enum Words {
     Pages(pages::PagesArgs),
 }
 
-/// Prints what makes a shell complete commands: bash, fish or zsh
+/// Prints a completion script for a shell: bash, fish or zsh
 ///
-/// For instance: `roadweave completions bash > /etc/bash_completion.d/roadweave`. Packages have
-/// installed them already.
+/// For example: `roadweave completions bash > /etc/bash_completion.d/roadweave`. Packages install
+/// them.
 #[derive(Debug, clap::Args)]
 struct CompletionsArgs {
     /// The shell
@@ -81,7 +81,7 @@ impl CompletionsArgs {
     fn run(&self) -> Result<()> {
         let script = completions(&self.program, self.shell).ok_or_else(|| {
             let known = CALLED.join(", ");
-            BadInput::new(format!("--program {}: it is none of {known}", self.program))
+            BadInput::new(format!("--program {}: must be one of {known}", self.program))
         })?;
         Ok(out::print(&script)?)
     }

@@ -10,10 +10,10 @@ use clap_mangen::Man;
 
 use crate::{CALLED, PRODUCT, completions, fields, owner, product};
 
-/// Writes the completions and man pages of all programs, as packages install them
+/// Writes the completions and man pages of all programs, as installed by packages
 #[derive(Debug, clap::Args)]
 pub struct PagesArgs {
-    /// The folder to write to; each program gets a folder of its own in it
+    /// The folder to write to; each program gets its own folder in it
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
 }

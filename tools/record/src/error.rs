@@ -15,9 +15,9 @@ pub enum RecordError {
     #[error("the server did not answer")]
     NoAnswer,
     /// The recording was stopped before any measurement.
-    #[error("it was stopped before the first cycle had measured anything")]
+    #[error("it was stopped before the first cycle was measured")]
     TooShort,
     /// No probe arrived in one of the directions.
-    #[error("no probe came through, so that the delay is not known")]
+    #[error("no probe arrived: the delay is unknown")]
     NoProbe,
 }

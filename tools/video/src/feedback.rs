@@ -135,7 +135,7 @@ impl Client {
             if !self.is_over() && (was_connected || !told) {
                 let socket = self.socket.display();
                 let why = result.err().map_or("it ended".to_owned(), |error| error.to_string());
-                tracing::warn!("no targets from {socket}: {why}; trying again");
+                tracing::warn!("cannot get targets from {socket}: {why}; trying again");
                 told = true;
             }
             thread::sleep(wait);

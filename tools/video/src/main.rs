@@ -46,10 +46,10 @@ struct Arguments {
 }
 
 const EXIT_CODES: &str = "Exit codes:
-  0    the source is at its end, the time is over, or somebody ended it
-  1    it failed while it ran: a camera is gone
-  2    it has to be mended: an option, a file that is not there, a plugin that is not installed
-  141  who read the output has left";
+  0    the source ended, the time is over, or it was interrupted
+  1    failed while running: for example, a camera disconnected
+  2    the command must be changed: an option, a missing file, a plugin that is not installed
+  141  the reader of the output has closed it";
 
 fn main() -> ExitCode {
     let code = match Arguments::try_parse() {

@@ -21,16 +21,16 @@ pub enum Command {
 /// Options of `send`.
 #[derive(Debug, clap::Args)]
 pub struct Send {
-    /// What is sent: test, a file, v4l2:/dev/video0, or rtsp://...
+    /// The source: test, a file, v4l2:/dev/video0, or rtsp://...
     #[arg(long, default_value = "test", value_name = "SOURCE")]
     pub source: Source,
-    /// Where to: HOST:PORT for RTP, or srt://HOST:PORT
+    /// The destination: HOST:PORT for RTP, or srt://HOST:PORT
     #[arg(long, value_name = "ADDRESS")]
     pub to: Address,
-    /// Follow the targets that the tunnel's program has at its local socket
+    /// Follow the encoder targets of the tunnel's local socket
     #[arg(long, value_name = "SOCKET", requires = "lane")]
     pub feedback: Option<PathBuf>,
-    /// The lane whose targets are followed
+    /// The lane whose targets to follow
     #[arg(long, value_name = "NAME", requires = "feedback")]
     pub lane: Option<String>,
     /// Bit rate, headers included; with --feedback, while there are no targets
@@ -38,13 +38,13 @@ pub struct Send {
     pub bitrate: u64,
     #[command(flatten)]
     pub picture: Picture,
-    /// How pictures become whole after a loss
+    /// How pictures recover after a loss
     #[arg(long, value_enum, default_value_t = Recovery::Keyframe)]
     pub recovery: Recovery,
     /// The largest RTP packet, in bytes
     #[arg(long, default_value_t = 1200, value_parser = clap::value_parser!(u16).range(300..=9000))]
     pub mtu: u16,
-    /// What the tunnel puts around each packet, in bytes
+    /// The tunnel's overhead for each packet, in bytes
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(0..=1000))]
     pub overhead: u16,
     /// Write target and size of each frame to this file, as JSON lines
@@ -59,13 +59,13 @@ pub struct Send {
 /// Options of `send` for SRT alone.
 #[derive(Debug, clap::Args)]
 pub struct Srt {
-    /// SRT: the least bit rate, however congested the connection is [default: 300k]
+    /// SRT: the lowest bit rate, however congested the connection is [default: 300k]
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     pub min_bitrate: Option<u64>,
-    /// SRT: how long a packet may take, repeats included, in ms [default: 2000]
+    /// SRT: how long a packet may take, retransmissions included, in ms [default: 2000]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(100..=10_000))]
     pub latency: Option<u32>,
-    /// SRT: which stream the receiver takes it for, or @FILE where that is a secret
+    /// SRT: the stream id for the receiver, or @FILE if it is a secret
     #[arg(long, value_name = "ID")]
     pub stream_id: Option<String>,
     /// SRT: encrypt with the passphrase in this file
@@ -87,16 +87,16 @@ pub struct Receive {
     /// The UDP port, or ADDRESS:PORT
     #[arg(long, value_name = "PORT", value_parser = parse_listen)]
     pub listen: SocketAddr,
-    /// Show the pictures in a window; without it they are decoded and counted only
+    /// Show the pictures in a window; without it they are only decoded and counted
     #[arg(long)]
     pub window: bool,
-    /// Show what is damaged after a loss, too, instead of waiting for the key frame
+    /// Also show damaged pictures after a loss, instead of waiting for the key frame
     #[arg(long)]
     pub damaged: bool,
     /// Write when each picture was captured and shown to this file, as JSON lines
     #[arg(long, value_name = "FILE")]
     pub frames: Option<PathBuf>,
-    /// Write what is decoded to this file, as it came
+    /// Write the received stream to this file, undecoded
     #[arg(long, value_name = "FILE")]
     pub write: Option<PathBuf>,
     #[command(flatten)]
@@ -106,13 +106,13 @@ pub struct Receive {
 /// What pictures are like.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Picture {
-    /// How they are encoded; only h264 keeps each frame to its target
+    /// The codec; only h264 keeps each frame to its target
     #[arg(long, value_enum, default_value_t = Codec::H264)]
     pub codec: Codec,
     /// Width and height in pixels
     #[arg(long, default_value = "1280x720", value_name = "WxH")]
     pub size: Size,
-    /// Frames a second, at most
+    /// The highest number of frames a second
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=240))]
     pub fps: u32,
 }
@@ -123,7 +123,7 @@ pub struct Run {
     /// Print statistics as JSON lines
     #[arg(long)]
     pub json: bool,
-    /// End after so many seconds
+    /// Stop after this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub seconds: Option<Duration>,
 }
@@ -139,12 +139,13 @@ pub enum Codec {
     Vp8,
 }
 
-/// How pictures become whole after a loss.
+/// How pictures recover after a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Recovery {
     /// A key frame when the receiver asks for one
     Keyframe,
-    /// A stripe of each frame is coded anew, so that each second renews all (h264 only)
+    /// A stripe of each frame is intra-coded, so that each second renews the whole picture (h264
+    /// only)
     Refresh,
 }
 
@@ -274,7 +275,8 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
 
 const WHERE: &str = "HOST:PORT, or srt://HOST:PORT";
 /// Command lines are readable for all users of the machine.
-const SRT_OPTIONS: &str = "what follows ? is said by --latency, --stream-id and --passphrase-file";
+const SRT_OPTIONS: &str =
+    "instead of parameters after ?, use --latency, --stream-id and --passphrase-file";
 
 #[cfg(test)]
 mod tests {

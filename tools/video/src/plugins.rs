@@ -41,9 +41,9 @@ pub fn running_time(pad: &gst::Pad, buffer: &gst::BufferRef) -> Duration {
 fn missing(name: &str) -> BadInput {
     BadInput::new(match package(name) {
         Some(package) => {
-            format!("GStreamer has no {name} here: apt install {package}")
+            format!("GStreamer has no {name}: apt install {package}")
         }
-        None => format!("GStreamer has no {name} here"),
+        None => format!("GStreamer has no {name}"),
     })
 }
 
@@ -78,7 +78,7 @@ mod tests {
             [("x264enc", "ugly"), ("vp8enc", "good"), ("videotestsrc", "base")]
         {
             let told = missing(element).to_string();
-            let expected = format!("{element} here: apt install gstreamer1.0-plugins-{package}");
+            let expected = format!("{element}: apt install gstreamer1.0-plugins-{package}");
             assert!(told.ends_with(&expected), "{told}");
         }
         assert_eq!(package("nothing"), None);

@@ -36,10 +36,10 @@ use crate::{rtp, source, srt, stamp};
 
 pub fn run(options: options::Send) -> Result<()> {
     if options.recovery == Recovery::Refresh && options.picture.codec != Codec::H264 {
-        return Err(BadInput::new("--recovery refresh: only h264 can").into());
+        return Err(BadInput::new("--recovery refresh: only for h264").into());
     }
     if options.srt.is_used() && !matches!(options.to, Address::Srt(_)) {
-        let message = "--min-bitrate, --latency, --stream-id, --passphrase-file: for srt:// alone";
+        let message = "--min-bitrate, --latency, --stream-id, --passphrase-file: only for srt://";
         return Err(BadInput::new(message).into());
     }
     plugins::start()?;
@@ -52,7 +52,7 @@ pub fn run(options: options::Send) -> Result<()> {
     let end = run::until_end(&pipeline, options.run.seconds, true, || {
         report(&frames.second(Instant::now(), answers))?;
         if frames.srt_silent() > srt::SILENCE_MOST {
-            bail!("{}: the receiver is gone", options.to);
+            bail!("{}: the receiver has disconnected", options.to);
         }
         still_there(&frames, &options.source)
     });
@@ -60,10 +60,10 @@ pub fn run(options: options::Send) -> Result<()> {
     report(&frames.whole(Instant::now(), answers))?;
     match (end?, &options.source) {
         (End::Source, Source::Camera(_) | Source::Rtsp(_)) => {
-            bail!("{}: the camera is gone", options.source)
+            bail!("{}: the camera has disconnected", options.source)
         }
         (End::Source, Source::File(path)) if !frames.has_begun() => {
-            Err(BadInput::new(format!("{}: no pictures in it", path.display())).into())
+            Err(BadInput::new(format!("{}: no pictures", path.display())).into())
         }
         _ => Ok(()),
     }
@@ -75,9 +75,12 @@ fn blame(error: anyhow::Error, options: &options::Send, has_begun: bool) -> anyh
     let Some(ElementError { factory, text }) = error.downcast_ref() else { return error };
     let told = match (factory.as_str(), &options.source) {
         ("srtsink", _) if text.contains(NO_CONNECTION) => {
-            format!("{}: nobody answers, or not to this passphrase or stream id", options.to)
+            format!(
+                "{}: no answer; check the address, the passphrase and the stream id",
+                options.to
+            )
         }
-        ("srtsink", _) => format!("{}: the receiver is gone: {text}", options.to),
+        ("srtsink", _) => format!("{}: the receiver has disconnected: {text}", options.to),
         ("udpsink", _) => format!("{}: {text}", options.to),
         (_, Source::Test) => return error,
         (_, source) => format!("{source}: {}", without_password(text)),

@@ -64,7 +64,7 @@ impl Connection {
         let parser = match codec {
             Codec::H264 => make("h264parse")?,
             Codec::H265 => make("h265parse")?,
-            Codec::Vp8 => return Err(BadInput::new("--codec vp8 cannot go by SRT").into()),
+            Codec::Vp8 => return Err(BadInput::new("--codec vp8: SRT does not carry it").into()),
         };
         // Parameter sets with each key frame, for late receivers.
         parser.set_property("config-interval", -1_i32);

@@ -94,9 +94,9 @@ impl Client {
             }
             let socket = self.socket.display();
             match self.ask(older) {
-                Ok(Answer::Done(packets)) => tracing::debug!("{packets} packets are given up"),
+                Ok(Answer::Done(packets)) => tracing::debug!("{packets} packets are withdrawn"),
                 Ok(Answer::NoMethod) => {
-                    tracing::warn!("{socket}: the program gives up no packets; it is older");
+                    tracing::warn!("{socket}: the program is older and cannot withdraw packets");
                     unable = Some(older.connection);
                 }
                 Ok(Answer::Refused(why)) => tracing::debug!("{socket}: {why}"),

@@ -20,7 +20,7 @@ pub(super) struct Facts {
 pub(super) struct FileFacts {
     pub(super) path: PathBuf,
     pub(super) error: Option<String>,
-    /// Without the bits of the group that is meant to read it; `None` if there is no file.
+    /// Without the bits of the group that is meant to read it; `None` if there is not a file.
     pub(super) mode: Option<u32>,
     pub(super) runs_as: Option<u32>,
     pub(super) written: Option<u64>,

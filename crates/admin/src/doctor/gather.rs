@@ -262,13 +262,13 @@ fn ruleset() -> Result<Value, String> {
     let mut nft = Command::new("nft");
     // `--terse`: without the elements of sets, which may be many.
     let output = nft.args(["--json", "--terse", "list", "ruleset"]).stdin(Stdio::null()).output();
-    let output = output.map_err(|error| format!("nft cannot be started: {error}"))?;
+    let output = output.map_err(|error| format!("cannot start nft: {error}"))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         return Err(said.lines().next().unwrap_or("nft gave no reason").to_owned());
     }
     serde_json::from_slice(&output.stdout)
-        .map_err(|error| format!("what nft says is not understood: {error}"))
+        .map_err(|error| format!("cannot parse the output of nft: {error}"))
 }
 
 const TRIAL: Duration = Duration::from_millis(40);

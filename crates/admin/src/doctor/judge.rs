@@ -36,15 +36,15 @@ pub(super) fn judge(Facts { file, machine, role }: &Facts) -> Vec<Check> {
 fn of_file(file: &FileFacts) -> Vec<Check> {
     let name = file.path.display();
     let Some(error) = &file.error else {
-        let mut checks = vec![Check::ok("config", format!("{name} can be used"))];
+        let mut checks = vec![Check::ok("config", format!("{name} is valid"))];
         checks.push(match file.mode {
             Some(mode) if mode & 0o060 != 0 => Check::warn(
                 "permissions",
                 format!("the group of {name} may read or write it (mode {mode:04o})"),
-                format!("chmod 600 {name}, unless that is meant"),
+                format!("chmod 600 {name}, unless this is intended"),
             ),
             _ if !file.has_key => Check::ok("permissions", "no private key is in the file"),
-            _ => Check::ok("permissions", "the private key is kept from others"),
+            _ => Check::ok("permissions", "other users cannot read the private key"),
         });
         checks.extend(file.state.as_ref().map(|(folder, there)| {
             let folder = folder.display();
@@ -52,41 +52,41 @@ fn of_file(file: &FileFacts) -> Vec<Check> {
                 (Ok((owner, _)), Some(user)) if *owner != user => Check::warn(
                     "state",
                     format!(
-                        "{folder} belongs to user {owner}, and user {user} runs what writes there"
+                        "{folder} belongs to user {owner}, but the service runs as user {user}"
                     ),
                     format!("chown {user} {folder}"),
                 ),
                 (Ok((_, mode)), _) if mode & 0o022 != 0 => Check::fail(
                     "state",
-                    format!("others may write to {folder} (mode {mode:04o})"),
+                    format!("other users may write to {folder} (mode {mode:04o})"),
                     format!("chmod 700 {folder}"),
                 ),
-                (Ok(_), _) => Check::ok("state", format!("{folder} is there")),
+                (Ok(_), _) => Check::ok("state", format!("{folder} exists")),
                 (Err(error), _) => Check::warn(
                     "state",
-                    format!("{folder} cannot be looked at: {error}"),
-                    "the first start makes it; otherwise look as root",
+                    format!("cannot read {folder}: {error}"),
+                    "if it does not exist, the first start creates it; otherwise run this as root",
                 ),
             }
         }));
         return checks;
     };
-    vec![Check::fail("config", error, "mend the file; the checks of what it names are left out")]
+    vec![Check::fail("config", error, "fix the file; the checks that depend on it were skipped")]
 }
 
 fn of_machine(file: &FileFacts, machine: &MachineFacts) -> Vec<Check> {
     let mut checks = Vec::new();
     if !machine.is_root {
-        let mend = "run it as root";
-        checks.push(Check::warn("rights", "this is not root, who sees more", mend));
+        let mend = "run this as root";
+        checks.push(Check::warn("rights", "not running as root: some facts cannot be read", mend));
     }
     checks.push(clock(file, machine));
     checks.push(match machine.has_tun {
-        true => Check::ok("tun", "/dev/net/tun is there"),
+        true => Check::ok("tun", "/dev/net/tun exists"),
         false => Check::fail(
             "tun",
-            "there is no /dev/net/tun",
-            "modprobe tun; in a container give it the device",
+            "/dev/net/tun is missing",
+            "modprobe tun; in a container, pass the device through",
         ),
     });
     checks.push(match machine.has_nft {
@@ -94,12 +94,12 @@ fn of_machine(file: &FileFacts, machine: &MachineFacts) -> Vec<Check> {
         false => Check::fail("nft", "the program nft does not run", "install nftables"),
     });
     checks.extend(machine.buffer.map(|bytes| match bytes >= BUFFER_MIN {
-        true => Check::ok("buffers", format!("sockets get {} KiB", bytes >> 10)),
+        true => Check::ok("buffers", format!("socket buffers are {} KiB", bytes >> 10)),
         false => Check::warn(
             "buffers",
-            format!("sockets get {} KiB, and bursts are lost", bytes >> 10),
-            "run it with CAP_NET_ADMIN, or \
-             sysctl -w net.core.rmem_max=4194304 net.core.wmem_max=4194304",
+            format!("socket buffers are {} KiB: bursts are lost", bytes >> 10),
+            "give the process CAP_NET_ADMIN, or sysctl -w net.core.rmem_max=4194304 \
+             net.core.wmem_max=4194304",
         ),
     }));
     checks.extend(machine.crypto_bps.map(|bps| crypto(bps, machine.has_aes)));
@@ -110,7 +110,7 @@ fn of_machine(file: &FileFacts, machine: &MachineFacts) -> Vec<Check> {
 fn overwritten(Overwriting { place, bits, ours }: &Overwriting) -> Check {
     let what = format!(
         "a rule there copies the bits {bits:#x} between the marks of packets and connections; \
-         Roadweave uses {ours:#x} of them, and answers may leave by a wrong way"
+         Roadweave uses {ours:#x} of them, and answers may leave over a wrong uplink"
     );
     let mask = format!("give the rule a mask without {ours:#x}");
     // `packet_marks` with fewer free bits is refused.
@@ -126,15 +126,17 @@ fn clock(file: &FileFacts, machine: &MachineFacts) -> Check {
     if behind > BEHIND_MAX {
         return Check::fail(
             "clock",
-            format!("it is {behind} s behind the last change of the file, and keys expire by it"),
-            "set it (timedatectl set-ntp true), or touch the file if its time is wrong",
+            format!(
+                "it is {behind} s behind the last change of the file; keys expire by this clock"
+            ),
+            "set the clock (timedatectl set-ntp true), or touch the file if its time is wrong",
         );
     }
     match machine.is_synchronised {
-        true => Check::ok("clock", "the kernel takes it for synchronised"),
+        true => Check::ok("clock", "the kernel reports it as synchronised"),
         false => Check::warn(
             "clock",
-            "nothing synchronises it, and keys expire by it",
+            "not synchronised; keys expire by this clock",
             "timedatectl set-ntp true, or install chrony",
         ),
     }
@@ -142,14 +144,14 @@ fn clock(file: &FileFacts, machine: &MachineFacts) -> Check {
 
 fn crypto(bps: u64, has_aes: Option<bool>) -> Check {
     let aes = match has_aes {
-        Some(true) => ", with instructions for AES",
-        Some(false) => ", without instructions for AES",
+        Some(true) => ", with AES instructions",
+        Some(false) => ", without AES instructions",
         None => "",
     };
-    let what = format!("one processor seals {} Mbit/s{aes}", bps / 1_000_000);
+    let what = format!("one core encrypts {} Mbit/s{aes}", bps / 1_000_000);
     match bps >= CRYPTO_MIN {
         true => Check::ok("crypto", what),
-        false => Check::warn("crypto", what, "a faster processor, or nothing else beside it"),
+        false => Check::warn("crypto", what, "use a faster processor, or stop other programs"),
     }
 }
 
@@ -162,23 +164,23 @@ fn of_client(client: &ClientFacts, machine: &MachineFacts) -> Vec<Check> {
                 let all: Vec<String> = addresses.iter().map(ToString::to_string).collect();
                 Check::ok(name, all.join(", "))
             }
-            Ok(_) => Check::fail(name, "it has no address", "write one that can be found"),
+            Ok(_) => Check::fail(name, "it has no address", "write a name that resolves"),
             Err(error) => Check::fail(
                 name,
                 error,
-                "mend /etc/resolv.conf or the name, or write the server's address",
+                "fix /etc/resolv.conf or the name, or write the server's address",
             ),
         });
     }
     if client.servers.is_empty() {
-        checks.push(Check::ok("lookup", "the fleet names the servers; none is asked"));
+        checks.push(Check::ok("lookup", "skipped: the fleet assigns the servers"));
     }
     for name in &client.missing {
-        let mend = "plug it, or mend uplinks.include";
+        let mend = "plug it in, or fix uplinks.include";
         checks.push(Check::fail(uplink(name), "there is no such interface", mend));
     }
     if let Some(error) = &client.unread {
-        checks.push(Check::fail("uplinks", error, "look as root"));
+        checks.push(Check::fail("uplinks", error, "run this as root"));
     } else if client.uplinks.is_empty() {
         checks.push(Check::fail(
             "uplinks",
@@ -214,7 +216,7 @@ fn deadlines(client: &ClientFacts) -> Option<Check> {
         true => Check::ok("deadlines", format!("{half}, within every lane's deadline")),
         false => Check::warn(
             "deadlines",
-            format!("{half}: nothing in these lanes can be in time: {}", late.join(", ")),
+            format!("{half}: packets of these lanes cannot arrive in time: {}", late.join(", ")),
             format!("set lanes.deadline_ms above {ms:.0}, at both ends"),
         ),
     })
@@ -227,22 +229,22 @@ fn uplink(name: &str) -> String {
 fn of_uplink(it: &UplinkFacts, machine: &MachineFacts, somebody: bool) -> Vec<Check> {
     let name = uplink(&it.name);
     if !it.carrier {
-        let mend = format!("ip link set {} up; look at the cable, the SIM or the modem", it.name);
+        let mend = format!("ip link set {} up; check the cable, the SIM or the modem", it.name);
         return vec![Check::fail(name, "it is down or has no carrier", mend)];
     }
     if let Some(why) = &it.conflict {
-        let mend = "its network must lease another address, or is hostile; a static address is yours \
-                    to change";
+        let mend = "its network must lease another address, or may be hostile; if the address is \
+                    static, change it";
         return vec![Check::fail(name, format!("it is not used: {why}"), mend)];
     }
     if !it.has_ipv4 && !it.has_ipv6 {
         let mend = "start its DHCP client or its modem's connection";
-        return vec![Check::fail(name, "it has no address that leads beyond its link", mend)];
+        return vec![Check::fail(name, "it has no address that is routable beyond its link", mend)];
     }
     let mut checks = vec![match (it.gateway_v4, it.gateway_v6) {
         (None, None) => Check::warn(
             name,
-            "it has an address and no gateway",
+            "it has an address but no gateway",
             format!("if it needs one: ip route add default via GATEWAY dev {} metric 900", it.name),
         ),
         _ => Check::ok(name, format!("up, with {}", families(it))),
@@ -252,18 +254,18 @@ fn of_uplink(it: &UplinkFacts, machine: &MachineFacts, somebody: bool) -> Vec<Ch
     checks.extend(it.reverse_path_filter.map(|filter| {
         let name = format!("rp_filter {}", it.name);
         match (filter, machine.has_nft) {
-            (0, _) => Check::ok(name, "there is none"),
+            (0, _) => Check::ok(name, "off"),
             (_, false) => Check::fail(
                 name,
-                "with a reverse path filter and without nft no session begins over it",
+                "its reverse path filter is on and nft is missing: no session can start over it",
                 "install nftables",
             ),
             (1, true) => Check::warn(
                 name,
-                "it is strict; a client that runs makes it loose",
+                "strict; a running client sets it to loose",
                 format!("sysctl -w net.ipv4.conf.{}.rp_filter=2", it.name.replace('.', "/")),
             ),
-            _ => Check::ok(name, "it is loose"),
+            _ => Check::ok(name, "loose"),
         }
     }));
     checks
@@ -283,37 +285,37 @@ fn reach(it: &UplinkFacts, somebody: bool) -> Vec<Check> {
         match outcome {
             ProbeOutcome::Answered { round_trip, .. } => {
                 let ms = round_trip.as_secs_f64() * 1e3;
-                Check::ok(name, format!("the server answers after {ms:.1} ms"))
+                Check::ok(name, format!("the server answered after {ms:.1} ms"))
             }
             ProbeOutcome::NoAnswer if it.reverse_path_filter == Some(1) => Check::warn(
                 name,
-                "no answer, which the strict reverse path filter may have dropped",
-                "ask again while a client runs, which makes it loose, or make it loose as below",
+                "no answer; the strict reverse path filter may have dropped it",
+                "run this while a client runs, which sets it to loose, or set it as shown below",
             ),
             ProbeOutcome::NoAnswer if somebody => Check::fail(
                 name,
-                "no answer, while one came another way",
+                "no answer, while another uplink got one",
                 format!(
-                    "this network may block UDP port {}: let the server listen on 443, or ask \
-                     whoever runs the network",
+                    "this network may block UDP port {}: let the server listen on port 443, or ask \
+                     the network's operator",
                     server.port()
                 ),
             ),
             ProbeOutcome::NoAnswer => Check::warn(
                 name,
-                "no answer: the server may be off, a firewall there or here may drop UDP, this \
-                 network may block it, or it is a server that is silent to strangers",
-                format!("see that the server runs and that UDP port {} is open", server.port()),
+                "no answer: the server may be off, a firewall at either end or this network may \
+                 drop UDP, or the server is set to be silent to strangers",
+                format!("check that the server runs and that UDP port {} is open", server.port()),
             ),
             ProbeOutcome::NotSent(failure) => Check::fail(
                 name,
-                format!("this machine does not send: {failure}"),
+                format!("this machine cannot send: {failure}"),
                 not_sent(it, *server, *failure),
             ),
             ProbeOutcome::NoSocket => Check::warn(
                 name,
-                "no socket can be bound to the uplink",
-                "run it as root; the interface may have gone",
+                "cannot bind a socket to the uplink",
+                "run this as root; the interface may have gone",
             ),
         }
     };
@@ -322,7 +324,7 @@ fn reach(it: &UplinkFacts, somebody: bool) -> Vec<Check> {
 
 fn not_sent(it: &UplinkFacts, server: SocketAddr, failure: SendFailure) -> String {
     if matches!(failure, SendFailure::Forbidden | SendFailure::Refused) {
-        return "see nft list ruleset for what refuses it here".to_owned();
+        return "find the rule that refuses it: nft list ruleset".to_owned();
     }
     let (program, gateway) = match server.is_ipv4() {
         true => ("ip", it.gateway_v4),
@@ -333,7 +335,7 @@ fn not_sent(it: &UplinkFacts, server: SocketAddr, failure: SendFailure) -> Strin
         _ => format!("via {via} "),
     });
     format!(
-        "{program} route add default {}dev {} metric 900; a client that runs needs no such route",
+        "{program} route add default {}dev {} metric 900; a running client needs no such route",
         via.unwrap_or_default(),
         it.name
     )
@@ -350,15 +352,15 @@ fn mtu(it: &UplinkFacts) -> Option<Check> {
     Some(if own < MTU_MIN {
         Check::fail(
             name,
-            format!("the interface takes {own} bytes, and QUIC needs {MTU_MIN}"),
+            format!("the interface's MTU is {own} bytes, but QUIC needs {MTU_MIN}"),
             format!("ip link set {} mtu {MTU_MIN}", it.name),
         )
     } else if carried < own {
         Check::warn(
             name,
             format!(
-                "the interface takes {own} bytes, and of what was tried {carried} and no more \
-                 arrived; the tunnel finds out by itself, other programs may hang"
+                "the interface's MTU is {own} bytes, but packets above {carried} did not arrive; \
+                 the tunnel adapts, other programs may hang"
             ),
             format!("ip link set {} mtu {carried}", it.name),
         )
@@ -372,11 +374,11 @@ fn ipv6(client: &ClientFacts) -> Check {
     let has_uplink = client.uplinks.iter().any(|it| it.has_ipv6 && it.gateway_v6.is_some());
     let only_ipv6 = found().next().is_some() && found().all(|address| address.is_ipv6());
     match (has_uplink, only_ipv6) {
-        (true, _) => Check::ok("ipv6", "an uplink has it"),
-        (false, false) => Check::ok("ipv6", "no uplink has it; IPv4 is enough"),
+        (true, _) => Check::ok("ipv6", "available on an uplink"),
+        (false, false) => Check::ok("ipv6", "not available on any uplink; IPv4 is enough"),
         (false, true) => Check::fail(
             "ipv6",
-            "the servers have IPv6 addresses alone, and no uplink has IPv6",
+            "the servers have only IPv6 addresses, and no uplink has IPv6",
             "give the server an IPv4 address as well",
         ),
     }
@@ -390,30 +392,30 @@ fn of_server(server: &ServerFacts, machine: &MachineFacts) -> Vec<Check> {
         (None, false) => Check::ok("listen", format!("{listen} is free; the server does not run")),
         (Some(error), false) if !is_root => Check::warn(
             "listen",
-            format!("{error}; the server may have it, which others than root cannot ask"),
-            "run it as root",
+            format!("{error}; the server may be using it, which only root can find out"),
+            "run this as root",
         ),
         (Some(error), false) => Check::fail(
             "listen",
             error,
-            format!("see who has the port (ss -lunp sport = :{port}), or mend listen"),
+            format!("find who uses the port (ss -lunp sport = :{port}), or change listen"),
         ),
     }];
     match drops {
         Err(error) => {
-            let mend = if machine.is_root { "see nft list ruleset" } else { "run it as root" };
-            let what = format!("what drops packets is not known: {error}");
+            let mend = if machine.is_root { "see nft list ruleset" } else { "run this as root" };
+            let what = format!("cannot read the packet filter: {error}");
             checks.push(Check::warn("firewall", what, mend));
         }
         Ok(drops) if drops.is_empty() => {
-            checks.push(Check::ok("firewall", "no other chain drops what clients send"));
+            checks.push(Check::ok("firewall", "no other chain drops packets of clients"));
         }
         Ok(drops) => checks.extend(drops.iter().map(|drop| dropped(drop, tun, port))),
     }
     if *has_legacy {
         checks.push(Check::warn(
             "firewall",
-            "there are tables of iptables-legacy, which nft does not show",
+            "iptables-legacy has tables, which nft does not show",
             "see iptables-legacy -S FORWARD and INPUT",
         ));
     }
@@ -426,12 +428,12 @@ fn dropped(drop: &Dropping, tun: &str, port: u16) -> Check {
     match drop.hook {
         Hook::Forward => Check::fail(
             name,
-            format!("it drops what clients send on: no rule of its table accepts {tun}"),
+            format!("it drops forwarded packets of clients: no rule of its table accepts {tun}"),
             mend,
         ),
         Hook::Input => Check::warn(
             name,
-            format!("it seems to drop what clients send: no rule is seen that accepts UDP {port}"),
+            format!("it seems to drop packets from clients: no rule accepts UDP {port}"),
             mend,
         ),
     }

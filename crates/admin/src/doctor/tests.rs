@@ -109,20 +109,20 @@ fn nothing_is_wrong_where_nothing_is_wrong() {
     let facts = of_client(client(vec![uplink("wwan0", answered(1500))]));
     let lines: Vec<String> = judge::judge(&facts).iter().map(Check::line).collect();
     let expected = [
-        "ok   config: client.toml can be used",
-        "ok   permissions: the private key is kept from others",
-        "ok   state: /var/lib/roadweave is there",
-        "ok   clock: the kernel takes it for synchronised",
-        "ok   tun: /dev/net/tun is there",
+        "ok   config: client.toml is valid",
+        "ok   permissions: other users cannot read the private key",
+        "ok   state: /var/lib/roadweave exists",
+        "ok   clock: the kernel reports it as synchronised",
+        "ok   tun: /dev/net/tun exists",
         "ok   nft: the program nft runs",
-        "ok   buffers: sockets get 4096 KiB",
-        "ok   crypto: one processor seals 9000 Mbit/s, with instructions for AES",
+        "ok   buffers: socket buffers are 4096 KiB",
+        "ok   crypto: one core encrypts 9000 Mbit/s, with AES instructions",
         "ok   lookup vpn.example:4433: 203.0.113.1",
         "ok   uplink wwan0: up, with IPv4",
-        "ok   reach wwan0 203.0.113.1:4433: the server answers after 42.0 ms",
+        "ok   reach wwan0 203.0.113.1:4433: the server answered after 42.0 ms",
         "ok   mtu wwan0: 1500 bytes arrive",
-        "ok   rp_filter wwan0: it is loose",
-        "ok   ipv6: no uplink has it; IPv4 is enough",
+        "ok   rp_filter wwan0: loose",
+        "ok   ipv6: not available on any uplink; IPv4 is enough",
         "ok   deadlines: half the round trip to the nearest server is 21 ms, within every lane's \
          deadline",
     ];
@@ -137,7 +137,7 @@ fn what_is_wrong_with_the_file_and_the_machine_is_told() {
         change(&mut facts);
         check(&facts, expected);
     };
-    of(|it| it.file.error = Some("line 3: x".into()), &["fail config: line 3: x .. mend"]);
+    of(|it| it.file.error = Some("line 3: x".into()), &["fail config: line 3: x .. fix the file"]);
     of(|it| it.file.mode = Some(0o640), &["warn permissions .. chmod 600 client.toml"]);
     let state = |there, runs_as, expected: &[&str]| {
         let mut facts = good(None);

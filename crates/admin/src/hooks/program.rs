@@ -28,7 +28,7 @@ pub(crate) fn folder(path: &Path) -> Result<PathBuf, String> {
     let (given, folder) =
         (std::path::absolute(path).map_err(failed)?, fs::canonicalize(path).map_err(failed)?);
     if !folder.is_dir() {
-        return Err(format!("{} is no folder", path.display()));
+        return Err(format!("{} is not a folder", path.display()));
     }
     check(&given)?;
     check(&folder)?;
@@ -40,7 +40,7 @@ pub(super) fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>, String>
     let path = folder.join(name);
     match fs::symlink_metadata(&path) {
         Ok(there) if there.is_file() => {}
-        Ok(_) => return Err(format!("{} is no file", path.display())),
+        Ok(_) => return Err(format!("{} is not a file", path.display())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(format!("{}: {error}", path.display())),
     }
@@ -53,7 +53,7 @@ fn check(path: &Path) -> Result<(), String> {
         let there = fs::metadata(part).map_err(|error| format!("{}: {error}", part.display()))?;
         if !is_safe(&there) {
             let part = part.display();
-            return Err(format!("{part}: others than root and its user could change it"));
+            return Err(format!("{part}: users other than root and this user can write to it"));
         }
     }
     Ok(())

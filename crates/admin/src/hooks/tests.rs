@@ -148,16 +148,19 @@ fn a_folder_that_others_could_change_or_choose_gives_no_program() {
     let hooks = program::folder(&path("hooks")).unwrap();
     assert_eq!(program::find(&hooks, "join"), Ok(Some(hooks.join("join"))));
     assert_eq!(program::find(&hooks, "uplink"), Ok(None));
-    assert!(program::find(&hooks, "leave").unwrap_err().contains("is no file"), "a link");
+    assert!(program::find(&hooks, "leave").unwrap_err().contains("is not a file"), "a link");
     open("hooks", 0o777);
-    assert!(program::find(&hooks, "join").unwrap_err().contains("others than root"));
-    assert!(program::folder(&path("hooks")).unwrap_err().contains("others than root"));
+    assert!(program::find(&hooks, "join").unwrap_err().contains("users other than root"));
+    assert!(program::folder(&path("hooks")).unwrap_err().contains("users other than root"));
     open("hooks", 0o700);
     open("theirs", 0o777);
     symlink(path("hooks"), path("theirs/link")).unwrap();
     symlink(path("theirs/inner"), path("inner")).unwrap();
     for name in ["theirs/link", "inner", "theirs/inner"] {
-        assert!(program::folder(&path(name)).unwrap_err().contains("others than root"), "{name}");
+        assert!(
+            program::folder(&path(name)).unwrap_err().contains("users other than root"),
+            "{name}"
+        );
     }
-    assert!(program::folder(&path("hooks/join")).unwrap_err().contains("is no folder"));
+    assert!(program::folder(&path("hooks/join")).unwrap_err().contains("is not a folder"));
 }

@@ -64,7 +64,7 @@ impl Port {
         };
         let kind = device.metadata().map_err(|error| error.to_string())?.file_type();
         if !kind.is_char_device() {
-            return Err("it is no serial device".to_owned());
+            return Err("it is not a serial device".to_owned());
         }
         // Root can open a device that another program holds exclusively.
         if is_exclusive(&device)
@@ -115,7 +115,7 @@ impl Port {
             };
             bytes += length;
             if bytes > ANSWER_MAX {
-                return Err("it says more than an answer has".to_owned());
+                return Err("its answer is too long".to_owned());
             }
             for byte in &buffer[..length] {
                 let Some(line) = self.take(*byte) else { continue };
@@ -190,7 +190,7 @@ const QUESTIONS: &[&[&str]] = &[
     // Quectel's: has 5G figures where the modem predates those of AT+CESQ.
     &["AT+QENG=\"servingcell\""],
 ];
-const HELD: &str = "another program has it";
+const HELD: &str = "another program uses it";
 pub(super) const SILENT: &str = "it does not answer AT commands";
 const GONE: &str = "it is gone";
 const GREETING_TIMEOUT: Duration = Duration::from_secs(1);

@@ -53,7 +53,7 @@ impl Manager<'_> {
     fn call(&self, path: &str, interface: &str, method: &[&str]) -> Result<Value, String> {
         let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'/';
         if !path.starts_with('/') || !path.bytes().all(is_letter) {
-            return Err("an object has a name that none can have".to_owned());
+            return Err("an object has an invalid name".to_owned());
         }
         let mut command = Command::new(PROGRAM);
         command.args(["--json=short", "--no-pager", "--auto-start=no", TIMEOUT]);
@@ -66,7 +66,7 @@ impl Manager<'_> {
         let whole: Value = match answer.is_empty() {
             true => Value::Null,
             false => serde_json::from_slice(&answer)
-                .map_err(|error| format!("the answer is not understood: {error}"))?,
+                .map_err(|error| format!("cannot parse the answer: {error}"))?,
         };
         Ok(whole["data"].get(0).cloned().map_or(Value::Null, plain))
     }

@@ -23,13 +23,13 @@ pub(super) fn output(mut command: Command, timeout: Duration) -> Result<Vec<u8>,
         let _ = child.kill();
         // In a thread: even a killed child does not end while its driver hangs.
         spawn(move || child.wait());
-        return Err(format!("{name} takes longer than {} s", timeout.as_secs()));
+        return Err(format!("{name} did not finish within {} s", timeout.as_secs()));
     };
     match status.success() {
         true => Ok(answer),
         false => {
             let complaint = String::from_utf8_lossy(&complaint);
-            Err(complaint.lines().next().unwrap_or("no reason is known").to_owned())
+            Err(complaint.lines().next().unwrap_or("unknown reason").to_owned())
         }
     }
 }
@@ -86,7 +86,7 @@ mod tests {
         for hanging in ["printf half; exec sleep 60", "exec >&-; sleep 60"] {
             let began = Instant::now();
             let refused = output(shell(hanging), Duration::from_secs(1));
-            assert_eq!(refused, Err("sh takes longer than 1 s".to_owned()), "{hanging}");
+            assert_eq!(refused, Err("sh did not finish within 1 s".to_owned()), "{hanging}");
             assert!(began.elapsed() < Duration::from_secs(30), "{hanging} is waited for");
         }
         let endless = output(shell("exec yes"), long).map(|answer| answer.len());

@@ -65,7 +65,7 @@ impl Reader {
             joined.collect::<Vec<_>>()
         });
         for (interface, answer) in asked {
-            match answer.unwrap_or_else(|_| Err("it could not be asked".to_owned())) {
+            match answer.unwrap_or_else(|_| Err("cannot query it".to_owned())) {
                 Ok((facts, port)) => {
                     self.known.extend(port.map(|port| (interface.clone(), port)));
                     reading.facts.insert(interface, facts);
@@ -84,7 +84,7 @@ fn ask(devices: &Devices, known: Option<&Path>) -> Result<(ModemFacts, Option<Pa
     let deadline = Instant::now() + ASK_MAX;
     for port in ports {
         if Instant::now() >= deadline {
-            return Err("it takes too long; name its device with --at".to_owned());
+            return Err("it does not answer in time; name its device with --at".to_owned());
         }
         let why = match at::facts(port) {
             Ok(facts) => return Ok((facts, Some(port.clone()))),
@@ -100,7 +100,7 @@ fn ask(devices: &Devices, known: Option<&Path>) -> Result<(ModemFacts, Option<Pa
             (Err(why), None) => Err(format!("{}: {why}", control.display())),
             (Err(_), Some(why)) => Err(why),
         },
-        None => Err(complaint.unwrap_or_else(|| "it has no device that could be asked".to_owned())),
+        None => Err(complaint.unwrap_or_else(|| "it has no device for queries".to_owned())),
     }
 }
 

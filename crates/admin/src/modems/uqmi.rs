@@ -16,7 +16,7 @@ pub(super) fn facts(device: &Path) -> Result<ModemFacts, String> {
         command.args(["--single", "--device"]).arg(device).arg(question).env("LC_ALL", "C");
         let answer = program::output(command, TIMEOUT)?;
         let value: Result<Value, _> = serde_json::from_slice(&answer);
-        value.map_err(|error| format!("uqmi's answer is not understood: {error}"))
+        value.map_err(|error| format!("cannot parse the answer of uqmi: {error}"))
     };
     let signal = ask("--get-signal-info")?;
     let network = ask("--get-serving-system").unwrap_or_default();

@@ -70,12 +70,14 @@ impl Connected {
         let status = match status {
             Ok(status) => status,
             Err(error) => {
-                out::note(format_args!("who is connected is not known: {error}"));
+                out::note(format_args!("cannot find out which clients are connected: {error}"));
                 return Self(None);
             }
         };
         let RoleStatus::Server(server) = status.role else {
-            out::note(format_args!("who is connected is not known: what runs there is no server"));
+            out::note(format_args!(
+                "cannot find out which clients are connected: the running instance is not a server"
+            ));
             return Self(None);
         };
         Self(Some(server.sessions.into_iter().map(|session| session.peer).collect()))
@@ -129,11 +131,11 @@ pub fn without_peer(server: &ServerFile, text: &str, name: &str) -> Result<Strin
     let position = match named().collect::<Vec<_>>()[..] {
         [] => return Err(no_such(server, name)),
         [(position, _)] => position,
-        _ => return Err(format!("several peers are called {name:?}: remove one in the file")),
+        _ => return Err(format!("several peers have the name {name:?}: remove one from the file")),
     };
     let mut document: DocumentMut =
         text.parse().map_err(|error: toml_edit::TomlError| error.to_string())?;
-    let peers = document.get_mut("peers").ok_or("peers is not there")?;
+    let peers = document.get_mut("peers").ok_or("[[peers]] is missing")?;
     if let Some(tables) = peers.as_array_of_tables_mut() {
         tables.remove(position);
     } else if let Some(array) = peers.as_array_mut() {
@@ -145,9 +147,9 @@ pub fn without_peer(server: &ServerFile, text: &str, name: &str) -> Result<Strin
 pub fn no_such(server: &ServerFile, name: &str) -> String {
     let names: Vec<&str> = server.peers.iter().map(|peer| peer.name.as_str()).collect();
     match names.len() {
-        0 => format!("there is no peer {name:?}, and no other"),
+        0 => format!("there is no peer {name:?}: the server has no peers"),
         1..=20 => format!("there is no peer {name:?}; there are: {}", names.join(", ")),
-        count => format!("there is no peer {name:?} among {count}; `roadweave peer list` has all"),
+        count => format!("there is no peer {name:?} among {count}; see `roadweave peer list`"),
     }
 }
 

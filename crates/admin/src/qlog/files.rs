@@ -58,7 +58,9 @@ impl Files {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {
                 let path = path.display();
-                return Err(format!("another `roadweave qlog` writes to {path}: choose another"));
+                return Err(format!(
+                    "another `roadweave qlog` writes to {path}: choose another folder"
+                ));
             }
             Err(error) => return Err(failed(error)),
         }
@@ -153,7 +155,7 @@ impl Files {
         let mut names = self.own_names()?;
         while names.len() >= self.limits.files_max {
             let oldest = names.iter().find(|name| !self.open.contains(*name)).cloned();
-            let oldest = oldest.ok_or_else(|| io::Error::other("all files are written to"))?;
+            let oldest = oldest.ok_or_else(|| io::Error::other("all files are in use"))?;
             match unlinkat(&self.folder, &oldest, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(error) => return Err(error.into()),
@@ -189,7 +191,7 @@ impl Files {
         if self.failed.replace(now).is_none() {
             let path = self.path.join(name);
             self.notices.push_back(format!(
-                "cannot write {}: {error}; what is new is lost until it can be written",
+                "cannot write {}: {error}; new readings are lost until it can be written",
                 path.display()
             ));
         }

@@ -327,6 +327,6 @@ fn what_is_no_client_and_no_server_is_refused() {
     status["sockets"] = json!([]);
     let mut run = Run::new();
     let error = run.log.take(run.now(), &serde_json::from_value(status).unwrap()).unwrap_err();
-    let expected = "this instance is of the role router, which has no QUIC paths";
+    let expected = "this instance is a router, which has no QUIC paths";
     assert_eq!(error.to_string(), expected);
 }

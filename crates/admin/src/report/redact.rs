@@ -30,7 +30,7 @@ const WORDS_OF_LOGS: [&str; 10] =
     ["key=", "pass ", "pass:", "pass=", "pin ", "pin:", "pin=", "puk ", "puk=", "sig="];
 pub(super) fn config(text: &Result<String, String>) -> String {
     let read = text.as_ref().map_err(String::clone);
-    match read.and_then(|text| text.parse::<Table>().map_err(|_| "it is no TOML".to_owned())) {
+    match read.and_then(|text| text.parse::<Table>().map_err(|_| "it is not TOML".to_owned())) {
         Ok(table) => {
             let names = [field_names::<ClientFile>(), field_names::<ServerFile>()].concat();
             // The name of a customer is left out.

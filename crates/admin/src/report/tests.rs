@@ -72,15 +72,15 @@ fn pipes_devices_and_links_keep_nobody_waiting_and_lead_nowhere() {
     let pipe = path("pipe");
     let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
     assert!(made.success());
-    assert!(tail(&pipe).contains("is no file"));
-    assert!(tail(Path::new("/dev/zero")).contains("is no file"));
+    assert!(tail(&pipe).contains("is not a file"));
+    assert!(tail(Path::new("/dev/zero")).contains("is not a file"));
     let refused = |config: &str, out: &str, why: &str| {
         let (config, socket, out) = (path(config), path("rw0.sock"), path(out));
         let args = ReportArgs { config, socket, log_file: None, out };
         let error = args.run().unwrap_err().to_string();
         assert!(error.contains(why), "{error}");
     };
-    refused("pipe", "report", "is no configuration file");
+    refused("pipe", "report", "is not a configuration file");
     assert!(!path("report").exists());
     fs::create_dir(path("elsewhere")).unwrap();
     symlink(path("elsewhere"), path("link")).unwrap();

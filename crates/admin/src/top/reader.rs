@@ -67,6 +67,6 @@ fn set(socket: &Path, change: &SetUplink) -> String {
             let notice = notice.map(|notice| format!(": {notice}")).unwrap_or_default();
             format!("{uplink} is {done} by you{notice}")
         }
-        Err(error) => format!("{uplink} is as before: {error}"),
+        Err(error) => format!("{uplink} is unchanged: {error}"),
     }
 }

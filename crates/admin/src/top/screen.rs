@@ -71,7 +71,7 @@ fn headline(history: &History, now: Instant, width: u16) -> Vec<Line<'static>> {
         None => None,
     };
     if let Some(why) = away {
-        let as_before = "what is below was so before".into();
+        let as_before = "the figures below are old".into();
         return vec![title, Line::from(harmless(&why)).style(bad()), as_before];
     }
     match role {
@@ -88,11 +88,11 @@ fn headline(history: &History, now: Instant, width: u16) -> Vec<Line<'static>> {
             let (goodput, line) = match width < WIDE {
                 true => (
                     format!("Mbit/s: {to} to clients, {from} back"),
-                    format!("clients: {here}, {gone} went"),
+                    format!("clients: {here}, {gone} left"),
                 ),
                 false => (
                     format!("goodput Mbit/s: {to} to clients, {from} from them"),
-                    format!("clients: {here} with a session, {gone} went since the start"),
+                    format!("clients: {here} with a session, {gone} left since the start"),
                 ),
             };
             vec![title, goodput.into(), line.into()]

@@ -158,7 +158,7 @@ fn the_end_of_an_instance_its_silence_and_its_return_are_told() {
     let rows = screen_of(&history, now, (80, 24));
     assert_eq!(
         rows[..3],
-        ["client bus, up 10 s", "nothing runs at it", "what is below was so before"]
+        ["client bus, up 10 s", "nothing runs at it", "the figures below are old"]
     );
     assert_eq!(history.events.len(), 2, "once each: {:?}", history.events);
     take(&mut history, now, client(1.0, 0, "usable"));
@@ -221,7 +221,7 @@ fn a_server_shows_who_fares_worst_first() {
     let expected = [
         "server bus, up 11 s",
         "goodput Mbit/s: 0.00 to clients, 0.00 from them",
-        "clients: 50 with a session, 0 went since the start",
+        "clients: 50 with a session, 0 left since the start",
         "  client                   paths  out Mbit/s  in Mbit/s best rtt ms best loss %",
         "  bus-\\u{1b}[2J\\u{202e}      0/1        0.00       0.00           -           -",
         "  bus-30                     1/1        0.00       0.00          61        50.0",

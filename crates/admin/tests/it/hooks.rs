@@ -100,7 +100,7 @@ fn programs_are_told_facts_one_after_another_and_none_outlives_its_time() {
         )
     };
     world.wait("log", &format!("{join}{}", uplink("wwan0", "down")));
-    world.wait("said", "\"a;b\" may be no interface's name");
+    world.wait("said", "\"a;b\" is not an interface name");
     wait_for_the_end_of(&world, "left");
 
     let slow = "sleep 300 & echo $! >child; echo $$ >slow; trap '' TERM; sleep 300";
@@ -108,7 +108,7 @@ fn programs_are_told_facts_one_after_another_and_none_outlives_its_time() {
     world.tell(&["wwan0", "wwan1"]);
     wait_for_the_end_of(&world, "slow");
     wait_for_the_end_of(&world, "child");
-    world.wait("said", "uplink is killed after 1 s");
+    world.wait("said", "killed uplink after 1 s");
     world.program("uplink", &format!("{report} >>log; exit 3"), 0o700);
     world.tell(&["wwan0"]);
     world.wait("log", &uplink("wwan1", "gone"));
@@ -116,8 +116,8 @@ fn programs_are_told_facts_one_after_another_and_none_outlives_its_time() {
 
     // Without a client the tunnel has ended; others could have written this program.
     fs::remove_file(world.path("rw0.sock")).unwrap();
-    world.wait("said", "leave is not run");
-    world.wait("said", "others than root and its user could change it");
+    world.wait("said", "cannot run leave");
+    world.wait("said", "users other than root and this user can write to it");
     assert!(!world.read("log").contains("EVENT=leave"), "{}", world.read("log"));
 
     let pid = Pid::from_raw(hooks.0.id().try_into().unwrap()).unwrap();
@@ -133,7 +133,7 @@ fn the_service_starts_what_the_program_has() {
     let output = Command::new(PROGRAM).args(start.split(' ')).arg("--help").output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let output = Command::new(PROGRAM).args(["hooks", "/etc/passwd"]).output().unwrap();
-    assert!(String::from_utf8_lossy(&output.stderr).contains("is no folder"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is not a folder"), "{output:?}");
     let code = output.status.code().unwrap();
     assert_eq!(value("RestartPreventExitStatus="), code.to_string());
 }

@@ -86,7 +86,7 @@ fn a_client_is_told_of_modems_that_come_and_go_and_of_a_manager_that_dies_and_co
     of.wait("wwan1");
     assert!(of.told()[before..].iter().all(|told| told["uplink"] == "wwan1"));
     drop(manager);
-    of.wait_for_words("the modems are told of again", 1);
+    of.wait_for_words("reporting the modems again", 1);
     of.wait_for_words("trying again", 2);
     sleep(Duration::from_secs(6));
     of.wait_for_words("trying again", 2);

@@ -90,7 +90,7 @@ fn a_modem_is_found_and_asked_and_one_that_hangs_or_vanishes_is_told_of_once() {
     of.wait_for_words("trying again", 1);
     of.set("ttyUSB2.json", &healthy());
     assert_eq!(of.wait("wwan0"), facts());
-    of.wait_for_words("the modems are told of again", 1);
+    of.wait_for_words("reporting the modems again", 1);
     drop(first);
     of.wait_for_words("trying again", 2);
     let _modem = modem(&of, "ttyUSB2");
@@ -129,14 +129,14 @@ fn a_port_that_another_program_has_is_left_to_it() {
     let _modem = modem(&of, "ttyUSB5");
     let port = of.path("dev/ttyUSB5");
     let _modems = of.start_modems(&["--at", &format!("wwan3={}", port.display())]);
-    of.wait_for_words("ttyUSB5: another program has it; trying again", 1);
+    of.wait_for_words("ttyUSB5: another program uses it; trying again", 1);
     sleep(Duration::from_secs(6));
     assert_eq!(of.read("ttyUSB5.heard"), "", "nothing was said to it");
     of.set("ttyUSB5.json", &healthy());
     assert_eq!(of.wait("wwan3"), facts());
     let lock = File::open(&port).unwrap();
     lock.lock().unwrap();
-    of.wait_for_words("ttyUSB5: another program has it; trying again", 2);
+    of.wait_for_words("ttyUSB5: another program uses it; trying again", 2);
     drop(lock);
     assert_eq!(of.wait("wwan3"), facts());
 }
@@ -182,10 +182,10 @@ fn a_device_that_is_none_and_a_name_that_none_has_are_refused_with_a_reason() {
     refused(&["--at", "wwan0"], "wwan0=/dev/ttyUSB2");
     refused(&["--at", "../x=/dev/ttyUSB2"], "wwan0=/dev/ttyUSB2");
     refused(&["--at", "wwan0=ttyUSB2"], "wwan0=/dev/ttyUSB2");
-    refused(&["--at", "wwan0=/dev/a", "--at", "wwan0=/dev/b"], "`wwan0` occurs twice");
+    refused(&["--at", "wwan0=/dev/a", "--at", "wwan0=/dev/b"], "`wwan0` is given twice");
     let Some(of) = vehicle() else { return };
     fs::write(of.path("dev/ttyUSB2"), "").unwrap();
     let _modems =
         of.start_modems(&["--at", &format!("wwan0={}", of.path("dev/ttyUSB2").display())]);
-    of.wait_for_words("ttyUSB2: it is no serial device; trying again", 1);
+    of.wait_for_words("ttyUSB2: it is not a serial device; trying again", 1);
 }

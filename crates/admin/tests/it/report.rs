@@ -10,7 +10,7 @@ fn a_file_that_is_not_there_is_told_and_the_rest_is_written() {
     let output = report.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
-    assert!(said.contains("nothing.toml") && said.contains("goes on without it"), "{said}");
+    assert!(said.contains("nothing.toml") && said.contains("continues without it"), "{said}");
     for (name, part) in [
         ("config.toml", "# left out: "),
         ("log.txt", "cannot be opened"),

@@ -146,7 +146,7 @@ fn without_a_terminal_or_an_instance_it_says_so() {
     let no_terminal = top(&nobody);
     let said = String::from_utf8_lossy(&no_terminal.stderr).into_owned();
     assert_eq!(no_terminal.status.code(), Some(2), "{said}");
-    assert!(said.contains("standard output is no terminal"), "{said}");
+    assert!(said.contains("standard output is not a terminal"), "{said}");
     assert!(no_terminal.stdout.is_empty());
     let Some(top) = Top::start(folder.path(), &nobody) else { return };
     top.wait_for("ended with 1");

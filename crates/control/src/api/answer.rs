@@ -134,7 +134,7 @@ impl Asked {
 fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     serde_json::from_slice(bytes).map_err(|error| match error.classify() {
         serde_json::error::Category::Data => Problem::invalid(error.to_string()),
-        _ => Problem::new(400, "malformed", format!("the body is no JSON: {error}")),
+        _ => Problem::new(400, "malformed", format!("the body is not JSON: {error}")),
     })
 }
 
@@ -160,7 +160,7 @@ pub fn etag(version: i64) -> HeaderValue {
 /// The version in `If-Match`, `None` for any; 428 without the header, 400 for a foreign ETag.
 pub fn if_match(headers: &HeaderMap) -> Result<Option<i64>> {
     let Some(value) = headers.get(header::IF_MATCH) else {
-        let detail = "say which version you have seen: If-Match: \"7\", the ETag of its GET";
+        let detail = "If-Match is missing: send the ETag of a GET, such as \"7\"";
         return Err(Problem::new(428, "precondition-required", detail));
     };
     let text = value.to_str().unwrap_or_default().trim();
@@ -169,7 +169,9 @@ pub fn if_match(headers: &HeaderMap) -> Result<Option<i64>> {
     }
     let number = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     let number = number.and_then(|digits| digits.parse().ok());
-    number.map(Some).ok_or_else(|| Problem::new(400, "if-match", "If-Match is no ETag of a GET"))
+    number
+        .map(Some)
+        .ok_or_else(|| Problem::new(400, "if-match", "If-Match is not the ETag of a GET"))
 }
 
 pub fn matches<R: Record>(seen: Option<i64>, stored: &Stored<R>) -> Result<()> {
@@ -177,7 +179,7 @@ pub fn matches<R: Record>(seen: Option<i64>, stored: &Stored<R>) -> Result<()> {
         return Ok(());
     }
     let (kind, id, version) = (R::KIND, stored.record.id(), stored.version);
-    let detail = format!("the {kind} \"{id}\" was changed meanwhile: it has version {version}");
+    let detail = format!("the {kind} \"{id}\" has changed: it has version {version}");
     Err(Problem::new(412, "changed", detail))
 }
 
@@ -205,7 +207,7 @@ impl ListQuery {
         let bytes = URL_SAFE_NO_PAD.decode(cursor).ok();
         let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
         text.filter(|text| !text.contains('\0'))
-            .ok_or_else(|| Problem::new(400, "cursor", "take the cursor from a page's \"next\""))
+            .ok_or_else(|| Problem::new(400, "cursor", "a cursor is the \"next\" of a page"))
     }
 }
 

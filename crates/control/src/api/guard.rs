@@ -48,7 +48,7 @@ impl Caller {
             return Err(Problem::not_found(format!("there is no tenant \"{tenant}\"")));
         }
         if self.role < role {
-            let detail = format!("this asks for the role {role:?}, and you have {:?}", self.role);
+            let detail = format!("this needs the role {role:?}, and yours is {:?}", self.role);
             return Err(Problem::forbidden(detail.to_lowercase()));
         }
         Ok(())
@@ -79,7 +79,8 @@ async fn watch(
 ) -> Response {
     let begun = Instant::now();
     let work = admit(&guard, params.ok(), request, next);
-    let late = || Problem::new(504, "late", "the answer took too long; look what became of it");
+    let late =
+        || Problem::new(504, "late", "the request took too long; check whether it took effect");
     let response = match tokio::time::timeout(DEADLINE, work).await {
         Ok(Ok(response)) => response,
         Ok(Err(problem)) => problem.into_response(),
@@ -98,7 +99,8 @@ async fn admit(
 ) -> Result<Response> {
     let app = &guard.app;
     let remote = request.extensions().get::<RemoteAddress>().map(|remote| network(remote.0));
-    let remote = remote.ok_or_else(|| Problem::new(500, "internal", "no address of a peer"))?;
+    let remote = remote
+        .ok_or_else(|| Problem::new(500, "internal", "the address of the peer is unknown"))?;
     let fit = |all: &RawPathParams| all.iter().all(|(_, it)| (1..=128).contains(&it.len()));
     let params = params.filter(fit).ok_or_else(Problem::nothing)?;
     if guard.needs == Needs::Password && !app.limits.logins.take(remote, Instant::now()) {
@@ -119,7 +121,7 @@ async fn admit(
     let place = request.extensions().get::<Arc<WebPlace>>();
     if !place.is_none_or(|place| place.admit()) {
         app.metrics.refuse("connections-of-web");
-        return Err(Problem::new(503, "busy", "as many connections are open as may be"));
+        return Err(Problem::new(503, "busy", "the limit of connections is reached"));
     }
     let key = format!("{}/{}", caller.tenant, caller.name);
     if !app.limits.callers.take(key, Instant::now()) {
@@ -138,11 +140,11 @@ async fn admit(
         && guard.needs != Needs::Anybody
         && param("device") != Some(&**device)
     {
-        return Err(Problem::forbidden("this key is for one box alone"));
+        return Err(Problem::forbidden("this key is for one box only"));
     }
     if caller.login.is_some() && is_foreign(&request) {
         app.metrics.refuse("cross-site");
-        return Err(Problem::forbidden("a page of another site has sent this"));
+        return Err(Problem::forbidden("a page of another site sent this request"));
     }
     request.extensions_mut().insert(caller.clone());
     let once = request.headers().get("idempotency-key").cloned();
@@ -268,7 +270,7 @@ async fn once_only(
     request.extensions_mut().insert(Caller { once: Some(once.clone()), ..caller });
     // Runs to its end even if the caller disconnects or the request times out.
     let acting = tokio::spawn(act(Arc::clone(&app.store), once, fingerprint, request, next));
-    let broken = |_| Problem::new(500, "internal", "the controller's log says more");
+    let broken = |_| Problem::new(500, "internal", "the controller's log has the details");
     acting.await.map_err(broken)?
 }
 
@@ -282,13 +284,13 @@ async fn act(
     match store.note_request(&once, &fingerprint).await? {
         KeptAnswer::New => {}
         KeptAnswer::UnderWay => {
-            return Err(Problem::conflict("a request with this Idempotency-Key is under way"));
+            return Err(Problem::conflict("a request with this Idempotency-Key is still running"));
         }
         KeptAnswer::OtherRequest => {
-            return Err(Problem::invalid("another request had this Idempotency-Key"));
+            return Err(Problem::invalid("this Idempotency-Key was used for another request"));
         }
         KeptAnswer::Acted => {
-            let detail = "it was carried out, and its answer is lost: look what became of it";
+            let detail = "the request was carried out, but its answer is lost: check its effect";
             return Err(Problem::conflict(detail));
         }
         KeptAnswer::Answered(text) => return repeated(&text),
@@ -297,7 +299,7 @@ async fn act(
     let body = to_bytes(body, ANSWER_MAX).await.unwrap_or_default();
     let kept = parts.status.is_success().then(|| kept(&parts, &body));
     if let Err(error) = store.keep_answer(&once, kept.as_deref()).await {
-        tracing::warn!(%error, "an answer is not kept for a repetition");
+        tracing::warn!(%error, "cannot store an answer for repeated requests");
     }
     Ok(Response::from_parts(parts, Body::from(body)))
 }
@@ -317,7 +319,7 @@ fn kept(parts: &axum::http::response::Parts, body: &Bytes) -> String {
 }
 
 fn repeated(text: &str) -> Result<Response> {
-    let broken = || Problem::new(500, "altered", "the kept answer cannot be read");
+    let broken = || Problem::new(500, "altered", "cannot read the stored answer");
     let kept: Kept = serde_json::from_str(text).map_err(|_| broken())?;
     let status = StatusCode::from_u16(kept.status).map_err(|_| broken())?;
     let mut response = (status, kept.body).into_response();

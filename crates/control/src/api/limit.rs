@@ -167,11 +167,11 @@ impl WatcherPermit {
         let mut all = app.watchers.0.lock().unwrap_or_else(PoisonError::into_inner);
         let has = |whose: &str| all.get(whose).copied().unwrap_or_default();
         if has(&of_caller) >= OF_CALLER_MAX || has(&tenant) >= OF_TENANT_MAX {
-            let detail = "you watch in many places already: close one";
+            let detail = "you have too many event streams open: close one";
             return refused("watchers-of-caller", Problem::new(429, "too-many", detail));
         }
         if has(ALL) >= WATCHERS_MAX {
-            return refused("watchers", Problem::new(503, "busy", "too many watch already"));
+            return refused("watchers", Problem::new(503, "busy", "too many event streams"));
         }
         for whose in [ALL, &tenant, &of_caller] {
             *all.entry(whose.to_owned()).or_default() += 1;

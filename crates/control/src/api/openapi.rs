@@ -112,7 +112,7 @@ fn operation(route: &Route) -> OperationBuilder {
     let (status, response) = response(route.output);
     let problem = Content::new(Some(Ref::from_schema_name("Problem")));
     let problem = ResponseBuilder::new()
-        .description("What is wrong")
+        .description("The problem")
         .content("application/problem+json", problem);
     operation.response(status.to_string(), response).response("default", problem.build())
 }
@@ -188,9 +188,9 @@ fn tag(path: &'static str) -> String {
     first.unwrap_or("tenants").to_owned()
 }
 
-const DESCRIPTION: &str = "Lists have pages: `next` of one is the `cursor` of the following. What \
-is changed needs the ETag of its GET in If-Match. A POST with an Idempotency-Key acts once. Errors \
-are application/problem+json (RFC 9457).";
+const DESCRIPTION: &str = "Lists have pages: `next` of one is the `cursor` of the following. \
+Changes need the ETag of a GET in If-Match. A POST with an Idempotency-Key acts once. Errors are \
+application/problem+json (RFC 9457).";
 
 #[cfg(test)]
 mod tests {

@@ -44,7 +44,7 @@ impl Passwords {
     }
 
     async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-        let busy = || Problem::new(503, "busy", "too many log in at once; try again");
+        let busy = || Problem::new(503, "busy", "too many logins at once; try again");
         let permit = Arc::clone(&self.0).acquire_owned();
         let permit = tokio::time::timeout(WAIT_MAX, permit).await.map_err(|_| busy())?;
         let done = tokio::task::spawn_blocking(move || {

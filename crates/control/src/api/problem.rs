@@ -76,14 +76,14 @@ impl From<StoreError> for Problem {
             StoreError::Full => Self::new(507, "full", text),
             // The database's own message may reveal internals.
             StoreError::Away(why) => {
-                tracing::debug!(why, "a request found no database");
+                tracing::debug!(why, "a request failed: no database");
                 Self::new(503, "database-away", "the database does not answer; try again")
             }
             StoreError::Older(_) => Self::new(503, "database-older", text),
             StoreError::Altered { .. } => Self::new(500, "altered", text),
             StoreError::Internal(why) | StoreError::Migration(why) => {
                 tracing::error!(why, "the database refused a statement");
-                Self::new(500, "internal", "the controller's log says more")
+                Self::new(500, "internal", "the controller's log has the details")
             }
         }
     }

@@ -27,38 +27,38 @@ use crate::model::slug;
 #[derive(clap::Args)]
 #[command(group(clap::ArgGroup::new("kind").required(true)))]
 pub struct Options {
-    /// The root's key; or the file of a signer, who passes on what it may itself. Needs no
+    /// The root key, or the file of a signer, which passes on only rights that it has. Needs no
     /// controller on this machine
     #[arg(long, value_name = "FILE")]
     key: PathBuf,
-    /// For a token: boxes join by it, or what --role says
+    /// For a token: boxes join with it, or what --role says
     #[arg(long, group = "kind")]
     token: bool,
-    /// For a pool: proxies join by its tokens, or what --role says
+    /// For a pool: proxies join with its tokens, or what --role says
     #[arg(long, group = "kind")]
     pool: bool,
-    /// For somebody's machine, which makes delegates of its own within this one, but no signers
+    /// For a person's machine, which makes its own delegates within this one, but no signers
     #[arg(long, group = "kind")]
     signer: bool,
     /// The tenant that it is for
     #[arg(long, value_name = "NAME", required_unless_present = "all_tenants")]
     tenant: Option<Name>,
-    /// Proxies and anchors that serve all tenants: for the tenant that runs the controller
+    /// For proxies and anchors that serve all tenants; only for the tenant that runs the controller
     #[arg(long, conflicts_with = "tenant")]
     all_tenants: bool,
-    /// Its name; made up, if you leave it out
+    /// Its name; default: a generated one
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// How many keys it may sign for
+    /// How many keys it may sign
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     uses: Option<u32>,
-    /// What it may let in; may be given several times
+    /// A role that it may admit; may be repeated
     #[arg(long = "role", value_name = "ROLE", value_parser = ["box", "proxy", "anchor"])]
     roles: Vec<String>,
-    /// A tag that boxes get by it; may be given several times
+    /// A tag for boxes that it admits; may be repeated
     #[arg(long = "tag", value_name = "TAG")]
     tags: Vec<Name>,
-    /// Where it is written: its private key and what was signed; NAME.delegate by default
+    /// The file for its private key and the signed chain; default: NAME.delegate
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -66,7 +66,7 @@ pub struct Options {
 /// Where a new key is written.
 #[derive(clap::Args)]
 pub struct Keygen {
-    /// The file, which must not be there yet
+    /// The file to create; it must not exist yet
     file: PathBuf,
 }
 
@@ -79,8 +79,8 @@ pub fn keygen(options: &Keygen) -> Result<()> {
 pub fn run(options: &Options) -> Result<()> {
     let signer = Signer::read(&options.key)?;
     if options.signer && signer.chain.is_some() {
-        let message = "--signer: by a root alone; what is signed below a signer's signer would fit \
-                       into no token";
+        let message = "--signer: needs a root key; a chain below a signer's signer would not fit \
+                       into a token";
         return Err(BadInput::new(message).into());
     }
     let made = new_identity();
@@ -88,19 +88,19 @@ pub fn run(options: &Options) -> Result<()> {
     let chain = signer.sign(&statement)?;
     let delegate = Delegate { private_key: made.to_base64(), chain };
     if !options.signer && !delegate.fits_a_token() {
-        let message = "it would fit into no token: give it fewer tags, or sign it by the root";
+        let message = "it would not fit into a token: give it fewer tags, or sign it with the root";
         return Err(BadInput::new(message).into());
     }
     let out = options.out.clone().unwrap_or_else(|| format!("{}.delegate", statement.name).into());
     write(&out, &format!("{}\n", serde_json::to_string(&delegate)?))?;
     let (name, key, file) = (&statement.name, statement.key, out.display());
     let use_it = match options.signer {
-        true => format!("sign by it: roadweave-controller delegate --key {file} --token ..."),
-        false => format!("hand it out: roadweave fleet token create --delegate {file}"),
+        true => format!("sign with it: roadweave-controller delegate --key {file} --token ..."),
+        false => format!("use it in tokens: roadweave fleet token create --delegate {file}"),
     };
     out::line(format_args!(
         "{file} has the private key of the delegate {name}, {key}.\n\
-         Put it in, which leaves that key here: roadweave fleet delegate add {file}\n\
+         Register it (its private key stays here): roadweave fleet delegate add {file}\n\
          Then {use_it}"
     ))?;
     Ok(())
@@ -136,8 +136,8 @@ impl Signer {
         let holds = chain.verify(&trust);
         holds.map_err(|error| {
             BadInput::new(format!(
-                "nobody would take this: {error}. A signer passes on its own tenant, roles and \
-                 tags, and no more uses than it has"
+                "this delegate would be refused: {error}. A signer passes on its own tenant, roles \
+                 and tags, and no more uses than it has"
             ))
         })?;
         Ok(chain)
@@ -152,7 +152,7 @@ fn statement(options: &Options, key: PublicKey) -> Result<Statement> {
     };
     let uses = match options.uses {
         None if !options.token => {
-            let message = format!("--uses: say how many keys a {kind} may sign for");
+            let message = format!("--uses: required for a {kind}: how many keys it may sign");
             return Err(BadInput::new(message).into());
         }
         uses => uses.unwrap_or(1),
@@ -163,7 +163,7 @@ fn statement(options: &Options, key: PublicKey) -> Result<Statement> {
         roles.insert(default);
     }
     if !options.tags.is_empty() && !roles.contains(&Role::Box) {
-        return Err(BadInput::new("--tag: tags are of boxes").into());
+        return Err(BadInput::new("--tag: only boxes have tags").into());
     }
     if options.all_tenants && roles.contains(&Role::Box) {
         return Err(BadInput::new("--all-tenants: a box belongs to one tenant").into());
@@ -208,7 +208,7 @@ pub fn new_identity() -> Identity {
 fn write(path: &Path, text: &str) -> Result<()> {
     match write_new(path, text) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            Err(bad(path, "there is a file already, which is kept").into())
+            Err(bad(path, "the file exists already").into())
         }
         Err(error) => {
             let _ = fs::remove_file(path);
@@ -221,12 +221,12 @@ fn write(path: &Path, text: &str) -> Result<()> {
 /// What is to be approved.
 #[derive(clap::Args)]
 pub struct Approve {
-    /// What waits, as roadweave fleet config approval prints it
+    /// The waiting configuration, as printed by `roadweave fleet config approval`
     file: PathBuf,
-    /// The approver's key, which signs; without it what waits is shown and nothing else
+    /// The approver's key, which signs; without it the configuration is only shown
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
-    /// Where the approval is written, for roadweave fleet config approve --signed
+    /// The file for the approval, for `roadweave fleet config approve --signed`
     #[arg(long, default_value = "approved.json", value_name = "FILE")]
     out: PathBuf,
 }
@@ -242,6 +242,6 @@ pub fn approve(options: &Approve) -> Result<()> {
     replace(&options.out, &format!("{}\n", serde_json::to_string(&signed)?))?;
     let out = options.out.display();
     Ok(out::line(format_args!(
-        "approved: bring it by roadweave fleet config approve NAME --signed {out}"
+        "approved: submit it with roadweave fleet config approve NAME --signed {out}"
     ))?)
 }

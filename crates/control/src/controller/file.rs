@@ -99,7 +99,7 @@ impl Validate for ControllerFile {
         Database::parse(&self.database)
             .map_err(|why| Fault::new("database", format!("database: {why}")))?;
         if self.certificate.is_some() != self.certificate_key.is_some() {
-            let message = "certificate and certificate_key go together";
+            let message = "certificate and certificate_key: set both or neither";
             return Err(Fault::new("certificate", message));
         }
         self.oidc.as_ref().map_or(Ok(()), Settings::validate)

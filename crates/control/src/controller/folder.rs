@@ -43,8 +43,8 @@ impl Folder {
         let config = path.join("controller.toml");
         if !config.exists() {
             return Err(BadInput::new(format!(
-                "there is no controller in {}: roadweave-controller init makes one, --folder names \
-                 another place",
+                "there is no controller in {}: create one with roadweave-controller init, or \
+                 choose another --folder",
                 path.display()
             ))
             .into());
@@ -64,7 +64,7 @@ impl Folder {
         let file = file.with_context(|| format!("cannot open {}", path.display()))?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
             BadInput::new(format!(
-                "another roadweave-controller works in {}; stop it first",
+                "another roadweave-controller uses {}; stop it first",
                 self.path.display()
             ))
         })?;

@@ -27,18 +27,19 @@ use crate::store::{Actor, Database, Store, StoreError};
 pub struct Options {
     #[command(flatten)]
     at: FolderOption,
-    /// Where boxes and people reach it; may be given several times
+    /// An address at which boxes and users reach it; may be repeated
     #[arg(long, required = true, value_name = "HOST:PORT", value_parser = address)]
     address: Vec<String>,
-    /// postgres://user:password@host/name, for several controllers; else a file in the folder. With
-    /// a password give it by the environment: other users see the words of a command
+    /// postgres://user:password@host/name, for several controllers; default: a file in the folder.
+    /// Set an address with a password in the environment: other users can see the arguments of a
+    /// command
     #[arg(long, env = "ROADWEAVE_CONTROLLER_DATABASE", value_name = "ADDRESS")]
     #[arg(hide_env_values = true)]
     database: Option<String>,
     /// The name of your own tenant
     #[arg(long, default_value = "home", value_name = "NAME")]
     tenant: String,
-    /// The inner networks that boxes get addresses from; may be given several times
+    /// An inner network from which boxes get addresses; may be repeated
     #[arg(long, default_values = ["10.77.0.0/16", "fd77::/64"], value_name = "PREFIX")]
     prefix: Vec<ipnet::IpNet>,
     /// The name of the first owner
@@ -47,10 +48,10 @@ pub struct Options {
     /// The TCP address to listen on
     #[arg(long, default_value = "[::]:4400", value_name = "ADDRESS")]
     listen: std::net::SocketAddr,
-    /// The public half of a root key that is kept elsewhere; the controller then has none
+    /// The public key of a root key that is kept elsewhere; the controller then has no root key
     #[arg(long, value_name = "PUBLIC-KEY")]
     root: Option<PublicKey>,
-    /// Keep a controller that is there already, and change its addresses and --database alone
+    /// Keep an existing controller, and change only its addresses and --database
     #[arg(long)]
     keep: bool,
 }
@@ -73,13 +74,13 @@ pub fn run(options: &Options) -> Result<()> {
         if options.keep {
             return keep(options);
         }
-        return Err(BadInput::new(format!("there is a controller in {folder} already")).into());
+        return Err(BadInput::new(format!("{folder} already has a controller")).into());
     }
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(folder)
-        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        .with_context(|| format!("cannot create the folder {}", folder.display()))?;
     let file = ControllerFile {
         listen: options.listen,
         addresses: options.address.clone(),
@@ -107,13 +108,12 @@ fn check_root(folder: &Path, root: Option<PublicKey>) -> Result<()> {
     let (lies, says) = match (root, before) {
         (Some(_), _) if held.exists() => (held, "--root says that its key is elsewhere".to_owned()),
         (Some(root), Some(before)) if before != root.to_string() => {
-            (public, format!("it says {before}, and --root another key"))
+            (public, format!("it contains {before}, and --root another key"))
         }
-        (None, Some(before)) => (public, format!("it says that the root is {before}, elsewhere")),
+        (None, Some(before)) => (public, format!("it says that the root key is {before}")),
         _ => return Ok(()),
     };
-    let message =
-        format!("{} is there already: {says}; take it away, or say the same", lies.display());
+    let message = format!("{} exists: {says}; remove it, or give the same --root", lies.display());
     Err(BadInput::new(message).into())
 }
 
@@ -123,11 +123,11 @@ fn keep(options: &Options) -> Result<()> {
     let database = options.database.as_ref().unwrap_or(&file.database);
     let mut changed = Vec::new();
     if file.addresses != options.address {
-        changed.push(format!("addresses are {} from now on", options.address.join(" ")));
+        changed.push(format!("its addresses are now {}", options.address.join(" ")));
     }
     if file.database != *database {
         let shown = Database::parse(database).map_err(BadInput::new)?.shown();
-        changed.push(format!("its database is {shown} from now on"));
+        changed.push(format!("its database is now {shown}"));
     }
     if !changed.is_empty() {
         let path = opened.at("controller.toml");
@@ -135,7 +135,7 @@ fn keep(options: &Options) -> Result<()> {
         replace(&path, &with(&path, &text, &options.address, database)?)?;
     }
     let changed: String = changed.iter().map(|it| format!("; {it}")).collect();
-    Ok(out::line(format_args!("there is a controller in {folder}; it is kept{changed}"))?)
+    Ok(out::line(format_args!("there is a controller in {folder}; keeping it{changed}"))?)
 }
 
 /// The configuration comes last and completes the folder. Keys of an interrupted `init` stay.
@@ -198,8 +198,8 @@ async fn first_rows(store: &Store, options: &Options, settings: TenantSettings) 
     let inserted = change.insert(&options.tenant, tenant).await;
     inserted.map_err(|error| match error {
         StoreError::Taken(_) => anyhow::Error::new(BadInput::new(format!(
-            "the database {} is that of another controller: copy that one's folder instead, for a \
-             second replica",
+            "the database {} belongs to another controller: for a second replica, copy that \
+             controller's folder instead",
             store.database.shown()
         ))),
         error => error.into(),
@@ -234,8 +234,7 @@ fn say(options: &Options, password: &str, fingerprint: &str) -> Result<()> {
          roadweave fleet login https://{address} --tenant {tenant} --user {owner} \\\n        \
          --fingerprint {fingerprint}\n    \
          password: {password}\n\n\
-         Keep {secrets} safe, apart from the database: who has them is \
-         the fleet."
+         Keep {secrets} safe, apart from the database: these keys control the fleet."
     ))?;
     Ok(())
 }

@@ -23,23 +23,23 @@ impl Settings {
             Err(Fault::new(format!("oidc.{field}"), format!("oidc.{field}: {why}")))
         };
         if !is_address(&self.issuer) {
-            return bad("issuer", "write https://login.example.org, as the issuer names itself");
+            return bad("issuer", "write the issuer's own name, such as https://login.example.org");
         }
         let is_base =
             |url: &str| url.starts_with("https://") && is_address(url) && !url.ends_with('/');
         if self.url.as_deref().is_some_and(|url| !is_base(url)) {
-            return bad("url", "write https://fleet.example.org, without a slash at its end");
+            return bad("url", "write https://fleet.example.org, without a slash at the end");
         }
         if self.client_id.is_empty() {
-            return bad("client_id", "the issuer gives one out");
+            return bad("client_id", "get one from the issuer");
         }
         if self.client_secret.is_some() && self.client_secret_file.is_some() {
-            return bad("client_secret", "say it here or in client_secret_file");
+            return bad("client_secret", "set it here or in client_secret_file");
         }
         if self.roles.is_empty() {
             return bad(
                 "roles",
-                "nobody could sign in: write roles = { fleet-ops = \"operator\" }",
+                "without roles no user can sign in: write roles = { fleet-ops = \"operator\" }",
             );
         }
         if self.scopes.iter().any(|scope| scope.is_empty() || scope.contains(char::is_whitespace)) {

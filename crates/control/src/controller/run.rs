@@ -94,7 +94,7 @@ async fn open(folder: &Folder, mut stop: watch::Receiver<bool>) -> Result<Option
             }
             Err(error @ StoreError::Away(_)) => {
                 if !std::mem::replace(&mut is_told, true) {
-                    tracing::error!(database = database.shown(), "{error}; tried again");
+                    tracing::error!(database = database.shown(), "{error}; trying again");
                 }
             }
             Err(error) => {
@@ -142,7 +142,7 @@ async fn keep_house(store: Arc<Store>) {
         if minute % 60 == 1
             && let Err(error) = store.prune(now_ms()).await
         {
-            tracing::warn!(%error, "what is too old is not all removed; tried again in an hour");
+            tracing::warn!(%error, "cannot remove all old records; trying again in an hour");
         }
     }
 }
@@ -159,7 +159,7 @@ async fn watch_logs(app: Arc<App>) {
             match app.store.verify_audit(&tenant.tenant, seen).await {
                 Ok(Ok((serial, hash))) => heads.saw(&tenant.tenant, serial, hash),
                 Ok(Err(fault)) => {
-                    tracing::error!(tenant = tenant.tenant, %fault, "somebody wrote the audit log");
+                    tracing::error!(tenant = tenant.tenant, %fault, "the audit log was altered");
                 }
                 Err(_) => {}
             }

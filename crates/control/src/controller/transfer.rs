@@ -21,7 +21,7 @@ use crate::store::{BackupError, Database};
 pub struct Backup {
     #[command(flatten)]
     at: FolderOption,
-    /// The file, which must not be there yet; `-` writes to standard output
+    /// The file to create; it must not exist yet. `-` writes to standard output
     #[arg(value_name = "FILE")]
     file: PathBuf,
 }
@@ -31,12 +31,12 @@ pub struct Backup {
 pub struct Restore {
     #[command(flatten)]
     at: FolderOption,
-    /// A file that `backup` has written, of a controller with the same controller.key; `-` reads
-    /// standard input
+    /// A file written by `backup`, of a controller with the same controller.key; `-` reads standard
+    /// input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Move a SQLite database that is there out of the way first, as its name with .epoch-N; it
-    /// comes back if the backup is none
+    /// First rename an existing SQLite database to its name with .epoch-N; it is put back if the
+    /// backup is invalid
     #[arg(long)]
     aside: bool,
 }
@@ -96,7 +96,7 @@ pub fn restore(options: &Restore) -> Result<()> {
     };
     let first = input.fill_buf().with_context(|| format!("cannot read {}", path.display()))?;
     if first.is_empty() {
-        return Err(bad(path, "there is nothing in it").into());
+        return Err(bad(path, "it is empty").into());
     }
     let aside = if options.aside { Some(Aside::make(&folder)?) } else { None };
     let before = folder.epoch();
@@ -123,9 +123,9 @@ pub fn restore(options: &Restore) -> Result<()> {
             .with_context(|| format!("cannot move {}", heads.display()))?;
     }
     out::line(format_args!(
-        "{rows} rows restored; the epoch is {epoch} from now on. Boxes and proxies keep what is newer than \
-         the backup until they hear otherwise; revocations that proxies know come back by \
-         themselves."
+        "{rows} rows restored; the epoch is {epoch} from now on. Boxes and proxies keep documents \
+         newer than the backup until new ones replace them; proxies return the revocations that \
+         they know."
     ))?;
     Ok(())
 }
@@ -141,8 +141,8 @@ impl Aside {
     /// already, the present one was never in use and stays.
     fn make(folder: &Folder) -> Result<Self> {
         let Database::Sqlite(from) = folder.database()? else {
-            let message = "--aside is for SQLite: make an empty database in PostgreSQL, and name it \
-                           in controller.toml";
+            let message = "--aside is only for SQLite: create an empty database in PostgreSQL, and \
+                           set it in controller.toml";
             return Err(BadInput::new(message).into());
         };
         let to = beside(&from, &format!(".epoch-{}", folder.epoch()));

@@ -19,29 +19,30 @@ use crate::files::replace;
 /// Whom to trust from now on.
 #[derive(clap::Args)]
 pub struct Options {
-    /// A root's key, which signs; a new root's beside it. Needs no controller on this machine
+    /// The file of a root key, which signs; may be repeated for a new root key. Needs no controller
+    /// on this machine
     #[arg(long = "key", required = true, value_name = "FILE")]
     keys: Vec<PathBuf>,
-    /// The lists until now, a trust.json: what is not said here stays as in the last of them
+    /// The existing lists, a trust.json; what is not given here stays as in the last of them
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
-    /// Where chains begin; the first key's own half if neither this nor a list says so. May be
-    /// given several times: what a root that is left out has signed is worth nothing any more
+    /// A root public key, where chains begin; may be repeated. Default: as in the last list, else
+    /// the public key of the first --key. Signatures of a root that is left out become invalid
     #[arg(long = "root", value_name = "PUBLIC-KEY")]
     roots: Vec<PublicKey>,
-    /// A key kept apart that may sign the next list
+    /// A spare key, kept apart, that may sign the next list
     #[arg(long = "spare", value_name = "PUBLIC-KEY")]
     spares: Vec<PublicKey>,
-    /// A controller
+    /// The public key of a controller
     #[arg(long = "controller", value_name = "PUBLIC-KEY")]
     controllers: Vec<PublicKey>,
-    /// Somebody without whom no configuration counts
+    /// The public key of an approver, whose approval every configuration needs
     #[arg(long = "approver", value_name = "PUBLIC-KEY")]
     approvers: Vec<PublicKey>,
-    /// The controller's epoch, which restoring a backup raises
+    /// The controller's epoch, which rises when a backup is restored
     #[arg(long)]
     epoch: Option<u64>,
-    /// Where all lists are written, to be copied into the controller's folder
+    /// The file for all lists, to copy into the controller's folder
     #[arg(long, default_value = "trust.json", value_name = "FILE")]
     out: PathBuf,
 }
@@ -63,8 +64,8 @@ pub fn run(options: &Options) -> Result<()> {
     let roots: Vec<String> = list.roots.iter().map(ToString::to_string).collect();
     out::line(format_args!(
         "{} holds {} lists; the last is number {} of epoch {}.\n\
-         Copy it into the controller's folder as trust.json. Where root.key is not there, root.pub \
-         must say {}.",
+         Copy it into the controller's folder as trust.json. Without root.key in that folder, \
+         root.pub must contain {}.",
         options.out.display(),
         lists.len(),
         list.number,
@@ -73,8 +74,8 @@ pub fn run(options: &Options) -> Result<()> {
     ))?;
     for root in dropped {
         out::line(format_args!(
-            "It names {root} no more: whatever that has signed is worth nothing once this is out. \
-             Add --root {root} to keep it meanwhile."
+            "It no longer names {root}: signatures of that key become invalid once this list is in \
+             use. Add --root {root} to keep it for now."
         ))?;
     }
     Ok(())
@@ -116,7 +117,8 @@ fn next(options: &Options, keys: &[Identity], lists: &[Signed<TrustList>]) -> Re
         }
     }
     if list.controllers.is_empty() {
-        let message = "--controller: name one, as `roadweave-controller key` prints it";
+        let message =
+            "--controller: at least one key is needed, as `roadweave-controller key` prints it";
         return Err(BadInput::new(message).into());
     }
     Ok(list)
@@ -145,7 +147,7 @@ fn check(lists: &[Signed<TrustList>], signed: &Signed<TrustList>) -> Result<()> 
     let taken = trust.replace(signed);
     taken.map_err(|error| {
         BadInput::new(format!(
-            "no box would take this: {error}. Sign by a root or spare of the list before"
+            "boxes would refuse this list: {error}. Sign it by a root or spare of the last one"
         ))
     })?;
     Ok(())
@@ -188,7 +190,7 @@ mod tests {
         let (controllers, spares) = (vec![key(9)], vec![key(2)]);
         run(&Options { controllers, spares, ..options(folder, &[1], false) }).unwrap();
         let strange = run(&Options { roots: vec![key(5)], ..options(folder, &[5], true) });
-        assert!(strange.unwrap_err().to_string().contains("no box would take this"));
+        assert!(strange.unwrap_err().to_string().contains("boxes would refuse this list"));
         run(&Options { roots: vec![key(3)], ..options(folder, &[2, 3], true) }).unwrap();
         let lists = read(&folder.join("trust.json")).unwrap();
         let (last, _) = lists[1].verify_by(lists[1].claimed_keys()).unwrap();

@@ -6,8 +6,8 @@ use utoipa::ToSchema;
 
 use super::{TokenRole, TokenSettings, slug, word};
 
-/// A key that may sign for others: that of a token, of a pool, or of somebody's machine. Its
-/// private half is never here.
+/// A key that may sign others: that of a token, of a pool, or of a person's machine. The controller
+/// never has its private key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Delegate {
     /// Its name, as the signer wrote it.
@@ -16,9 +16,9 @@ pub struct Delegate {
     pub public_key: String,
     /// Whether the delegate may sign still.
     pub state: DelegateState,
-    /// What those whom the delegate lets in may be.
+    /// The roles that the delegate may admit.
     pub roles: Vec<TokenRole>,
-    /// The tags that boxes get by it.
+    /// The tags of boxes that it admits.
     pub tags: Vec<String>,
     /// How many keys it may sign for; any number, if absent.
     pub uses: Option<u32>,
@@ -50,7 +50,7 @@ impl Delegate {
         let Statement { key, name, role, scope, grant, .. } = &admitted.statement;
         let grant = match (role, grant) {
             (Role::Delegate, Some(grant)) => grant,
-            _ => return Err("the chain leads to no delegate".to_owned()),
+            _ => return Err("the chain does not lead to a delegate".to_owned()),
         };
         if let Scope::Tenant(other) = scope
             && other.as_str() != tenant
@@ -83,24 +83,24 @@ impl Delegate {
         // A token contains the key of its delegate.
         if self.signer {
             return Err(format!(
-                "delegate: {id} is a signer, whose key belongs into no token: make a delegate \
+                "delegate: {id} is a signer, whose key must not go into a token: create a delegate \
                  within it (roadweave-controller delegate --key FILE --token)"
             ));
         }
         if !self.roles.contains(&token.role) {
-            return Err(format!("role: the delegate {id} may not sign for this"));
+            return Err(format!("role: the delegate {id} may not sign this role"));
         }
         // A box gets all tags of the delegate; proxies and anchors have none.
         let wanted = if token.role == TokenRole::Box { &self.tags[..] } else { &[] };
         if !same(wanted, &token.tags) {
             let tags = wanted.join(", ");
-            return Err(format!("tags: those of the delegate {id} for this are: {tags}"));
+            return Err(format!("tags: must be those of the delegate {id}: {tags}"));
         }
         let wanted = u64::from(token.uses) + to_come + u64::from(self.used);
         match self.uses.filter(|most| wanted > u64::from(*most)) {
             Some(most) => Err(format!(
-                "uses: the delegate {id} may sign for {most} keys; {} are taken or promised by \
-                 other tokens",
+                "uses: the delegate {id} may sign {most} keys; {} are used or reserved by other \
+                 tokens",
                 to_come + u64::from(self.used)
             )),
             None => Ok(()),

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::{Settings, slug, title};
 
-/// What somebody may do; each may do what those before may.
+/// A role; each role includes the rights of those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -30,8 +30,7 @@ pub struct Person {
     #[serde(default)]
     #[schema(ignore)]
     pub password: String,
-    /// Whom the issuer vouches for, where the person signs in there: it says what the person may
-    /// do.
+    /// The subject at the issuer, if the person signs in there: the issuer then decides the role.
     pub subject: Option<String>,
 }
 
@@ -46,7 +45,7 @@ pub struct PersonSettings {
     pub role: Role,
 }
 
-/// A key for a program, or a link for somebody without account.
+/// A key for a program, or a link for a person without an account.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ApiKey {
     /// Its name.
@@ -100,7 +99,9 @@ impl Settings for ApiKeySettings {
         if let Some(device) = &self.device {
             slug(device).map_err(|why| format!("device: {why}"))?;
             if self.role > Role::Crew {
-                return Err("device: a key for one box has the role viewer or crew".to_owned());
+                return Err(
+                    "device: a key for one box must have the role viewer or crew".to_owned()
+                );
             }
         }
         Ok(())

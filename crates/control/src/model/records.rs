@@ -85,7 +85,7 @@ impl Settings for TokenSettings {
             return Err(format!("uses: 1 to {USES_MAX}"));
         }
         if self.role != TokenRole::Box && (self.approval || !self.tags.is_empty()) {
-            return Err("role: approval and tags are of boxes".to_owned());
+            return Err("role: only boxes have approval and tags".to_owned());
         }
         if self.lifetime_s == Some(0) {
             return Err("lifetime_s: at least 1".to_owned());
@@ -130,7 +130,7 @@ impl Settings for ConfigSettings {
         }
         let length = serde_json::to_string(&self.body).map_or(usize::MAX, |text| text.len());
         if length > BODY_MAX {
-            return Err(format!("body: at most {BODY_MAX} bytes, since one frame carries it"));
+            return Err(format!("body: at most {BODY_MAX} bytes, so that it fits one frame"));
         }
         Ok(())
     }

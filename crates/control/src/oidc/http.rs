@@ -23,13 +23,13 @@ pub struct Http(TlsConnector);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HttpError {
-    #[error("{0} is not asked: https, or http on this machine alone")]
+    #[error("{0} is refused: use https, or http on this machine only")]
     Address(String),
     #[error("{0}")]
     Away(String),
     #[error("no answer within {} s", ANSWER_MAX.as_secs())]
     Late,
-    #[error("the answer cannot be read, or has more than {BODY_MAX} bytes")]
+    #[error("cannot read the answer, or it has more than {BODY_MAX} bytes")]
     Body,
 }
 

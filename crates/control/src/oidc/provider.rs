@@ -117,7 +117,7 @@ fn check_addresses(issuer: &str, metadata: &CoreProviderMetadata) -> Result<(), 
     all.extend(metadata.token_endpoint().map(|it| it.as_str()));
     let is_tls = |address: &str| address.starts_with("https://");
     match all.into_iter().find(|it| is_tls(issuer) && !is_tls(it)) {
-        Some(address) => Err(format!("its description names {address}, which is not https")),
+        Some(address) => Err(format!("its metadata has {address}, which is not https")),
         None => Ok(()),
     }
 }
@@ -183,8 +183,8 @@ impl Oidc {
         let is_verified = claims.email_verified() == Some(true);
         let email = claims.email().map(|email| email.as_str()).filter(|_| is_verified);
         let role = match self.is_of_domain(email) {
-            true => self.role(claims.additional_claims()).ok_or("no group of theirs has a role"),
-            false => Err("their address is of no domain that may sign in, or not verified"),
+            true => self.role(claims.additional_claims()).ok_or("no group of the user has a role"),
+            false => Err("the e-mail address is not verified, or its domain may not sign in"),
         };
         let named = claims.preferred_username().map(|name| name.as_str());
         let title = email.or(named).unwrap_or_default();

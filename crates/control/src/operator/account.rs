@@ -24,10 +24,11 @@ pub struct Access {
     #[arg(long, global = true, env = "ROADWEAVE_FLEET_KEY", value_name = "KEY")]
     #[arg(hide_env_values = true)]
     pub key: Option<String>,
-    /// The fingerprint (SHA-256) of the controller's certificate, if no authority has signed it
+    /// The fingerprint (SHA-256) of the controller's certificate, if no certificate authority
+    /// signed it
     #[arg(long, global = true, env = "ROADWEAVE_FLEET_FINGERPRINT", value_name = "SHA-256")]
     pub fingerprint: Option<String>,
-    /// The tenant; yours, if you leave it out
+    /// The tenant; default: yours
     #[arg(long, global = true, env = "ROADWEAVE_FLEET_TENANT", value_name = "NAME")]
     pub tenant: Option<String>,
 }
@@ -79,7 +80,7 @@ impl Access {
         if let Some(url) = &self.url
             && host_and_port(url)? != host_and_port(at)?
         {
-            let message = format!("you are logged in at {at}, and --url says {url}: {hint}");
+            let message = format!("you are logged in at {at}, but --url is {url}: {hint}");
             return Err(BadInput::new(message).into());
         }
         if let Some(given) = &self.fingerprint
@@ -88,10 +89,10 @@ impl Access {
         {
             let known = match &login.fingerprint {
                 Some(known) => format!("with the fingerprint {known}"),
-                None => "whose certificate an authority has signed".to_owned(),
+                None => "whose certificate a certificate authority signed".to_owned(),
             };
             let message =
-                format!("you are logged in at {at}, {known}; --fingerprint says {given}: {hint}");
+                format!("you are logged in at {at}, {known}; --fingerprint is {given}: {hint}");
             return Err(BadInput::new(message).into());
         }
         Ok(())
@@ -130,8 +131,8 @@ fn path() -> Result<PathBuf> {
 
 pub fn new_password(question: &str) -> Result<String> {
     let said = password(question)?;
-    if io::stdin().is_terminal() && password("the same again:")? != said {
-        return Err(BadInput::new("the two passwords differ; nothing is changed").into());
+    if io::stdin().is_terminal() && password("repeat the password:")? != said {
+        return Err(BadInput::new("the two passwords differ; nothing was changed").into());
     }
     Ok(said)
 }

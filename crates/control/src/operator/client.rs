@@ -122,7 +122,7 @@ impl Client {
         let refusal = Refusal::new(status, answer.body);
         let is_login = self.account.cookie.as_deref().is_some_and(is_login);
         Err(match status == 401 && is_login {
-            true => refusal.because("the login is over: roadweave fleet login").into(),
+            true => refusal.because("the login has expired: roadweave fleet login").into(),
             false => refusal.into(),
         })
     }
@@ -143,8 +143,10 @@ impl Client {
         let name = ServerName::try_from(self.host.clone()).map_err(BadInput::new)?;
         let tls = self.tls.connect(name, stream).await;
         let tls = tls.with_context(|| match &self.account.fingerprint {
-            Some(_) => format!("{place} is not the controller with this fingerprint"),
-            None => format!("{place}: give its --fingerprint if no authority has signed for it"),
+            Some(_) => format!("the controller at {place} has another fingerprint"),
+            None => format!(
+                "{place}: give its --fingerprint if no certificate authority signed its certificate"
+            ),
         })?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(tls)).await?;
         tokio::spawn(connection);
@@ -171,7 +173,7 @@ impl Client {
         let response = sender.send_request(request).await?;
         let (parts, body) = response.into_parts();
         let body = Limited::new(body, BODY_MAX).collect().await;
-        let body = body.map_err(|error| anyhow::anyhow!("the answer cannot be read: {error}"))?;
+        let body = body.map_err(|error| anyhow::anyhow!("cannot read the answer: {error}"))?;
         let body = serde_json::from_slice(&body.to_bytes()).unwrap_or_default();
         Ok((parts.status.as_u16(), Answer { headers: parts.headers, body }))
     }
@@ -219,7 +221,7 @@ impl Refusal {
     pub fn new(status: u16, body: Value) -> Self {
         let problem = match body {
             Value::Object(_) => body,
-            _ => json!({ "status": status, "detail": "no reason is given" }),
+            _ => json!({ "status": status, "detail": "no reason given" }),
         };
         Self { status, problem }
     }
@@ -240,7 +242,7 @@ impl Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let detail = self.problem["detail"].as_str().unwrap_or("no reason is given");
+        let detail = self.problem["detail"].as_str().unwrap_or("no reason given");
         // Control characters could steer the terminal.
         let detail: String = detail.chars().filter(|c| !c.is_control()).collect();
         f.write_str(&detail)
@@ -265,8 +267,8 @@ pub fn report(error: &anyhow::Error, json: bool) -> ExitCode {
 
 fn own(error: &anyhow::Error) -> Value {
     let (kind, title) = match error.is::<BadInput>() {
-        true => ("usage", "The command cannot be done as it is"),
-        false => ("failed", "The command has failed"),
+        true => ("usage", "The command is wrong"),
+        false => ("failed", "The command failed"),
     };
     let detail = format!("{error:#}");
     json!({

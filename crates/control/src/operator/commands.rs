@@ -20,7 +20,7 @@ use crate::operator::{show, sign_in};
 /// What to do.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Log in; asks for the password, or signs in by a browser
+    /// Log in, with a password or through a browser
     Login {
         /// The controller, as https://fleet.example.org:4400
         #[arg(value_name = "URL")]
@@ -28,21 +28,21 @@ pub enum Command {
         /// Your name
         #[arg(long, required_unless_present = "oidc")]
         user: Option<String>,
-        /// Sign in where the controller says (OpenID Connect), by a browser on this machine
+        /// Sign in with OpenID Connect, through a browser on this machine
         #[arg(long, conflicts_with = "user")]
         oidc: bool,
     },
     /// Log out
     Logout,
-    /// Who you are, and which proxies are there
+    /// Show who you are, and the proxies
     Status,
     /// Boxes
     #[command(subcommand)]
     Device(DeviceCommand),
-    /// Tokens, by which boxes join
+    /// Tokens with which boxes join
     #[command(subcommand)]
     Token(tokens::TokenCommand),
-    /// Delegates, who sign for those who join where the root key is elsewhere
+    /// Delegates, which sign for new members when the root key is kept elsewhere
     #[command(subcommand)]
     Delegate(tokens::DelegateCommand),
     /// Proxies and anchors
@@ -54,24 +54,24 @@ pub enum Command {
     /// Configurations of boxes
     #[command(subcommand)]
     Config(configs::ConfigCommand),
-    /// Configurations on their way
+    /// Roll-outs of configurations
     #[command(subcommand)]
     Rollout(configs::RolloutCommand),
     /// Tenants
     #[command(subcommand)]
     Tenant(people::TenantCommand),
-    /// People, and their passwords
+    /// Users, and their passwords
     #[command(subcommand)]
     User(people::UserCommand),
-    /// Keys for programs, and links that expire
+    /// API keys for programs, and links that expire
     #[command(subcommand)]
     Key(KeyCommand),
-    /// Who did what, the latest first
+    /// The audit log, newest first
     Audit {
-        /// Follow the chain from its beginning and say whether it is whole
+        /// Verify the chain from its beginning
         #[arg(long)]
         check: bool,
-        /// How many lines
+        /// The number of lines
         #[arg(long, default_value_t = 50)]
         lines: u32,
     },
@@ -89,25 +89,25 @@ pub enum DeviceCommand {
         #[arg(long)]
         state: Option<String>,
     },
-    /// One box: on which proxy it is, what it has, and what it has said of that last
+    /// Show a box: its proxy, its documents, and its last report
     Show { name: String },
-    /// Let in a box that waits
+    /// Approve a box that waits for approval
     Approve { name: String },
-    /// Give a box tags, or take some from it: configurations go by them
+    /// Add or remove tags of a box; configurations apply by tag
     #[command(group(clap::ArgGroup::new("tags").required(true).multiple(true)))]
     Tag {
         name: String,
-        /// One that it gets; may be given several times
+        /// A tag to add; may be repeated
         #[arg(long, value_name = "TAG", group = "tags")]
         add: Vec<String>,
-        /// One that it has no more; may be given several times
+        /// A tag to remove; may be repeated
         #[arg(long, value_name = "TAG", group = "tags")]
         remove: Vec<String>,
     },
-    /// Admit a box no more; says which proxies have confirmed
+    /// Revoke a box; prints which proxies have confirmed
     Revoke {
         name: String,
-        /// Why, for the log
+        /// The reason, for the audit log
         #[arg(long)]
         reason: String,
     },
@@ -118,13 +118,13 @@ pub enum DeviceCommand {
 pub enum ProxyCommand {
     /// All proxies and anchors
     List,
-    /// Admit one by its key
+    /// Add a proxy or an anchor by its public key
     Add {
         name: String,
         /// Its public key
         #[arg(long = "public-key")]
         public_key: String,
-        /// Where boxes reach it, as 192.0.2.1:4433; may be given several times
+        /// An address at which boxes reach it, such as 192.0.2.1:4433; may be repeated
         #[arg(long, required = true)]
         address: Vec<String>,
         /// The pool that it is in
@@ -134,12 +134,12 @@ pub enum ProxyCommand {
         #[arg(long)]
         anchor: bool,
     },
-    /// Change where it is reached, or its pool; what is left out stays
+    /// Change its addresses or its pool; other settings stay
     #[command(group(clap::ArgGroup::new("change").required(true).multiple(true)))]
     Set {
         name: String,
-        /// Where it is reached, as 192.0.2.1:4433; may be given several times, and replaces those
-        /// of before
+        /// An address at which it is reached, such as 192.0.2.1:4433; may be repeated. Replaces the
+        /// previous addresses
         #[arg(long, group = "change")]
         address: Vec<String>,
         /// The pool that it is in
@@ -149,24 +149,24 @@ pub enum ProxyCommand {
         #[arg(long, conflicts_with = "pool", group = "change")]
         no_pool: bool,
     },
-    /// Give it no more boxes, and let those that it has move away
+    /// Assign no more boxes to it, and move its boxes to other proxies
     Drain {
         name: String,
         /// Let it take boxes again
         #[arg(long)]
         undo: bool,
     },
-    /// Give it no new boxes beyond so many sessions
+    /// Limit its sessions: beyond that it gets no new boxes
     Limit {
         name: String,
-        /// How many sessions it can bear; as many as its machine can, if you leave it out
+        /// The most sessions; default: as many as the machine can carry
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
         sessions: Option<u32>,
     },
-    /// Admit it no more
+    /// Revoke it
     Revoke {
         name: String,
-        /// Why, for the log
+        /// The reason, for the audit log
         #[arg(long)]
         reason: String,
     },
@@ -175,22 +175,22 @@ pub enum ProxyCommand {
 /// What to do with API keys.
 #[derive(Subcommand)]
 pub enum KeyCommand {
-    /// Make one; it is shown once
+    /// Create a key; it is shown once
     Create {
         name: String,
         /// viewer, crew, operator or owner
         #[arg(long, default_value = "viewer")]
         role: String,
-        /// The one box that it is for
+        /// The only box that it gives access to
         #[arg(long)]
         device: Option<String>,
-        /// How long it is good, days; for ever, if you leave it out
+        /// Days until it expires; default: never
         #[arg(long)]
         days: Option<i64>,
     },
     /// All keys, without their secrets
     List,
-    /// Take one away
+    /// Remove a key
     Remove { name: String },
 }
 
@@ -298,7 +298,7 @@ fn device(command: DeviceCommand, context: &CommandContext) -> Result<()> {
         }
         DeviceCommand::Approve { name } => {
             let answer = context.client.post(&format!("{}/approve", of(&name)), &json!({}))?;
-            context.answer(&answer, format_args!("{name} is let in"))
+            context.answer(&answer, format_args!("{name} is approved"))
         }
         DeviceCommand::Tag { name, add, remove } => {
             let answer = context.client.settle(&of(&name), |it| tag(it, &add, &remove))?;
@@ -361,7 +361,7 @@ fn proxy(command: ProxyCommand, context: &CommandContext) -> Result<()> {
             let to = |settings: &mut Value| settings["devices_max"] = json!(sessions);
             let answer = context.client.settle(&of(&name), to)?;
             let most = sessions.map_or("any".to_owned(), |most| most.to_string());
-            context.answer(&answer, format_args!("sessions that {name} can bear: {most}"))
+            context.answer(&answer, format_args!("session limit of {name}: {most}"))
         }
         ProxyCommand::Revoke { name, reason } => revoke(context, "proxies", &name, &reason),
     }
@@ -387,7 +387,7 @@ fn audit(check: bool, lines: u32, context: &CommandContext) -> Result<()> {
         let answer = context.client.get("audit-check")?;
         if answer["good"] == true {
             let lines = show::at(&answer, "lines");
-            return context.answer(&answer, format_args!("whole: {lines} lines"));
+            return context.answer(&answer, format_args!("valid: {lines} lines"));
         }
         if context.json {
             out::json(&answer)?;

@@ -48,8 +48,8 @@ pub fn device(device: &Value, report: &Value, sessions: &[Value]) -> Vec<String>
     let heard = report["at_ms"].as_i64().map(since);
     let stream = match (report["report"]["connected"].as_bool(), heard) {
         (Some(true), _) => format!("connected; {}", at(report, "report.software")),
-        (_, Some(heard)) => format!("away; last heard {heard}"),
-        (_, None) => "never heard".to_owned(),
+        (_, Some(heard)) => format!("away; last report {heard}"),
+        (_, None) => "no report yet".to_owned(),
     };
     lines.push(line("controller", stream));
     let documents = report["report"]["documents"].as_object();
@@ -60,7 +60,7 @@ pub fn device(device: &Value, report: &Value, sessions: &[Value]) -> Vec<String>
             text += &format!(": {}", shown(why));
         }
         if document["pinned"].as_array().is_some_and(|fields| !fields.is_empty()) {
-            text += &format!("; its own file sets {}", at(document, "pinned"));
+            text += &format!("; its own file overrides {}", at(document, "pinned"));
         }
         lines.push(line(&shown(kind), text));
     }
@@ -144,12 +144,12 @@ mod tests {
             "bus-17: active",
             "tags          tram",
             "session       on fra-1 since",
-            "configuration 1.23 refused: line 3: lanes; its own file sets uplinks.policies",
+            "configuration 1.23 refused: line 3: lanes; its own file overrides uplinks.policies",
         ] {
             assert!(lines.contains(part), "{part} is not in\n{lines}");
         }
         let away = device(&box_17, &json!(null), &[closed]).join("\n");
-        assert!(away.contains("none; on fra-2 until") && away.contains("never heard"), "{away}");
+        assert!(away.contains("none; on fra-2 until") && away.contains("no report yet"), "{away}");
     }
 
     #[test]

@@ -45,7 +45,7 @@ fn wait(listener: &TcpListener, state: &str) -> Result<String> {
             return said.map_err(|why| BadInput::new(why).into());
         }
     }
-    bail!("nobody has signed in within {} min", SIGN_IN_MAX.as_secs() / 60)
+    bail!("no sign-in within {} min", SIGN_IN_MAX.as_secs() / 60)
 }
 
 fn receive(mut stream: TcpStream, state: &str) -> Option<Result<String, String>> {
@@ -79,7 +79,7 @@ fn receive(mut stream: TcpStream, state: &str) -> Option<Result<String, String>>
     });
     let (status, page) = match &said {
         Some(Ok(_)) => ("200 OK", "You may close this page and go back to the terminal.\n"),
-        Some(Err(_)) => ("400 Bad Request", "It did not work; the terminal says why.\n"),
+        Some(Err(_)) => ("400 Bad Request", "The sign-in failed; the terminal shows why.\n"),
         None => ("404 Not Found", "There is nothing here.\n"),
     };
     let head = "content-type: text/plain; charset=utf-8\r\nconnection: close";

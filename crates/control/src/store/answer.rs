@@ -81,7 +81,7 @@ impl Once {
             .execute(&mut **transaction)
             .await?;
         match done.rows_affected() {
-            0 => Err(StoreError::Refused("a repetition of this request is under way".to_owned())),
+            0 => Err(StoreError::Refused("the same request is still running".to_owned())),
             _ => Ok(()),
         }
     }

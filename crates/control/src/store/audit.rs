@@ -40,7 +40,7 @@ pub struct AuditEntry {
 pub enum ChainFault {
     #[error("line {0} of the audit log is not what the controller wrote")]
     Rewritten(i64),
-    #[error("the audit log ends with line {found}, and had {expected} lines")]
+    #[error("the audit log ends with line {found}, but had {expected} lines")]
     Cut { found: i64, expected: i64 },
 }
 

@@ -24,7 +24,7 @@ use super::{Store, StoreError};
 pub enum BackupError {
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("the backup cannot be read or written: {0}")]
+    #[error("cannot read or write the backup: {0}")]
     File(#[from] io::Error),
     /// Not a backup, truncated, altered, or of another controller.
     #[error("line {line}: {message}")]
@@ -131,23 +131,23 @@ impl Store {
             let (line, at) = (line?, at + 1);
             let invalid = |message: &str| invalid(at, message);
             if is_whole {
-                return Err(invalid("something follows the end of the backup"));
+                return Err(invalid("the backup has data after its end"));
             }
             if at == 1 {
                 let read: Result<Head, _> = serde_json::from_str(&line);
                 if !read.is_ok_and(|it| it.format == FORMAT && it.version == 1) {
                     return Err(invalid(
-                        "this is no backup of roadweave-controller of a version known here",
+                        "this is not a backup of roadweave-controller, or its version is unknown",
                     ));
                 }
             } else if let Ok(Line { table, row }) = serde_json::from_str(&line) {
                 let known = TABLES.iter().find(|(name, _)| *name == table);
-                let (table, _) = known.ok_or_else(|| invalid("no table has this name"))?;
+                let (table, _) = known.ok_or_else(|| invalid("unknown table"))?;
                 insert(&mut transaction, table, row, at).await?;
                 rows += 1;
             } else {
                 let read: Foot = serde_json::from_str(&line)
-                    .map_err(|_| invalid("neither a row nor the end"))?;
+                    .map_err(|_| invalid("not a row and not the end"))?;
                 if !self.keys.is_linked(&["backup", &sum.text()], &read.hmac) || read.rows != rows {
                     return Err(invalid(
                         "the backup was altered, or belongs to a controller with another key",
@@ -159,7 +159,7 @@ impl Store {
             sum.add(&line);
         }
         if !is_whole {
-            return Err(invalid(0, "the backup has no end: it was cut"));
+            return Err(invalid(0, "the backup is truncated"));
         }
         let epoch = raise(&mut transaction, epoch_seen).await?;
         begin(epoch)?;

@@ -107,7 +107,7 @@ impl Change<'_> {
         if let Some(key) = stored.record.public_key() {
             // A shared key would let a tenant revoke another tenant's member.
             if self.owner_of_key(key).await?.is_some() {
-                let text = "the key belongs already to a box, proxy, anchor or delegate";
+                let text = "the key already belongs to a box, proxy, anchor or delegate";
                 return Err(StoreError::Taken(text.to_owned()));
             }
         }
@@ -127,7 +127,7 @@ impl Change<'_> {
         let done = self.execute(AssertSqlSafe(sql), values).await;
         done.map_err(|error| match error {
             StoreError::Taken(_) => StoreError::Taken(format!(
-                "there is already a {} of this name or key (\"{id}\")",
+                "a {} with this name or key exists already (\"{id}\")",
                 R::KIND
             )),
             StoreError::Reference(_) => StoreError::Reference(format!(
@@ -194,7 +194,7 @@ impl Change<'_> {
             .await
             .map_err(|error| match error {
                 StoreError::Reference(_) => StoreError::Reference(format!(
-                    "the {} \"{id}\" cannot be removed: something still refers to it",
+                    "cannot remove the {} \"{id}\": something still refers to it",
                     R::KIND
                 )),
                 error => error,

@@ -14,20 +14,20 @@ pub enum StoreError {
     /// A reference to a missing record, or from an existing one.
     #[error("{0}")]
     Reference(String),
-    #[error("the {kind} \"{id}\" was changed meanwhile: it has version {current}")]
+    #[error("the {kind} \"{id}\" has changed: it has version {current}")]
     Changed { kind: &'static str, id: String, current: i64 },
     #[error("{0}")]
     Refused(String),
     #[error("the row \"{id}\" of table {table} was altered outside the controller; it is not used")]
     Altered { table: &'static str, id: String },
-    #[error("the database cannot be reached: {0}")]
+    #[error("cannot reach the database: {0}")]
     Away(String),
     /// An older copy of the controller's database, or one of an unknown epoch; with advice.
     #[error("the database {0}")]
     Older(String),
-    #[error("the disk of the database is full; nothing is stored until there is room")]
+    #[error("the disk of the database is full: free some space; nothing is stored until then")]
     Full,
-    #[error("the database cannot be brought to this version: {0}")]
+    #[error("cannot upgrade the database to this version: {0}")]
     Migration(String),
     #[error("the database refused a statement: {0}")]
     Internal(String),

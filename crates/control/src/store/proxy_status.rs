@@ -44,7 +44,7 @@ impl fmt::Display for Confirmations {
         write!(f, "{have} of {all}")?;
         for missing in self.missing.iter().take(SHOWN_MAX) {
             match missing.unreachable_ms {
-                None => write!(f, "; {} was never there", missing.proxy)?,
+                None => write!(f, "; {} has never connected", missing.proxy)?,
                 Some(0) => write!(f, "; {} has not answered yet", missing.proxy)?,
                 Some(ms) => write!(f, "; {} unreachable for {} s", missing.proxy, ms / 1000)?,
             }
@@ -153,7 +153,7 @@ const GATES: &str = "SELECT proxy.id, proxy.tenant, proxy.pool, proxy_status.see
 pub struct FleetState {
     /// Boxes that are admitted.
     pub active: i64,
-    /// Boxes that wait for somebody to let them in.
+    /// Boxes that wait for approval.
     pub pending: i64,
     /// Boxes that were revoked.
     pub revoked: i64,

@@ -17,7 +17,7 @@ use utoipa::ToSchema;
 use super::sql::{query, reader, values};
 use super::{Result, Store, StoreError};
 
-/// What a box said of itself last.
+/// The last report of a box.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Report {
     /// The box.

@@ -78,7 +78,7 @@ impl Change<'_> {
         if is_host || own < (ENTRIES_MAX - OF_HOST - all).max(0) {
             return Ok(());
         }
-        let text = format!("the tenant has revoked {own} keys, its share of what proxies hold");
+        let text = format!("the tenant has revoked {own} keys, which is its limit");
         Err(StoreError::Refused(text))
     }
 
@@ -99,7 +99,7 @@ impl Change<'_> {
         };
         if serial > ENTRIES_MAX {
             let most = Revocations::MAX;
-            let text = format!("no more keys can be revoked: {most} are, the most that is held");
+            let text = format!("cannot revoke more keys: the limit of {most} is reached");
             return Err(StoreError::Refused(text));
         }
         let (entry, hash) = Authority::revoke(public_key, serial, &previous)?;

@@ -70,7 +70,7 @@ impl Store {
     ) -> Result<(String, String, Change<'_>)> {
         let hash = keys::hash(&enrolment.secret);
         let Some(token) = found(self.find::<Token>("hash", &hash).await)? else {
-            return refused("the token is not known here");
+            return refused("the token is unknown");
         };
         let actor = Actor::new(format!("token:{}", token.record.id));
         Ok((token.tenant, hash, self.change(actor, now_ms).await?))
@@ -93,7 +93,7 @@ impl Change<'_> {
             self.take(tenant, hash, TokenRole::Box, enrolment).await?;
         let owner = self.get::<Tenant>(tenant, tenant).await?.record.settings;
         if self.count::<Device>(tenant).await? >= i64::from(owner.limits.devices_max) {
-            return refused("the tenant has as many boxes as it may");
+            return refused("the tenant has reached its limit of boxes");
         }
         let settings = DeviceSettings { tags: token.settings.tags, ..DeviceSettings::default() };
         let mut device = Device {
@@ -141,7 +141,7 @@ impl Change<'_> {
         };
         let (token, statement, delegates) = self.take(tenant, hash, wanted, enrolment).await?;
         if self.count::<Proxy>(tenant).await? >= PROXIES_MAX {
-            return refused("the tenant has as many proxies as it may");
+            return refused("the tenant has reached its limit of proxies");
         }
         let id = self.free_name::<Proxy>(tenant, enrolment, fallback).await?;
         let public_key = enrolment.public_key.clone();
@@ -204,17 +204,17 @@ impl Change<'_> {
             (None, Some(_)) => return refused("the token was made without a delegate"),
             (Some(wanted), None) => {
                 return refused(format!(
-                    "the token lacks its delegate {wanted}: hand over the text that \
-                     `roadweave fleet token create --delegate` prints"
+                    "the token lacks its delegate {wanted}: use the text that `roadweave fleet \
+                     token create --delegate` prints"
                 ));
             }
         };
         let tags: BTreeSet<String> = token.tags.iter().cloned().collect();
         if delegated.tenant != tenant || delegated.tags != tags {
-            return refused("the chain is for another tenant, or gives other tags");
+            return refused("the chain is for another tenant, or has other tags");
         }
         let Some(last) = delegated.keys.last() else {
-            return refused("no delegate has signed for it");
+            return refused("no delegate has signed it");
         };
         for key in &delegated.keys {
             let before = found(self.find::<Delegate>("public_key", key).await)?;
@@ -227,7 +227,7 @@ impl Change<'_> {
                 return refused(format!("the delegate {id} was revoked"));
             }
             if uses.is_some_and(|most| *used >= most) {
-                return refused(format!("the delegate {id} has signed for as many as it may"));
+                return refused(format!("the delegate {id} has reached its limit of keys"));
             }
             if key == last && id != wanted {
                 return refused(format!("the token is for the delegate {wanted}, not {id}"));
@@ -277,7 +277,7 @@ impl Change<'_> {
         fallback: &str,
     ) -> Result<String> {
         let made_up = || format!("{fallback}-{}", &keys::identifier()[..8]);
-        let unsigned = || refused("the name is taken, or is none: choose another with --name");
+        let unsigned = || refused("the name is taken or invalid: choose another with --name");
         let Some(name) = enrolment.name.clone().filter(|name| slug(name).is_ok()) else {
             return if enrolment.delegated.is_some() { unsigned() } else { Ok(made_up()) };
         };
@@ -302,7 +302,7 @@ impl Change<'_> {
             let own = if prefix.addr().is_ipv4() { 1 } else { 2 };
             let mut hosts = prefix.hosts().skip(own).take(taken.len() + 1);
             hosts.find(|address| !taken.contains(&address.to_string())).ok_or_else(|| {
-                StoreError::Refused(format!("the prefix {prefix} has no address left"))
+                StoreError::Refused(format!("the prefix {prefix} has no free address"))
             })
         });
         free.collect()

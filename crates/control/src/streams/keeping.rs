@@ -234,8 +234,8 @@ impl<'a> Keeper<'a> {
                         kind,
                         epoch,
                         number,
-                        "holds something newer than the database: that is an older copy, or the \
-                         word of who says so is not true"
+                        "holds a newer document than the database: the database is an older copy, \
+                         or the claim is false"
                     );
                 }
             }

@@ -27,10 +27,10 @@ pub(super) async fn record(store: Arc<Store>, outbox: Arc<Outbox>, mut inbox: Re
             tries += 1;
             // Notes that the database refuses for good must not block others.
             if !error.is_passing() && tries > TRIES_MAX {
-                tracing::error!(%error, count = batch.len(), "what streams told is not kept");
+                tracing::error!(%error, count = batch.len(), "reports of streams are not stored");
                 break;
             }
-            tracing::debug!(%error, "what streams told waits for the database");
+            tracing::debug!(%error, "reports of streams are waiting for the database");
             tokio::time::sleep(RETRY).await;
         }
         batch.clear();

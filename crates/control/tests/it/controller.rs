@@ -58,7 +58,7 @@ fn a_controller_is_made_once_serves_alone_and_stops_when_told() {
     place.prints(&["init", "--keep", "--address", &format!("127.0.0.1:{port}")]);
     assert_eq!(fs::read_to_string(place.join("controller.key")).unwrap(), key);
     let running = start(&place, port);
-    refused(&["run"], &place, "another roadweave-controller works in");
+    refused(&["run"], &place, "another roadweave-controller uses");
     assert!(stop(running));
 }
 
@@ -78,7 +78,7 @@ fn the_root_of_an_earlier_try_is_not_passed_over() {
     let place = folder.path().join("held");
     fs::create_dir(&place).unwrap();
     fs::copy(folder.path().join("one.key"), place.join("root.key")).unwrap();
-    refused(&["--root", &one], &place, "root.key is there already");
+    refused(&["--root", &one], &place, "root.key exists");
     let place = folder.path().join("elsewhere");
     place.prints(&[&address[..], &["--root", &one]].concat());
     refused(&["--keep", "--root", &other], &place, &one);
@@ -87,7 +87,7 @@ fn the_root_of_an_earlier_try_is_not_passed_over() {
     }
     fs::remove_file(place.join("controller.toml")).unwrap();
     refused(&["--root", &other], &place, &one);
-    refused(&[], &place, "root.pub is there already");
+    refused(&[], &place, "root.pub exists");
 }
 
 #[test]
@@ -114,9 +114,9 @@ fn a_backup_is_restored_beside_its_keys_and_an_older_copy_is_not_served() {
     let ahead = r#"{"epoch":3,"change":1000000,"revocations":{"serial":0,"hash":""}}"#;
     let lost = r#"{"epoch":3,"change":1,"revocations":{"serial":1,"hash":"x"}}"#;
     for (name, content, part) in [
-        ("seen.json", ahead, "this controller has seen 1000000"),
-        ("seen.json", lost, "revocation 1 is missing"),
-        ("epoch", "2\n", "has begun 2 at most"),
+        ("seen.json", ahead, "this controller has seen change 1000000"),
+        ("seen.json", lost, "revocation 1, which this controller signed, is missing"),
+        ("epoch", "2\n", "has started at most epoch 2"),
     ] {
         fs::write(place.join(name), content).unwrap();
         let said = refused(&["run"], &place, part);
@@ -134,7 +134,7 @@ fn a_backup_is_restored_beside_its_keys_and_an_older_copy_is_not_served() {
 fn what_is_wrong_is_said_in_one_line_with_its_place() {
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().join("controller");
-    refused(&["run"], &place, "roadweave-controller init makes one");
+    refused(&["run"], &place, "create one with roadweave-controller init");
     init(&place);
     let config = place.join("controller.toml");
     let good = fs::read_to_string(&config).unwrap();
@@ -193,7 +193,7 @@ fn a_controller_that_is_kept_takes_new_addresses_and_another_database() {
     assert!(said.contains("its database is ") && !said.contains("s3cret"), "{said}");
     assert!(now.contains("database = \"postgres://fleet:s3cret@db.example/fleet\"\n"), "{now}");
     let (said, again) = keep(&new);
-    assert!(said.trim_end().ends_with("it is kept") && again == now, "{said}{again}");
+    assert!(said.trim_end().ends_with("keeping it") && again == now, "{said}{again}");
     let mut by_environment = place.command(&[&["init", "--keep"], &new[..]].concat());
     by_environment.env("ROADWEAVE_CONTROLLER_DATABASE", "other.db").output().unwrap();
     let now = fs::read_to_string(&config).unwrap();
@@ -218,7 +218,7 @@ fn a_backup_goes_and_comes_by_pipes_while_the_controller_runs_and_the_old_databa
     let restore =
         |input: &[u8], words: &[&str]| place.fed(&[&["restore", "-"], words].concat(), input);
     let locked = restore(&made.stdout, &["--aside"]);
-    assert!(text(&locked.stderr).contains("another roadweave-controller works in"));
+    assert!(text(&locked.stderr).contains("another roadweave-controller uses"));
     assert!(stop(running));
     assert!(text(&restore(&made.stdout, &[]).stderr).contains("empty database"));
     let database = place.join("roadweave.db");

@@ -11,7 +11,7 @@ pub(super) fn fleet(fleet: &FleetStatus) -> String {
             let why = fleet.away_why.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
             let seconds = away.unwrap_or_default() as u64;
             match fleet.away_at_least {
-                true => format!("controller away since this start at least, {seconds} s{why}\n"),
+                true => format!("controller away for at least {seconds} s (since start){why}\n"),
                 false => format!("controller away for {seconds} s{why}\n"),
             }
         }
@@ -21,16 +21,16 @@ pub(super) fn fleet(fleet: &FleetStatus) -> String {
         text += &format!("{kind} {version} {outcome}{why}\n");
     }
     if !pinned.is_empty() {
-        text += &format!("set otherwise by the file here: {}\n", pinned.join(", "));
+        text += &format!("overridden by the local file: {}\n", pinned.join(", "));
     }
     if fleet.revocations > 0 {
         text += &format!("keys revoked: {}\n", fleet.revocations);
     }
     if fleet.is_closed {
-        text += "no box is let in: no controller for longer than fleet.offline_max_seconds\n";
+        text += "no box is admitted: no controller for longer than fleet.offline_max_seconds\n";
     }
     if fleet.is_unwritten {
-        text += "the disk takes nothing: what the controller says is forgotten at the next start\n";
+        text += "cannot write to disk: updates from the controller are lost at the next start\n";
     }
     text
 }

@@ -11,7 +11,7 @@ pub(super) const CLIENTS_ON_A_PAGE: u32 = 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Sort {
-    /// Those first that fare worst: no usable path, then loss, then round trip of the best path
+    /// Worst first: no usable path, then loss, then round trip of the best path
     Worst,
     /// By name
     Name,
@@ -22,10 +22,10 @@ pub(super) struct Selection {
     /// Only clients whose name contains this, each with its paths and lanes
     #[arg(long, value_name = "NAME")]
     pub(super) client: Option<String>,
-    /// The most clients on a page
+    /// The maximum number of clients on a page
     #[arg(long, value_name = "CLIENTS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) limit: Option<u32>,
-    /// Which page, from 1
+    /// The page to show, from 1
     #[arg(
         long, value_name = "PAGE", default_value_t = 1,
         value_parser = clap::value_parser!(u32).range(1..)

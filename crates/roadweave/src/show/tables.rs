@@ -123,7 +123,7 @@ pub(super) fn paths(session: &SessionStatus, rates: &Rates) -> String {
     let lost: Vec<&str> = lost.filter_map(|path| path.uplink.as_deref()).collect();
     let marks = match lost.is_empty() {
         true => String::new(),
-        false => format!("packets with ECN vanish on {}, and leave without\n", lost.join(", ")),
+        false => format!("ECN is off on {}: packets with ECN marks are lost\n", lost.join(", ")),
     };
     format!("{fares}\n{may}\n{caps}{marks}")
 }
@@ -148,8 +148,9 @@ pub(super) fn links(peer: &str, status: &RouterStatus, rates: &Rates) -> String 
     let order = status.stats.lanes.first().map(|lane| lane.received.order.clone());
     let order = order.unwrap_or_default();
     format!(
-        "{fares}\n{brought}\nthe peer sent {} packets, {} came by no link; it started anew {} times\n\
-         {} packets had to wait, {} waits were given up\n",
+        "{fares}\n{brought}\n\
+         the peer sent {} packets, {} arrived over no link; it restarted {} times\n\
+         {} packets waited for earlier ones, {} waits timed out\n",
         status.peer_packets,
         status.peer_packets_lost,
         status.peer_restarts,
@@ -177,8 +178,8 @@ pub(super) fn lanes(stats: &SessionStats) -> String {
         let LaneStats { name, strategy, sent, received, .. } = lane;
         table.add_row([cut(name, 12), cut(strategy, 14)].into_iter().chain(cells(LANE, lane)));
         evenness += &even_delivery(name, &received.order);
-        dropped += &drops(&format!("lane {name} did not send"), &sent.drops);
-        dropped += &drops(&format!("lane {name} did not deliver"), &received.drops);
+        dropped += &drops(&format!("lane {name} dropped before sending"), &sent.drops);
+        dropped += &drops(&format!("lane {name} dropped on receipt"), &received.drops);
     }
     let outside = drops("dropped outside the lanes", &stats.drops);
     format!("{table}\n{evenness}{}{dropped}{outside}", memory(&stats.memory))
@@ -190,7 +191,7 @@ pub(super) fn out_of_reach(session: &SessionStatus) -> String {
         let (deadline, one_way) = (lane.deadline_ms?, one_way?);
         (deadline as f64 <= one_way).then(|| {
             format!(
-                "lane {}: deadline_ms is {deadline} and must exceed half the round trip, {} ms on \
+                "lane {}: deadline_ms is {deadline}; raise it above half the round trip, {} ms on \
                  the nearest path\n",
                 lane.name,
                 scaled(one_way, 1.0, 0)
@@ -207,7 +208,7 @@ fn even_delivery(lane: &str, order: &OrderStats) -> String {
     let delay = scaled(order.wait_us as f64, 1e3, 1);
     let late = order.late_packets;
     format!(
-        "lane {lane} is delivered evenly, {delay} ms after the quickest; {late} packets were late\n"
+        "lane {lane} is delivered evenly, {delay} ms after the fastest; {late} packets were late\n"
     )
 }
 
@@ -243,7 +244,7 @@ pub(super) fn passing<'a>(
 fn memory(memory: &MemoryStats) -> String {
     let mega = |bytes: u64| scaled(bytes as f64, 1e6, 1);
     format!(
-        "held, MB: {} in decoders, {} for their order, {} in fragments, {} in queues, {} for repairs\n",
+        "memory, MB: {} decoders, {} reordering, {} fragments, {} queues, {} repairs\n",
         mega(memory.decoder_bytes),
         mega(memory.reorder_bytes),
         mega(memory.fragment_bytes),

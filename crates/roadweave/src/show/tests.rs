@@ -75,7 +75,7 @@ fn what_an_example_has_may_be_missing() {
     client.fleet = Some(away.clone());
     check(&client, &["streams: 0 connections of 0\n", "split: 4 of them\n", "away for 73 s"]);
     client.fleet = Some(FleetStatus { away_at_least: true, ..away });
-    check(&client, &["controller away since this start at least, 73 s"]);
+    check(&client, &["controller away for at least 73 s (since start)"]);
     let server = status(RoleStatus::Server(ServerStatus::default()));
     check(&server, &["no session\n"]);
 }
@@ -91,7 +91,7 @@ fn a_lane_whose_deadline_no_path_meets_has_a_line() {
         };
         tables::out_of_reach(&session)
     };
-    let line = "lane video: deadline_ms is 30 and must exceed half the round trip, 30 ms on the \
+    let line = "lane video: deadline_ms is 30; raise it above half the round trip, 30 ms on the \
                 nearest path\n";
     assert_eq!(page(Some(30), PathStatus::Usable), line);
     assert_eq!(page(Some(31), PathStatus::Usable), "");
@@ -127,7 +127,8 @@ fn without_a_session_it_says_why() {
     };
     let page = page(&status(RoleStatus::Client(client)));
     assert!(page.contains("no session: no attempt has been accepted yet"), "{page}");
-    assert!(page.contains("portal, somebody has to log in: hotel0\n"), "{page}");
+    assert!(page.contains("behind a portal, log in first: hotel0
+"), "{page}");
     assert!(!page.contains("login.example"), "{page}");
     let row = |name: &str| {
         let line = page.lines().find(|line| line.starts_with(name)).expect("a row");

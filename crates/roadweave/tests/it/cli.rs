@@ -104,7 +104,11 @@ fn commands_of_other_programs_run_as_ours() {
     };
     let bin = folder.path().join("bin");
     let path = format!("{}:/usr/bin:/bin", bin.display());
-    let parts = ["demo is a command of roadweave-lab", "not installed", "package roadweave-bench"];
+    let parts = [
+        "demo is a command of roadweave-lab",
+        "neither beside this program nor in PATH",
+        "package roadweave-bench",
+    ];
     check_refused(&run(&["demo"], &path), 2, &parts);
 
     write_program(&bin.join("roadweave-hello"));
@@ -157,7 +161,7 @@ fn init_and_keygen_write_files_that_pass_the_check() {
     let output = files.check_changed("client", "private_key", keys.lines().next().unwrap());
     assert!(output.status.success(), "{output:?}");
     let output = files.check_changed("server", "", "expires = 2020-01-31T00:00:00Z");
-    assert_eq!(said(&output.stdout), "changed.toml is in order\n");
+    assert_eq!(said(&output.stdout), "changed.toml is valid\n");
     let warning = said(&output.stderr);
     let expected = "warning: changed.toml: peer \"vehicle-1\" is no longer admitted";
     assert!(warning.starts_with(expected), "{warning}");

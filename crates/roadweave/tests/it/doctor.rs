@@ -40,7 +40,7 @@ fn doctor_names_blocked_uplinks_short_paths_and_firewalls_between_box_and_server
         let (found, code) = of_box();
         for uplink in ["eth1", "eth2"] {
             check(&found, &format!("uplink {uplink}"), "ok", "IPv4");
-            check(&found, &format!("reach {uplink} {ADDRESS}"), "ok", "answers");
+            check(&found, &format!("reach {uplink} {ADDRESS}"), "ok", "answered");
             check(&found, &format!("mtu {uplink}"), "ok", "1500");
         }
         assert!(!found.iter().any(|check| check["name"].as_str().unwrap().starts_with("marks")));
@@ -54,7 +54,7 @@ fn doctor_names_blocked_uplinks_short_paths_and_firewalls_between_box_and_server
         );
         let (found, code) = of_box();
         check(&found, "mtu eth1", "warn", "mtu 1400");
-        check(&found, &format!("reach eth2 {ADDRESS}"), "fail", "while one came another way");
+        check(&found, &format!("reach eth2 {ADDRESS}"), "fail", "while another uplink got one");
         assert_eq!(code, Some(1), "{found:#?}");
         // A rule of another program hides the uplinks of answers, and a client runs.
         nft(
@@ -66,8 +66,8 @@ fn doctor_names_blocked_uplinks_short_paths_and_firewalls_between_box_and_server
         client.wait_for("joined");
         let (found, _) = of_box();
         check(&found, "marks inet vpn pre", "warn", "give the rule a mask without");
-        check(&found, &format!("reach eth1 {ADDRESS}"), "ok", "answers");
-        check(&found, &format!("reach eth2 {ADDRESS}"), "fail", "while one came another way");
+        check(&found, &format!("reach eth1 {ADDRESS}"), "ok", "answered");
+        check(&found, &format!("reach eth2 {ADDRESS}"), "fail", "while another uplink got one");
 
         nft(&road.server, "delete table inet test");
         nft(

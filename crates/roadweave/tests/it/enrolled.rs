@@ -18,7 +18,7 @@ fn a_box_joins_by_a_token_once_also_in_1970_and_a_used_up_token_says_so() {
         assert!(said.contains("This box has joined: bus-1 of home"), "{said}");
         assert!(said.contains("Next: roadweave client --state-directory"), "{said}");
         let said = joined(&world.join(&token, "bus-1").output().unwrap());
-        assert!(said.contains("was joined before"), "{said}");
+        assert!(said.contains("had already joined"), "{said}");
         let refused = world.join(&token, "bus-2").output().unwrap();
         let why = text(&refused.stderr);
         assert!(!refused.status.success() && why.contains("the controller refuses"), "{why}");

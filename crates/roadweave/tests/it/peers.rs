@@ -53,7 +53,7 @@ fn a_client_that_is_added_joins_at_once_and_one_that_is_removed_goes_at_once() {
         let words = ["add", "bus-2", "--server", "198.51.100.1:4433", "--out", file];
         let added = peer(&road, &words);
         assert!(added.status.success(), "{added:?}");
-        for part in ["10.77.0.3/32, fd77::3/128", "has taken it up"] {
+        for part in ["10.77.0.3/32, fd77::3/128", "has applied it"] {
             assert!(said(&added).contains(part), "{added:?}");
         }
         assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);

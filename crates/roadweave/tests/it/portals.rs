@@ -129,7 +129,7 @@ fn a_portal_or_a_network_that_lies_about_one_costs_its_own_uplink_alone() {
         assert_eq!(portal_of(&status, "eth2"), Value::Null);
         road.wait_for_paths(&["eth2"]);
         let page = road.page(CLIENT);
-        assert!(page.contains("portal, somebody has to log in: eth1"), "{page}");
+        assert!(page.contains("behind a portal, log in first: eth1"), "{page}");
         assert_eq!(client.count("login.test"), 0, "{}", client.log());
         // No probe leaves by an uplink that carries packets.
         sleep(Duration::from_secs(12));

@@ -41,9 +41,9 @@ interface Mood {
 }
 
 function mood(link: Link, isAway: boolean): Mood {
-  if (isAway) return { word: 'Not known', mark: '?', mood: 'idle' };
+  if (isAway) return { word: 'Unknown', mark: '?', mood: 'idle' };
   if (link.paused) return { word: 'Paused', mark: '❚❚', mood: 'idle' };
-  if (link.portal) return { word: 'Log in there', mark: '▲', mood: 'bad' };
+  if (link.portal) return { word: 'Login needed', mark: '▲', mood: 'bad' };
   switch (link.status) {
     case 'usable':
       return { word: 'Carries data', mark: '●', mood: 'good' };
@@ -52,7 +52,7 @@ function mood(link: Link, isAway: boolean): Mood {
     case 'standby':
       return { word: 'Standby', mark: '○', mood: 'idle' };
     case 'validating':
-      return { word: 'Being tried', mark: '○', mood: 'idle' };
+      return { word: 'Testing', mark: '○', mood: 'idle' };
     default:
       return { word: 'No path', mark: '✕', mood: 'bad' };
   }
@@ -88,17 +88,17 @@ export class Board {
       silence !== null
         ? ['bad', 'The client does not answer']
         : state.role !== 'client'
-          ? ['idle', `A ${state.role ?? 'stranger'}, and no client`]
+          ? ['idle', `A ${state.role ?? 'stranger'}, not a client`]
           : state.session !== null
             ? ['good', `Connected to ${state.session}`]
             : ['bad', 'No session'];
     pill.dataset.mood = mood;
     write(pill, text ?? '');
     if (silence !== null) {
-      const since = `What is below was so ${ago(state.age_ms ?? 0)} ago.`;
+      const since = `The figures below are ${ago(state.age_ms ?? 0)} old.`;
       banner(`The client does not answer: ${silence}.`, since);
     } else if (state.role === 'client' && state.session === null) {
-      banner(`No session: ${state.no_session ?? 'no reason is known'}`);
+      banner(`No session: ${state.no_session ?? 'unknown reason'}`);
     } else {
       banner(null);
     }
@@ -112,7 +112,7 @@ export class Board {
     const target = state.target_bps;
     write(
       byId('target'),
-      target === null ? 'No encoder has asked' : `Encoder’s target ${megabits(target)} Mbit/s`,
+      target === null ? 'No encoder target' : `Encoder’s target ${megabits(target)} Mbit/s`,
     );
     write(byId('p99'), milliseconds(state.p99_ms));
     write(byId('stalls'), `${state.stalls}`);
@@ -313,7 +313,7 @@ export class Board {
 /** Why the client says nothing now, if it does not. */
 function away(state: State): string | null {
   if (state.away !== null) return state.away;
-  return (state.age_ms ?? 0) > SILENT_MS ? 'nothing is heard of it' : null;
+  return (state.age_ms ?? 0) > SILENT_MS ? 'no answer' : null;
 }
 
 /** Says what is wrong, or nothing; and since when, which a screen reader does not tell again and again. */

@@ -116,7 +116,7 @@ async function ask(token: string, what: string, content?: object): Promise<unkno
     redirect: 'error',
     signal: AbortSignal.timeout(content ? 3 * WAIT_MS : WAIT_MS),
   });
-  if (answer.status === 401) throw new Stranger('the token is missing or another one');
+  if (answer.status === 401) throw new Stranger('the token is missing or incorrect');
   const value: unknown = await answer.json();
   if (!answer.ok) throw new Error((value as { error?: string }).error ?? `${answer.status}`);
   return value;

@@ -115,7 +115,7 @@ function pause(link: Link): void {
   write(byId('ask-title'), `Pause ${link.shown}?`);
   write(
     byId('ask-text'),
-    `Nothing goes by ${link.shown} until it is resumed, on this page or by ` +
+    `No traffic uses ${link.shown} until it is resumed, on this page or with ` +
       '“roadweave uplink resume” on the box.',
   );
   write(byId('ask-yes'), `Pause ${link.shown}`);
@@ -128,7 +128,7 @@ function pause(link: Link): void {
 }
 
 function follow(lane: Lane, strategy: string): void {
-  void wish('lanes', { lane: lane.name, strategy }, `${lane.shown} follows ${strategy}`);
+  void wish('lanes', { lane: lane.name, strategy }, `${lane.shown} now uses ${strategy}`);
 }
 
 /** Has something changed, and says what came of it. */
@@ -141,7 +141,7 @@ async function wish(what: string, content: object, done: string): Promise<void> 
     write(notice, more === null ? `${done}.` : `${done}: ${more}`);
   } catch (error) {
     notice.dataset.mood = 'bad';
-    write(notice, `Nothing is changed: ${error instanceof Error ? error.message : 'no answer'}`);
+    write(notice, `Nothing was changed: ${error instanceof Error ? error.message : 'no answer'}`);
   }
 }
 

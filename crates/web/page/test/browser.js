@@ -167,7 +167,7 @@ async function tests(browser) {
     await button.focus();
     await page.keyboard.press('Enter');
     // The harmless answer comes first.
-    assert.equal(await page.evaluate(() => document.activeElement.textContent), 'Leave it');
+    assert.equal(await page.evaluate(() => document.activeElement.textContent), 'Cancel');
     await page.keyboard.press('Escape');
     assert.equal(instance.changes.length, 0, 'Escape changes nothing');
     assert.equal(await page.evaluate(() => document.activeElement.textContent), 'Pause wwan0');
@@ -192,7 +192,7 @@ async function tests(browser) {
     const { page, faults } = await open(browser, 'phone', 'dark', program.page);
     await page.getByLabel('Another strategy for tcp').selectOption('redundant');
     await page.getByRole('button', { name: 'Change the strategy of tcp' }).click();
-    await shows(page, '#notice', /tcp follows redundant/);
+    await shows(page, '#notice', /tcp now uses redundant/);
     assert.deepEqual(instance.changes.at(-1), { method: 'set_strategy', lane: 'tcp', strategy: 'redundant' });
     assert.deepEqual(faults, []);
     await page.context().close();
@@ -203,7 +203,7 @@ async function tests(browser) {
     const { page } = await open(browser, 'phone', 'light', program.page);
     await page.getByRole('button', { name: 'Pause wwan0' }).click();
     await page.locator('#ask-yes').click();
-    await shows(page, '#notice', /Nothing is changed: .*last uplink/);
+    await shows(page, '#notice', /Nothing was changed: .*last uplink/);
     instance.paused = new Set();
     await page.context().close();
   });
@@ -213,9 +213,9 @@ async function tests(browser) {
     await shows(page, '#session', /Connected/);
     await instance.end();
     await shows(page, '#session', /does not answer/);
-    await shows(page, '#since', /What is below was so/);
+    await shows(page, '#since', /The figures below are/);
     assert(await page.locator('.link button').first().isDisabled());
-    assert.equal(await text(page, '.word'), 'Not known');
+    assert.equal(await text(page, '.word'), 'Unknown');
     await findings(page, 'a client that is away');
     instance.begin();
     await instance.listen();
@@ -230,7 +230,7 @@ async function tests(browser) {
     const { page, faults } = await open(browser, 'phone', 'dark', program.page);
     await shows(page, '#session', /Connected/);
     instance.hangs = true;
-    await shows(page, '#banner', /does not answer: nothing is heard of it/);
+    await shows(page, '#banner', /does not answer: no answer/);
     // A screen reader tells it once, however long it takes.
     const told = page.evaluate(() => new Promise((resolve) => {
       let changes = 0;
@@ -239,8 +239,8 @@ async function tests(browser) {
       alerts.forEach((alert) => watch.observe(alert, { subtree: true, childList: true, characterData: true }));
       setTimeout(() => resolve(changes), 2_500);
     }));
-    await shows(page, '#since', /was so 4 s ago/);
-    await shows(page, '#since', /was so 5 s ago/);
+    await shows(page, '#since', /are 4 s old/);
+    await shows(page, '#since', /are 5 s old/);
     assert.equal(await told, 0, 'what is told changes');
     instance.hangs = false;
     await shows(page, '#session', /Connected/);

@@ -72,7 +72,7 @@ impl End {
         let settings = self.settings(own, other);
         configure(&PathBuf::from(SOCKETS).join(format!("{}.sock", self.device)), &settings)
             .with_context(|| {
-                format!("the {} does not come up{}", self.role, daemon.last_words())
+                format!("the {} did not come up in time{}", self.role, daemon.last_words())
             })?;
         daemon.check_running()?;
         namespace.ip(&format!("address add {} dev {}", self.address, self.device))?;

@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_millis(500);
 const WARM_UP: usize = 100;
 const LOSS_MAX: f64 = 0.05;
 
-/// Sends back every datagram, until it is killed
+/// Echoes every datagram, until it is killed
 #[derive(Debug, clap::Args)]
 pub struct EchoArgs {
     /// Where to listen.
@@ -69,7 +69,7 @@ pub fn ping(to: SocketAddr, count: usize) -> anyhow::Result<Vec<Duration>> {
     }
     let lost = 1.0 - times.len() as f64 / count.max(1) as f64;
     if lost > LOSS_MAX {
-        bail!("{:.0} % of the questions to the echo at {to} had no answer", lost * 100.0);
+        bail!("{:.0} % of the packets to the echo at {to} were not answered", lost * 100.0);
     }
     times.sort_unstable();
     Ok(times)

@@ -88,7 +88,7 @@ impl Load<'_> {
                 command.stdin(Stdio::null()).output().context("cannot start the iperf3 client")?;
             let report: Value = serde_json::from_slice(&output.stdout)
                 .with_context(|| String::from_utf8_lossy(&output.stderr).trim().to_owned())
-                .context("iperf3 said something unexpected")?;
+                .context("iperf3 printed unexpected output")?;
             match report["error"].as_str() {
                 None => return Ok(report),
                 Some(error) if error.contains("refused") => {
@@ -98,7 +98,7 @@ impl Load<'_> {
                 Some(error) => bail!("iperf3 to {} failed: {error}", self.address),
             }
         }
-        bail!("the iperf3 server does not listen{}", server.last_words())
+        bail!("the iperf3 server did not start listening{}", server.last_words())
     }
 }
 

@@ -46,7 +46,7 @@ pub struct TunnelArgs {
     /// Duration of each of the about 25 to 40 measurements, seconds
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=60))]
     seconds: u32,
-    /// How packets are spread and repaired: `xnc`, `minrtt` or `single:lan0`
+    /// How packets are scheduled and repaired: `xnc`, `minrtt` or `single:lan0`
     #[arg(long, default_value = "xnc")]
     strategy: String,
     #[command(flatten)]
@@ -91,7 +91,7 @@ impl Bench {
     /// Builds the namespaces; only inside a sandbox.
     pub(super) fn build(seconds: u32) -> anyhow::Result<Self> {
         let directory = PathBuf::from(DIRECTORY);
-        fs::create_dir_all(&directory).context("cannot make a directory for the bench")?;
+        fs::create_dir_all(&directory).context("cannot create a directory for the bench")?;
         let (client, server) = (NetNs::create("client")?, NetNs::create("server")?);
         connect((&client, "lan0", "198.51.100.1/24"), (&server, "lan0", "198.51.100.2/24"))?;
         connect((&client, "lan1", "192.0.2.1/24"), (&server, "lan1", "192.0.2.2/24"))?;

@@ -67,7 +67,7 @@ impl Comparison {
     pub fn warn_of_nothing_decoded(&self, run: &str) {
         if self.fed > 0 && self.decoded == 0 {
             out::note(format_args!(
-                "{run}: what arrived of {} frames cannot be decoded, so nothing was shown",
+                "{run}: none of {} frames could be decoded, so nothing was shown",
                 self.fed
             ));
         }

@@ -170,7 +170,7 @@ fn await_first_frame(
             return Ok(began);
         }
         if clock::now() > deadline {
-            bail!("the camera sends nothing{}", camera.last_words());
+            bail!("the camera sends no packets{}", camera.last_words());
         }
         clock::sleep_until(clock::now() + POLL);
     }

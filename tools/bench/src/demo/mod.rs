@@ -73,46 +73,46 @@ struct Told<'a> {
     left_out: &'a [LeftOut],
 }
 
-const LIVE_TITLE: &str = "\nLive encoder (roadweave-video, 640x360), beside what its camera saw; frame delay to the screen";
+const LIVE_TITLE: &str = "\nLive encoder (roadweave-video, 640x360), against what its camera saw; frame delay to the screen";
 
 /// Streams video through the tunnel over emulated links, with one strategy after another
 #[derive(Debug, clap::Args)]
 pub struct DemoArgs {
-    /// A recorded drive: a directory with a file or two per link, as in docs/traces.md; default:
+    /// A recorded drive: a directory with one or two files per link, as in docs/traces.md; default:
     /// synthetic links of att, verizon, tmobile and lte
     #[arg(long, value_name = "DIR", conflicts_with = "config")]
     drive: Option<PathBuf>,
     /// A file that describes the links, as for `roadweave emulate`; its namespaces and addresses
-    /// mean nothing here
+    /// are ignored
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Duration of the stream in each run, seconds
     #[arg(long, default_value_t = DEFAULT_SECONDS, value_parser = clap::value_parser!(u32).range(2..=600))]
     seconds: u32,
-    /// Decides all that is random; default: what the file of --config says, else 10
+    /// The seed of everything random; default: that of the --config file, else 10
     #[arg(long)]
     seed: Option<u64>,
     /// Rate of the video, as 8M or 800k; 30 is 30M
     #[arg(long, value_name = "RATE", default_value = DEFAULT_BITRATE, value_parser = rate::parse_video)]
     bitrate: Rate,
-    /// Strategies in the order of the runs; `single` stands for the best single link, and with
-    /// `-adaptive` behind its name, or `@8M`, a strategy has a live encoder that follows the
-    /// tunnel, or keeps to 8 Mbit/s; default: single,minrtt,xnc,lola-adaptive
+    /// Strategies, in the order of the runs. `single` is the best single link; NAME-adaptive adds a
+    /// live encoder that follows the tunnel, NAME@8M one at a constant 8 Mbit/s. Default:
+    /// single,minrtt,xnc,lola-adaptive
     #[arg(long, value_delimiter = ',', value_name = "NAME,..")]
     strategies: Option<Vec<String>>,
     /// Stream this video instead of a generated one
     #[arg(long, value_name = "FILE")]
     video: Option<PathBuf>,
-    /// Stream this H.264 byte stream as it is, such as the clip that --keep left
+    /// Stream this H.264 byte stream unchanged, such as the clip that --keep wrote
     #[arg(long, value_name = "FILE", conflicts_with_all = ["video", "bitrate"])]
     clip: Option<PathBuf>,
-    /// Do not decode and compare the pictures; with --clip, ffmpeg is not needed then
+    /// Do not decode and compare the pictures; with --clip, this needs no ffmpeg
     #[arg(long)]
     no_ssim: bool,
-    /// Keep in DIR what `roadweave qoe` reads: the clip, and what each run sent and received
+    /// Write to DIR what `roadweave qoe` reads: the clip, and the packets of each run
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// Where the report goes
+    /// The file to write the report to
     #[arg(long, value_name = "FILE", default_value = "roadweave-demo.html")]
     report: PathBuf,
     /// Print the figures as one JSON object
@@ -142,7 +142,7 @@ impl DemoArgs {
 
     fn run_inside(&self, scenario: Scenario, bitrate_bps: u64, ways: Ways) -> anyhow::Result<()> {
         let directory = Path::new(DIRECTORY);
-        fs::create_dir_all(directory).context("cannot make a directory for the demo")?;
+        fs::create_dir_all(directory).context("cannot create a directory for the demo")?;
         let Ways { ways, video, left_out } = ways;
         for LeftOut { strategy, why } in &left_out {
             out::note(format_args!("{strategy} is left out: {why}"));
@@ -182,7 +182,7 @@ impl DemoArgs {
                 (Way::Live(way), Some(live)) => {
                     live.run(&stage, way, tell).map(|run| runs.live.push(run))
                 }
-                (Way::Live(_), None) => unreachable!("live encoders are chosen with their program"),
+                (Way::Live(_), None) => unreachable!("live encoders have their program"),
             };
             done.with_context(|| format!("the run with {} failed", way.name()))?;
         }

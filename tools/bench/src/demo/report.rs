@@ -35,10 +35,10 @@ pub(super) fn render(results: &Results, scene: &Scene, runs: &Runs) -> String {
     html += &live::delays(live, clip.len());
     html += &time_lines(scene, clip);
     html += &live::time_lines(live, clip.len());
-    html += "<h2>What was run</h2>\n";
+    html += "<h2>The run</h2>\n";
     html +=
         &page::definitions(scene.facts.iter().map(|(word, text)| (word.as_str(), text.as_str())));
-    html += "<h2>What the figures mean</h2>\n";
+    html += "<h2>Meaning of the figures</h2>\n";
     html += &page::definitions(MEANINGS);
     if !live.is_empty() {
         html += &page::definitions(live::MEANINGS);
@@ -59,8 +59,8 @@ fn delays(runs: &[Run]) -> String {
     let curves: Vec<Curve> = runs.iter().enumerate().map(curve).collect();
     format!(
         "<h2>Packet delay</h2>\n<p class=\"muted\">Share of all packets sent that arrived within a \
-         delay; each line of the grid is a tenth of the packets that the one below left. What a curve \
-         lacks was lost.</p>\n{}",
+         delay; each line of the grid is a tenth of the packets that the one below left. Packets \
+         missing from a curve were lost.</p>\n{}",
         drawn(&curves)
     )
 }
@@ -91,10 +91,10 @@ fn time_lines(scene: &Scene, runs: &[Run]) -> String {
     );
     let steps = scene.links.iter().map(|(_, rates)| rates.len()).max().unwrap_or(0);
     let group = strips::group(steps, COLUMNS_MAX);
-    let capacities = strips::rates("what they carry, Mbit/s, stacked", &scene.links, group);
+    let capacities = strips::rates("capacity, Mbit/s, stacked", &scene.links, group);
     html += &page::drawing(
         &Figure {
-            label: "What the links carry over time".to_owned(),
+            label: "Capacity of the links over time".to_owned(),
             steps,
             group,
             strips: vec![capacities],
@@ -147,14 +147,17 @@ const MEANINGS: [(&str, &str); 7] = [
     ),
     (
         "delay",
-        "from the camera's socket to the viewer's, of all packets; one that never arrived, or after the \
-         deadline of 700 ms, counts as 700 ms",
+        "from the camera's socket to the viewer's, of all packets; a packet that never arrived, or \
+         arrived after the deadline of 700 ms, counts as 700 ms",
     ),
     (
         "residual loss",
-        "packets that never arrived, or after the deadline (\u{201c}of it late\u{201d})",
+        "packets that never arrived, or arrived after the deadline (\u{201c}of it late\u{201d})",
     ),
-    ("redundancy", "bytes sent in the tunnel beyond the distinct packets, by the bytes of these"),
+    (
+        "redundancy",
+        "bytes sent in the tunnel beyond those of the distinct packets, as a share of these",
+    ),
     ("CPU", "CPU time of the vehicle's client, percent of one core"),
 ];
 

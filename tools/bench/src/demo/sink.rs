@@ -18,7 +18,7 @@ const TICK: Duration = Duration::from_millis(100);
 const DATAGRAM_MAX: usize = 65_535;
 const LOG_BYTES_MAX: u64 = 4 << 30;
 
-/// Logs the datagrams that arrive, as a viewer's end
+/// Logs the datagrams that arrive, at the viewer's end
 #[derive(Debug, clap::Args)]
 pub struct SinkArgs {
     /// Where to listen.
@@ -49,7 +49,7 @@ impl SinkArgs {
                         .context("cannot write the log")?;
                     written += length as u64;
                 }
-                Ok(_) => anyhow::bail!("the log has reached {} bytes", LOG_BYTES_MAX),
+                Ok(_) => anyhow::bail!("the log reached its limit of {} bytes", LOG_BYTES_MAX),
                 Err(error) if sockets::is_transient(error.kind()) => {}
                 Err(error) => return Err(error).context("cannot receive"),
             }

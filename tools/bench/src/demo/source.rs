@@ -38,10 +38,10 @@ pub struct SourceArgs {
     /// The file for the log of sent packets.
     #[arg(long)]
     pub out: PathBuf,
-    /// When to send the first frame, nanoseconds of the monotonic clock; now if absent.
+    /// When to send the first frame, nanoseconds of the monotonic clock; default: now.
     #[arg(long)]
     pub start_ns: Option<u64>,
-    /// Stop after so many frames.
+    /// Stop after this many frames.
     #[arg(long)]
     pub frames: Option<usize>,
 }

@@ -96,8 +96,8 @@ impl Way {
         };
         if let Err(error) = strategy.parse::<Strategy>() {
             return Err(BadInput::new(format!(
-                "--strategies: {error}; {BEST_SINGLE} for the best one; and with {ADAPTIVE} or @8M \
-                 behind it, a live encoder over it"
+                "--strategies: {error}; {BEST_SINGLE} is the best single link; {ADAPTIVE} or @8M \
+                 behind a name adds a live encoder"
             )));
         }
         Ok(match live {

@@ -38,7 +38,7 @@ pub struct World {
 impl World {
     pub fn build() -> anyhow::Result<Self> {
         let create = |name: &str| {
-            NetNs::create(name).with_context(|| format!("cannot make the namespace {name}"))
+            NetNs::create(name).with_context(|| format!("cannot create the namespace {name}"))
         };
         let (vehicle, vehicle_box) = (create("vehicle")?, create(BOX)?);
         let (links, proxy, cloud) = (create(LINKS)?, create("proxy")?, create("cloud")?);

@@ -127,7 +127,7 @@ impl EmulatedLink {
                 link: index + 1,
                 field,
                 problem,
-                cure: "an address is as 10.201.1.2/24",
+                cure: "write an address such as 10.201.1.2/24",
             })?;
         }
         Ok(())
@@ -138,8 +138,8 @@ impl EmulatedLink {
 fn parse_address(text: &str) -> Result<IpNet, String> {
     let host = || text.parse::<IpAddr>().map(IpNet::from);
     text.parse().or_else(|_| host()).map_err(|_| {
-        let examples = "write an address and a length, as 10.8.0.2/24 or fd00:8::2/64";
-        format!("{text:?} is no prefix: {examples}")
+        let examples = "write an address and a length, such as 10.8.0.2/24 or fd00:8::2/64";
+        format!("{text:?} is not a prefix: {examples}")
     })
 }
 

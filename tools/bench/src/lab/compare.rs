@@ -22,11 +22,10 @@ use super::table;
 use super::workers::work_all;
 use crate::rate;
 
-/// Runs every strategy on every drive, in virtual time, and compares what a viewer saw
+/// Runs every strategy on every drive, in virtual time, and compares what a viewer sees
 ///
-/// Beside the tunnel's strategies, `single:*` stands for each link of a drive by itself and
-/// `best-single` for the one of them that turned out best. Equal arguments give equal results, to
-/// the byte, on any number of cores.
+/// Besides the tunnel's strategies, `single:*` is each link of a drive by itself, and `best-single`
+/// the best of them. Equal arguments give equal results, to the byte, on any number of cores.
 #[derive(Debug, clap::Args)]
 pub struct CompareArgs {
     /// A directory with a directory per drive, in each a file LINK.csv per link, or Mahimahi files
@@ -45,7 +44,7 @@ pub struct CompareArgs {
     /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How many seeds, from that one on; each drive is run once for each
+    /// How many seeds, counting up from --seed; each drive runs once per seed
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     seeds: u32,
     /// Congestion control of every path: bbr or cubic
@@ -55,10 +54,10 @@ pub struct CompareArgs {
     /// idle, busy or crowded
     #[arg(long, default_value_t)]
     machine: Machine,
-    /// How many runs at a time; default: one per core
+    /// The number of parallel runs; default: one per core
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1_024))]
     jobs: Option<u16>,
-    /// Keep each result in FILE as soon as it is there, and take from FILE what is there already
+    /// Write each result to FILE as soon as it is ready, and reuse the results in FILE
     #[arg(long, value_name = "FILE")]
     resume: Option<PathBuf>,
     /// Decode what arrives with ffmpeg and compare the pictures; much slower
@@ -115,17 +114,17 @@ impl CompareArgs {
         }
         if missing > 0 {
             let kept = match &self.resume {
-                Some(file) => format!("{} keeps what is done", file.display()),
-                None => "--resume FILE would keep what is done".to_owned(),
+                Some(file) => format!("{} has the finished runs", file.display()),
+                None => "--resume FILE saves finished runs".to_owned(),
             };
-            bail!("interrupted before {missing} of {} runs; {kept}", jobs.len());
+            bail!("interrupted with {missing} of {} runs left; {kept}", jobs.len());
         }
         Ok(())
     }
 
     fn plan(&self) -> anyhow::Result<Plan> {
         if self.details && self.seeds > 1 {
-            let why = "--details: a report shows one seed; leave --seeds out".to_owned();
+            let why = "--details: a report shows one seed; omit --seeds".to_owned();
             return Err(BadInput::new(why).into());
         }
         let names = self.strategies.iter().map(String::as_str);

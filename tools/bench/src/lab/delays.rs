@@ -13,12 +13,12 @@ use crate::table::{self, Column};
 
 /// Studies the propagation delays of recordings: LoLa's figures 3, 4 and 6
 ///
-/// Of each link: the least one-way delay of each second, how much it differs from that of the
-/// second before, and for how long it stays within 2 ms. One way is half of the idle round trip.
-/// Then how a change of the delay looks in a replay, at full rate and on and off.
+/// For each link: the lowest one-way delay of each second, how much it differs from the second
+/// before, and for how long it stays within 2 ms. One-way is half of the idle round trip. Also how
+/// a change of the delay looks in a replay, at full rate and on and off.
 #[derive(Debug, clap::Args)]
 pub struct DelaysArgs {
-    /// The directory of the recordings
+    /// The directory with the recordings
     #[arg(long, value_name = "DIR")]
     traces: PathBuf,
     /// Print the results as one JSON object
@@ -98,7 +98,7 @@ fn in_words(study: &Study) -> String {
     spread.set_header(["link", "of", "min", "p5", "p25", "p50", "p75", "p95", "max"]);
     for it in &study.links {
         let of = [
-            ("least one-way delay of a second, ms", &it.least_ms),
+            ("lowest one-way delay of a second, ms", &it.least_ms),
             ("difference from the second before, ms", &it.difference_ms),
             ("stays within 2 ms for, s", &it.stays_s),
         ];

@@ -16,7 +16,7 @@ use roadweave_tunnel::{LaneConfig, Strategy, StreamsConfig};
 use self::results::{ByTcp, Measured, Results, Run};
 use super::workers::Runs;
 
-/// Measures how much of two links a download as a stream gets
+/// Measures how much of two links a download as a stream uses
 ///
 /// On each of 16 pairs of links a client downloads over each link alone and over both. A model of
 /// TCP downloads the same over each link, without a tunnel. Equal arguments give equal results.
@@ -25,10 +25,10 @@ pub struct DownloadsArgs {
     /// Measure only these pairs, separated by commas
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     only: Vec<String>,
-    /// What a download carries, MiB
+    /// The size of a download, MiB
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1_000))]
     mebibytes: u16,
-    /// The strategy of the lane of streams; default: that of the product
+    /// The strategy of the lane that carries streams; default: the product's
     #[arg(long, value_name = "NAME", value_parser = strategies::strategy)]
     strategy: Option<Strategy>,
     /// The congestion control of every path
@@ -37,7 +37,7 @@ pub struct DownloadsArgs {
     /// The congestion controls of TCP: cubic, bbr, or none
     #[arg(long, value_name = "NAME,..", default_value = "cubic,bbr")]
     tcp: Algorithms,
-    /// How many seeds everything is run with
+    /// The number of seeds
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     seeds: u16,
     #[command(flatten)]
@@ -65,7 +65,7 @@ impl DownloadsArgs {
             }
         }
         let name = |job: usize| format!("{}: {:?}", jobs[job].pair.name, jobs[job].over);
-        let work = |job: usize| self.measure(jobs[job]).context("the links make no world");
+        let work = |job: usize| self.measure(jobs[job]).context("the links are invalid");
         let done = self.runs.finish(jobs.len(), name, work)?;
         let mut by_job = done.chunks(self.seeds.into()).map(<[Run]>::to_vec);
         let mut next = || by_job.next().context("a pair has three jobs");
@@ -99,7 +99,7 @@ impl DownloadsArgs {
         let is_known = |name: &&String| PROFILES.iter().any(|pair| pair.name == **name);
         if let Some(unknown) = self.only.iter().find(|name| !is_known(name)) {
             let names = PROFILES.each_ref().map(|pair| pair.name).join(", ");
-            let problem = format!("--only: there is no `{unknown}`, but {names}");
+            let problem = format!("--only: there is no `{unknown}`; there are {names}");
             return Err(BadInput::new(problem).into());
         }
         let is_asked =

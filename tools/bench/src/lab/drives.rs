@@ -35,15 +35,15 @@ pub fn read(directory: &Path) -> anyhow::Result<Vec<NamedDrive>> {
                 drive,
             }),
             Err(TraceError::EmptyDrive { dir }) => {
-                out::note(format_args!("{}: no recordings here, left out", dir.display()));
+                out::note(format_args!("{}: no recordings, skipped", dir.display()));
             }
             Err(error) => return Err(BadInput::new(error).into()),
         }
     }
     if drives.is_empty() {
         let problem = format!(
-            "{}: no drive here; a drive is a directory with a file LINK.csv per link, and DIR one \
-             with a directory per drive",
+            "{}: no drives; a drive is a directory with a file LINK.csv per link, and DIR has a \
+             directory per drive",
             directory.display()
         );
         return Err(BadInput::new(problem).into());

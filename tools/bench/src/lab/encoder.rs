@@ -21,10 +21,10 @@ use crate::rate::parse_video;
 
 mod pooled;
 
-/// Lets a model of a live encoder do what the tunnel tells it, over recorded drives
+/// Runs a model of a live encoder that follows the tunnel's targets, over recorded drives
 ///
-/// A way is a strategy, whose encoder is told the size of each next frame; or `STRATEGY@8M`, whose
-/// encoder always has that rate. `each-single` is an encoder on each link alone. Equal arguments
+/// A way is a strategy, whose encoder gets the size of each next frame; or `STRATEGY@8M`, whose
+/// encoder has that constant rate. `each-single` is an encoder on each link alone. Equal arguments
 /// give equal results.
 #[derive(Debug, clap::Args)]
 pub struct EncoderArgs {
@@ -34,7 +34,7 @@ pub struct EncoderArgs {
     /// Run only these drives, separated by commas
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     only: Vec<String>,
-    /// The ways to be compared, separated by commas
+    /// The ways to compare, separated by commas
     #[arg(
         long,
         value_name = "WAY,..",
@@ -48,7 +48,7 @@ pub struct EncoderArgs {
     /// How long each video lasts, seconds
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: u32,
-    /// How many seeds everything is run with
+    /// The number of seeds
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
     seeds: u16,
     #[command(flatten)]
@@ -114,7 +114,7 @@ impl EncoderArgs {
             |job: usize| format!("{}: {}", all[jobs[job].drive].name, ways[jobs[job].way].name);
         let work = |job: usize| {
             let Job { drive, way, seed } = jobs[job];
-            self.measure(&all[drive], &ways[way], seed).context("the links make no world")
+            self.measure(&all[drive], &ways[way], seed).context("the links are invalid")
         };
         let done = self.runs.finish(jobs.len(), name, work)?;
         // Sorted so that all classes together come last.

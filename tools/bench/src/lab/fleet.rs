@@ -5,10 +5,10 @@ use roadweave_terminal::out;
 
 use crate::table::{bare, right_aligned};
 
-/// Lets a whole fleet live in virtual time: boxes, proxies, and the replicas of a controller
+/// Simulates a whole fleet in virtual time: boxes, proxies, and the replicas of a controller
 ///
-/// The control plane alone, with the product's agents, desks, placement and rollouts, and faults of
-/// all of them. Equal arguments give equal results, to the byte.
+/// Runs only the control plane, with the product's agents, controller sessions, placement and
+/// roll-outs, and injects faults into all of them. Equal arguments give equal results, to the byte.
 #[derive(Debug, clap::Args)]
 pub struct FleetArgs {
     /// Boxes
@@ -23,10 +23,10 @@ pub struct FleetArgs {
     /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Break nothing
+    /// Inject no faults
     #[arg(long)]
     no_faults: bool,
-    /// Let every message cross as bytes, and proxies prove every member of their tables; much
+    /// Encode every message to bytes, and let proxies verify every member of their tables; much
     /// slower
     #[arg(long)]
     thorough: bool,

@@ -58,7 +58,7 @@ impl Kept {
                 Err(_) if text.is_empty() => {}
                 Err(_) => {
                     out::note(format_args!(
-                        "{}:{number}: no whole result, ignored",
+                        "{}:{number}: incomplete result, ignored",
                         path.display()
                     ));
                     broken += 1;
@@ -66,7 +66,7 @@ impl Kept {
             }
         }
         if lines.is_empty() && broken > 1 {
-            let problem = format!("--resume {}: no file of results", path.display());
+            let problem = format!("--resume {}: not a file of results", path.display());
             return Err(BadInput::new(problem).into());
         }
         end_last_line(&mut file).with_context(|| format!("cannot write {}", path.display()))?;

@@ -15,7 +15,7 @@ use super::drives;
 use super::workers::Runs;
 use crate::table::{self, Column};
 
-/// Measures what people wait for at each confidence of RAVEN, and what it costs
+/// Measures response times at each confidence of RAVEN, and their cost
 ///
 /// The recordings of DIR, which need round trips and losses only, are joined to routes of several
 /// minutes. On each route people speak, look for songs and ask for places over every link alone,
@@ -27,14 +27,14 @@ pub struct RavenArgs {
     /// A directory with a directory per recording, in each a file LINK.csv per link
     #[arg(long, value_name = "DIR")]
     traces: PathBuf,
-    /// How many routes the recordings are joined to
+    /// The number of routes that the recordings are joined to
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(2..=64))]
     routes: u16,
     /// How often people ask for places on each route, since they ask rarely
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=100))]
     repeats: u16,
-    /// Load this over connections that go as streams instead, separated by commas: video,
-    /// unbroken
+    /// Instead, load these over connections that are carried as streams, separated by commas:
+    /// video, unbroken
     #[arg(long, value_name = "LOAD,..", value_delimiter = ',')]
     loads: Vec<Load>,
     #[command(flatten)]
@@ -115,7 +115,7 @@ fn jobs(routes: &[Drive], loads: &[Load]) -> anyhow::Result<Vec<Job>> {
     let links = routes[0].links.iter().map(|link| format!("single:{}", link.name));
     let names = links.chain(STRATEGIES.map(str::to_owned));
     let strategies: Vec<Strategy> = names
-        .map(|name| name.parse().context("a link has a name that no strategy can have"))
+        .map(|name| name.parse().context("a link's name is not valid in a strategy"))
         .collect::<Result<_, _>>()?;
     jobs.extend(SIZES.map(|bytes| Job::Transfer { bytes }));
     for app in [App::Speech, App::Music, App::Recommender] {

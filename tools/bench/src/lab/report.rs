@@ -18,15 +18,15 @@ use crate::demo::report::{drawn, time_line};
 use crate::demo::table::{millis, percent};
 use crate::table::{Column, html};
 
-/// Makes an HTML page of what `lab compare --json --details` has found
+/// Writes an HTML page from the output of `lab compare --json --details`
 ///
-/// One file that needs nothing else: the tables of `lab compare` with the distributions of delays,
-/// and of each drive the figures and the time line of each strategy.
+/// The page is self-contained: the tables of `lab compare` with the distributions of delays, and,
+/// for each drive, the figures and the time line of each strategy.
 #[derive(Debug, clap::Args)]
 pub struct ReportArgs {
-    /// What `lab compare --json --details` printed
+    /// The output of `lab compare --json --details`
     results: PathBuf,
-    /// Where the report goes
+    /// The file to write the report to
     #[arg(long, value_name = "FILE", default_value = "report.html")]
     out: PathBuf,
 }
@@ -47,7 +47,7 @@ impl ReportArgs {
         match serde_json::from_slice(&bytes) {
             Ok(comparison) => Ok(comparison),
             Err(error) => bail!(BadInput::new(format!(
-                "{path}: not what `roadweave lab compare --json --details` prints: {error}"
+                "{path}: not the output of `roadweave lab compare --json --details`: {error}"
             ))),
         }
     }
@@ -66,7 +66,7 @@ fn render(comparison: &Comparison) -> String {
     }
     text += "<h2>Drives</h2>\n";
     text += &comparison.drives.iter().map(|drive| of_drive(drive, &colours)).collect::<String>();
-    text += "<h2>What the figures mean</h2>\n";
+    text += "<h2>Meaning of the figures</h2>\n";
     text += &page::definitions(MEANINGS);
     text + page::END
 }
@@ -187,9 +187,9 @@ const MEANINGS: [(&str, &str); 4] = [
         "easy, decisive, tight, starved",
         "one link is enough 99 % of the time; all together are 98 % of the time; 90 %; less",
     ),
-    ("bound", "what no scheduler can beat, even one that knows the future"),
+    ("bound", "no scheduler can be better, even one that knows the future"),
     ("95 %", "confidence interval of the mean over drives"),
-    ("delay", "of all packets sent; one that is lost or later than 700 ms counts as 700 ms"),
+    ("delay", "of all packets sent; a packet that is lost or later than 700 ms counts as 700 ms"),
 ];
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ use super::table;
 use crate::demo::table::millis;
 use crate::qoe::Logs;
 
-/// Runs one scenario in virtual time and tells what came of it
+/// Runs one scenario in virtual time and prints the results
 ///
 /// A scenario is a TOML file of links, applications and events; `scenarios/` has some. Equal
 /// scenarios give equal results, to the byte.
@@ -46,11 +46,11 @@ pub struct RunArgs {
     /// Use this machine instead of the scenario's: punctual, idle, busy or crowded
     #[arg(long)]
     machine: Option<Machine>,
-    /// Keep in DIR/STRATEGY what `roadweave qoe` reads of the judged video, which must have a
+    /// Write to DIR/STRATEGY what `roadweave qoe` reads of the judged video, which must have a
     /// `file`
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// Only say whether the scenario's file is right
+    /// Only check the scenario's file
     #[arg(long)]
     check: bool,
     /// Print the results as one JSON object
@@ -117,7 +117,7 @@ impl RunArgs {
         if let Some(strategy) = &self.strategy {
             let [lane] = &mut scenario.lanes[..] else {
                 bail!(BadInput::new(format!(
-                    "--strategy: {} has several lanes; write their strategies there",
+                    "--strategy: {} has several lanes; set their strategies in it",
                     self.scenario.display()
                 )));
             };
@@ -169,9 +169,7 @@ impl RunArgs {
 fn clip_of(scenario: &Scenario) -> Result<&[AccessUnit], BadInput> {
     match scenario.judged().map(|index| &scenario.traffic[index].kind) {
         Some(TrafficKind::Video { frames: FrameSource::Clip(units), .. }) => Ok(units),
-        _ => Err(BadInput::new(
-            "--keep: there is no video with a `file` whose packets could be kept",
-        )),
+        _ => Err(BadInput::new("--keep: no video in the scenario has a `file`")),
     }
 }
 
@@ -268,8 +266,8 @@ fn frames_in_words(quality: &Quality) -> String {
 fn tcp_in_words(tcp: &TcpReport) -> String {
     let completion = tcp.completion_s.map(|seconds| format!(", complete after {seconds:.2} s"));
     format!(
-        "{:.2} Mbit/s of goodput, {} segments sent again, {} recoveries and timeouts, {} of them \
-         for nothing{}",
+        "{:.2} Mbit/s of goodput, {} segments retransmitted, {} recoveries and timeouts, {} of \
+         them spurious{}",
         tcp.goodput_bps / 1e6,
         tcp.segments_again,
         tcp.recoveries + tcp.timeouts,
@@ -285,7 +283,7 @@ fn bulk_in_words(bulk: &BulkReport) -> String {
         (None, false) => String::new(),
     };
     format!(
-        "{:.2} Mbit/s of goodput, {} packets taken for lost{completion}",
+        "{:.2} Mbit/s of goodput, {} packets declared lost{completion}",
         bulk.goodput_bps / 1e6,
         bulk.lost_packets
     )

@@ -99,8 +99,8 @@ pub fn bound(drives: &[&Compared]) -> String {
         format!("{name}: stall {}, delay p99 {}", percent(stall), millis(p99))
     };
     format!(
-        "bound: stall {}, delay p99 {}; reachable with the future known: stall {}, delay p99 {}\n\
-         without it, but with the links known {}; {}; {}; {}; {} (means over the drives)",
+        "bound: stall {}, delay p99 {}; reachable if the future is known: stall {}, delay p99 {}\n\
+         without it, but with known links {}; {}; {}; {}; {} (means over the drives)",
         percent(mean(|drive| drive.bound.stall_ratio)),
         millis(mean(|drive| drive.bound.delay_ms.p99)),
         percent(mean(|drive| drive.bound.reachable.stall_ratio)),
@@ -108,7 +108,7 @@ pub fn bound(drives: &[&Compared]) -> String {
         informed("at once", |informed| &informed.at_once),
         informed("a round trip later", |informed| &informed.late),
         informed("with 30 % of copies in free room", |informed| &informed.insured),
-        informed("with all that there is room for", |informed| &informed.doubled),
+        informed("with all copies that fit", |informed| &informed.doubled),
         informed("with copies that cost nothing", |informed| &informed.copies),
     )
 }

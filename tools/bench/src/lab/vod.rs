@@ -15,31 +15,31 @@ use super::workers::Runs;
 
 /// Measures what viewers of video on demand see when it comes as streams
 ///
-/// On each pair of links a bitrate is looked for at which the better link alone stands still for 1
-/// to 10 % of the time that it plays. Then people watch one long video, and short ones that they
-/// swipe, over each link alone and over both, by one strategy after the other. Equal arguments give
+/// On each pair of links it searches for a bitrate at which the better link alone stalls for 1 to
+/// 10 % of the playing time. Then viewers watch one long video, and short ones that they swipe,
+/// over each link alone and over both, with one strategy after the other. Equal arguments give
 /// equal results.
 #[derive(Debug, clap::Args)]
 pub struct VodArgs {
     /// Recorded pairs: NAME_wifi.csv with NAME_cellular.csv, and every two of NAME_down.mm with
-    /// NAME_up.mm, of this directory and those in it; without it pairs are made up
+    /// NAME_up.mm, in this directory and its subdirectories; default: synthetic pairs
     #[arg(long, value_name = "DIR")]
     traces: Option<PathBuf>,
-    /// How many pairs are made up
+    /// The number of synthetic pairs
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1_000))]
     pairs: u16,
     /// Measure only these pairs, separated by commas
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     only: Vec<String>,
-    /// How the video comes over all links: strategies of streams, separated by commas, with
-    /// `+first` behind one that has the first frame go before everything else; tunnel:cubic and
-    /// tunnel:bbr are TCP through the tunnel
+    /// How the video is carried over all links: strategies of streams, separated by commas. With
+    /// `+first` behind its name, a strategy sends the first frame before everything else.
+    /// tunnel:cubic and tunnel:bbr are TCP through the tunnel
     #[arg(long, value_name = "WAY,..", value_delimiter = ',')]
     ways: Vec<Way>,
-    /// How many viewers of each kind there are on each pair
+    /// The number of viewers of each kind on each pair
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=100))]
     seeds: u16,
-    /// How long each watches, seconds
+    /// How long each viewer watches, seconds
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u16).range(5..=3_600))]
     seconds: u16,
     /// The congestion control of every path

@@ -69,7 +69,7 @@ pub fn work_all<T: Send>(
 /// Options of a command with many runs.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Runs {
-    /// How many runs at a time; default: one per core
+    /// The number of parallel runs; default: one per core
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1_024))]
     jobs: Option<u16>,
     /// Print the results as one JSON object
@@ -115,7 +115,7 @@ fn stop_when_told() -> anyhow::Result<&'static AtomicBool> {
             if stop.swap(true, Ordering::Relaxed) {
                 exit::now(130);
             }
-            out::note("\nending with the runs that are under way; again, to end at once");
+            out::note("\nstopping after the current runs; press again to stop at once");
         }
     });
     Ok(stop)

@@ -21,19 +21,19 @@ use super::{PORT, parse_rate, token, unix_epoch};
 
 /// Records this machine's links to a server, several interfaces at once
 ///
-/// Ctrl-C ends the recording early and keeps what was measured; pressed again it does not wait for
-/// what the server still has. Each interface needs a route to the server, as a default route of any
-/// metric.
+/// Ctrl-C ends the recording early and keeps what was measured; a second Ctrl-C does not wait for
+/// the rest of the server's data. Each interface needs a route to the server, such as a default
+/// route of any metric.
 #[derive(Debug, clap::Args)]
 pub struct ClientArgs {
     /// The server, a name or address; port 4437 unless given
     #[arg(long, value_name = "HOST[:PORT]")]
     server: String,
-    /// Interfaces to record; NAME=INTERFACE calls the link otherwise than the interface
+    /// Interfaces to record; NAME=INTERFACE gives the link another name than the interface
     #[arg(long, value_name = "[NAME=]INTERFACE,..", required = true, value_delimiter = ',',
         value_parser = parse_link)]
     interfaces: Vec<LinkName>,
-    /// The directory to make, with a file per link and direction
+    /// The directory to create, with a file per link and direction
     #[arg(long, value_name = "DIR")]
     output: PathBuf,
     /// How to measure the capacity
@@ -62,11 +62,11 @@ pub struct ClientArgs {
     /// each direction's delay by them, not half of the round trip
     #[arg(long)]
     synchronized_clocks: bool,
-    /// A file with the server's token, if it asks for one; else ROADWEAVE_RECORD_TOKEN, if it is
+    /// A file with the server's token, if it needs one; default: ROADWEAVE_RECORD_TOKEN, if it is
     /// set
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// The socket of a client that runs beside: what it is told of the modems is recorded too
+    /// The socket of a client on this machine: also record the facts that it has of the modems
     #[arg(long, value_name = "SOCKET")]
     modems: Option<PathBuf>,
     /// Print a summary as JSON
@@ -84,7 +84,7 @@ struct LinkRate {
 enum Mode {
     /// In cycles: fill the link, let it drain, probe it (CellNem)
     Saturate,
-    /// Without pause at a constant rate, after two seconds of probes (CellFusion)
+    /// Continuously at a constant rate, after two seconds of probes (CellFusion)
     Constant,
 }
 
@@ -124,13 +124,13 @@ impl ClientArgs {
     fn plans(&self) -> Result<Vec<RecordPlan>, BadInput> {
         for (index, link) in self.interfaces.iter().enumerate() {
             if self.interfaces[..index].iter().any(|before| before.name == link.name) {
-                return Err(BadInput::new(format!("--interfaces: `{}` occurs twice", link.name)));
+                return Err(BadInput::new(format!("--interfaces: `{}` is given twice", link.name)));
             }
         }
         for rate in &self.rate {
             let Some(name) = &rate.name else { continue };
             if !self.interfaces.iter().any(|link| link.name == *name) {
-                let problem = format!("--rate: `{name}` is none of --interfaces");
+                let problem = format!("--rate: `{name}` is not in --interfaces");
                 return Err(BadInput::new(problem));
             }
         }
@@ -146,7 +146,7 @@ impl ClientArgs {
             (Mode::Saturate, _) => RecordMode::Saturate,
             (Mode::Constant, Some(rate)) => RecordMode::Constant(rate),
             (Mode::Constant, None) => {
-                let problem = format!("--rate: {link} has none, and --mode constant needs one");
+                let problem = format!("--rate: {link} needs a rate for --mode constant");
                 return Err(BadInput::new(problem));
             }
         };
@@ -180,7 +180,7 @@ impl ClientArgs {
                     let LinkName { name, interface } = link.name.clone();
                     let modem = modems.and_then(|modems| modems.of(&interface));
                     if modems.is_some() && modem.is_none() {
-                        warn!("{name}: nothing was told of a modem behind {interface}");
+                        warn!("{name}: no facts of a modem behind {interface}");
                     }
                     recorded.push(Recorded { name, interface, recording, modem });
                 }
@@ -233,7 +233,7 @@ fn parse_link(text: &str) -> Result<LinkName, String> {
         ));
     }
     if !(1..=INTERFACE_BYTES_MAX).contains(&interface.len()) {
-        return Err(format!("`{interface}` is no interface"));
+        return Err(format!("`{interface}` is not an interface"));
     }
     Ok(LinkName { name: name.to_owned(), interface: interface.to_owned() })
 }

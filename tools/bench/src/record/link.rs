@@ -120,10 +120,10 @@ impl LinkRecorder {
         let interface = &self.name.interface;
         match self.failure {
             Some(SendFailure::Unreachable) => {
-                format!(": the server is unreachable by {interface}; is there a route?")
+                format!(": the server is unreachable over {interface}; is there a route?")
             }
             Some(SendFailure::NoInterface) => format!(": the interface {interface} is gone"),
-            Some(failure) => format!(": the system did not send by {interface} ({failure})"),
+            Some(failure) => format!(": the system could not send over {interface} ({failure})"),
             None => String::new(),
         }
     }

@@ -74,7 +74,7 @@ fn ask(socket: &Path, clock: Clock, lines: &Mutex<Lines>, ended: &Receiver<()>) 
             Err(error) if is_told => {
                 is_told = false;
                 let error = error.to_string();
-                warn!("the modems are not recorded now: {}", peer_text(error.as_bytes()));
+                warn!("cannot record modems now: {}", peer_text(error.as_bytes()));
             }
             Err(_) => {}
         }

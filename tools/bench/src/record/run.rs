@@ -86,7 +86,7 @@ impl Run {
             bail!(message);
         }
         for link in self.links.iter().filter(|link| !ready(link)) {
-            warn!("{}: no answer yet{}; the others begin", link.name.name, link.cause());
+            warn!("{}: no answer yet{}; the other links begin", link.name.name, link.cause());
         }
         self.links.iter_mut().for_each(|link| link.client.start(now));
         self.started = true;

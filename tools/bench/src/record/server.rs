@@ -19,33 +19,32 @@ use super::{BUFFER_BYTES, NAP, PORT, parse_rate, token, unix_epoch};
 
 /// Takes part in the recordings of any number of vehicles
 ///
-/// It runs until SIGINT or SIGTERM. It sends nothing but short answers to an address that has not
-/// shown that it receives them, and no data to a client that has been silent for three seconds.
-/// Without a token whoever can reach the port can record, within the limits below.
+/// It runs until SIGINT or SIGTERM. It sends only short answers to an address that has not proved
+/// that it receives them, and no data to a client that has been silent for three seconds. Without a
+/// token, everyone who can reach the port can record, within the limits below.
 #[derive(Debug, clap::Args)]
 pub struct ServerArgs {
-    /// Where to listen; unless given, at every address of IPv4 and IPv6
+    /// Where to listen; default: every IPv4 and IPv6 address
     #[arg(long, value_name = "ADDRESS:PORT", default_value_t = SocketAddr::from(([0; 16], PORT)))]
     listen: SocketAddr,
-    /// Links that may be recorded at a time, of all clients together
+    /// The most links recorded at a time, of all clients together
     #[arg(long, value_name = "COUNT", default_value_t = 64,
         value_parser = clap::value_parser!(u16).range(1..=4_096))]
     links: u16,
-    /// The highest rate at which to send to one link
+    /// The highest sending rate for one link
     #[arg(long, value_name = "RATE", default_value = "200M", value_parser = parse_rate)]
     rate_max: Rate,
-    /// The highest rate at which to send to all links together; a link whose plan does not fit is
-    /// refused
+    /// The highest sending rate for all links together; a link whose plan does not fit is refused
     #[arg(long, value_name = "RATE", default_value = "4G", value_parser = parse_rate)]
     rate_all: Rate,
-    /// A file with the token that clients must know; else ROADWEAVE_RECORD_TOKEN, if it is set
+    /// A file with the token that clients must have; default: ROADWEAVE_RECORD_TOKEN, if it is set
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// The longest recording, seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 3_600,
         value_parser = clap::value_parser!(u32).range(2..=7_200))]
     seconds_max: u32,
-    /// Print JSON: a line when it listens, a line with what it did
+    /// Print JSON: a line when it listens, a line with a summary
     #[arg(long)]
     json: bool,
 }
@@ -77,7 +76,7 @@ impl ServerArgs {
         info!(address = %listens_at, "listening");
         if is_open {
             warn!(
-                "without a token: whoever reaches this port may record; --token-file asks for one"
+                "no token: everyone who can reach this port may record; set one with --token-file"
             );
         }
         if self.json {

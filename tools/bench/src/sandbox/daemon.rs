@@ -48,7 +48,7 @@ impl Daemon {
     }
 
     pub fn check_running(&mut self) -> anyhow::Result<()> {
-        match self.child.try_wait().context("cannot ask for a process")? {
+        match self.child.try_wait().context("cannot query a process")? {
             None => Ok(()),
             Some(status) => self.failed(status),
         }
@@ -76,7 +76,7 @@ impl Daemon {
         match self.ended_within(timeout)? {
             Some(status) if status.success() => Ok(()),
             Some(status) => self.failed(status),
-            None => bail!("the {} does not end{}", self.name, self.last_words()),
+            None => bail!("the {} did not exit{}", self.name, self.last_words()),
         }
     }
 
@@ -93,7 +93,7 @@ impl Daemon {
         let lines: Vec<_> = text.lines().filter(|line| !line.is_empty()).collect();
         let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
         if last.is_empty() {
-            return format!("; the {} said nothing", self.name);
+            return format!("; the {} printed nothing", self.name);
         }
         format!("; the {} said:\n  {}", self.name, last.join("\n  "))
     }
@@ -110,7 +110,7 @@ impl Daemon {
     }
 
     fn failed(&self, status: ExitStatus) -> anyhow::Result<()> {
-        bail!("the {} ended ({status}){}", self.name, self.last_words())
+        bail!("the {} exited ({status}){}", self.name, self.last_words())
     }
 }
 

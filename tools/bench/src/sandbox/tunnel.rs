@@ -167,7 +167,7 @@ impl Tunnel {
             }
             if waited > FIRST_PATH {
                 bail!(
-                    "the tunnel is not up after {} s{}{}",
+                    "the tunnel did not come up within {} s{}{}",
                     waited.as_secs(),
                     self.client.last_words(),
                     self.server.last_words()

@@ -34,8 +34,8 @@ impl Controller {
         let program = |name: &str| {
             find(name).with_context(|| {
                 format!(
-                    "cannot find the program {name}, neither beside this one nor in PATH: build it \
-                     with cargo build --package roadweave-control"
+                    "cannot find the program {name} beside this one or in PATH: build it with \
+                     cargo build --package roadweave-control"
                 )
             })
         };
@@ -46,7 +46,7 @@ impl Controller {
         let said = output(init.arg("--folder").arg(&folder))?;
         let after = |mark: &str| {
             let word = said.split(mark).nth(1).and_then(|rest| rest.split_whitespace().next());
-            word.with_context(|| format!("roadweave-controller init does not say \"{mark}\""))
+            word.with_context(|| format!("roadweave-controller init did not print \"{mark}\""))
         };
         let (fingerprint, password) = (after("--fingerprint ")?, after("password: ")?);
         let mut run = namespace.command(&program);
@@ -65,7 +65,7 @@ impl Controller {
 
     pub fn token(&self, role: &str) -> anyhow::Result<String> {
         let told = output(self.operate().args(["token", "create", "--json", "--role", role]))?;
-        let token: Value = serde_json::from_str(&told).context("a token is no JSON")?;
+        let token: Value = serde_json::from_str(&told).context("a token is not JSON")?;
         Ok(token["join"].as_str().context("a token without text")?.to_owned())
     }
 
@@ -74,7 +74,7 @@ impl Controller {
         while !self.namespace.enter(|| TcpStream::connect(address).is_ok())? {
             self.daemon.check_running()?;
             if clock::now() - begin > LISTENS_MAX {
-                bail!("the controller does not listen{}", self.daemon.last_words());
+                bail!("the controller did not start listening{}", self.daemon.last_words());
             }
             clock::sleep_until(clock::now() + POLL);
         }

@@ -87,7 +87,7 @@ impl Members {
             if clock::now() - begin > STAND_BY_MAX {
                 let words = self.boxes.iter().filter_map(|member| member.daemon.as_ref());
                 let words: String = words.map(Daemon::last_words).collect();
-                bail!("the boxes do not stand by after {} s{words}", STAND_BY_MAX.as_secs());
+                bail!("the boxes have no standby after {} s{words}", STAND_BY_MAX.as_secs());
             }
             clock::sleep_until(clock::now() + POLL);
         }

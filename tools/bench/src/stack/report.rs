@@ -40,7 +40,7 @@ pub fn render(results: &Results) -> String {
         html += &format!("<h2>{}</h2>\n", escape(&seen.name));
         html += &page::drawing(&time_line(&seen.name, &seen.timeline, &seen.stalls).draw());
     }
-    html += "<h2>What the figures mean</h2>\n";
+    html += "<h2>Meaning of the figures</h2>\n";
     html += &page::definitions(MEANINGS);
     html + page::END
 }
@@ -59,15 +59,12 @@ fn what_happened(results: &Results) -> String {
 const MARKS: [&str; 3] = ["sent", "missing", "stalled"];
 
 const MEANINGS: [(&str, &str); 4] = [
-    (
-        "gap",
-        "the longest time in which no packet of the stream came to its viewer, within 5 s of the kill",
-    ),
-    ("packets lost", "packets of the stream that never came"),
+    ("gap", "the longest time without a packet at the viewer, within 5 s of the kill"),
+    ("packets lost", "packets of the stream that never arrived"),
     ("stall", "sum of the gaps between shown frames above 200 ms, by the stream time"),
     (
         "delay",
-        "from the camera's socket to the viewer's, of all packets; one that never arrived, or after \
-         the deadline of 700 ms, counts as 700 ms",
+        "from the camera's socket to the viewer's, of all packets; a packet that never arrived, or \
+         arrived after the deadline of 700 ms, counts as 700 ms",
     ),
 ];

@@ -57,7 +57,7 @@ impl Stream {
         (start, duration): (Instant, Duration),
     ) -> anyhow::Result<Self> {
         let directory = clip.parent().unwrap_or(clip).join(NAMES[number]);
-        std::fs::create_dir_all(&directory).context("cannot make a directory")?;
+        std::fs::create_dir_all(&directory).context("cannot create a directory")?;
         let (logs, to) = (Logs::of(&directory), viewer(number).to_string());
         let mut command = world.cloud.command(program);
         command.args(["demo-sink", "--listen", &to, "--out"]).arg(&logs.arrived);

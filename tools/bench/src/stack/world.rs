@@ -92,7 +92,7 @@ impl Vehicle {
 }
 
 fn create(name: &str) -> anyhow::Result<NetNs> {
-    NetNs::create(name).with_context(|| format!("cannot make the namespace {name}"))
+    NetNs::create(name).with_context(|| format!("cannot create the namespace {name}"))
 }
 
 fn member(net: &NetNs, name: &str, address: Ipv4Addr) -> anyhow::Result<NetNs> {

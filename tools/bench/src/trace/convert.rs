@@ -14,10 +14,11 @@ use roadweave_terminal::out;
 use super::inputs::{self, Recording, told};
 use super::{Section, outputs};
 
-/// Converts recordings between CSV and Mahimahi's format, whole or in part, as they are or coarser
+/// Converts recordings between CSV and Mahimahi's format, whole or in part, at the same or a
+/// coarser step
 ///
-/// Of one file makes one file, which goes to standard output without --out. Of a drive or several
-/// files makes a directory. Mahimahi's format has neither delay nor loss.
+/// Converts one file to one file, or to standard output without --out. Converts a drive or several
+/// files to a directory. Mahimahi's format has neither delay nor loss.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ConvertArgs {
@@ -27,19 +28,19 @@ pub struct ConvertArgs {
     /// The file or directory to write; a file that does not end in .csv gets Mahimahi's format
     #[arg(long, value_name = "FILE|DIR")]
     out: Option<PathBuf>,
-    /// What to write; default: what the name of --out says, or else csv
+    /// The format to write; default: by the ending of --out, else csv
     #[arg(long, value_enum)]
     to: Option<Format>,
     #[command(flatten)]
     part: Section,
-    /// Even steps of so many ms: the mean capacity, delay and loss of each. Where the kind of
-    /// capacity changes: 100 for rates, 1 for bytes unless given
+    /// Even steps of this many ms, with the mean capacity, delay and loss of each. Default if the
+    /// kind of capacity changes: 100 for rates, 1 for bytes
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..=60_000))]
     step: Option<u32>,
-    /// The round-trip time, ms, of links of which it was not recorded
+    /// The round-trip time, ms, of links without a recorded one
     #[arg(long, value_name = "MS", default_value_t = 50.0, value_parser = parse_rtt)]
     rtt: f64,
-    /// Write over files that are there
+    /// Overwrite existing files
     #[arg(long)]
     force: bool,
 }
@@ -53,7 +54,7 @@ Examples:
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Format {
-    /// CSV with whatever tells the capacity: rates or bytes
+    /// CSV with the capacity as in the input: rates or bytes
     Csv,
     /// CSV with the capacity as rates: t_ms,capacity_kbps,delay_ms,loss
     Rates,
@@ -156,8 +157,8 @@ impl ConvertArgs {
         if self.step.is_some() || wants_rates != is_rates {
             if steps > STEPS_MAX {
                 return Err(BadInput::new(format!(
-                    "{steps} steps are too many, {STEPS_MAX} at most; ask for fewer --seconds or a longer \
-                     --step"
+                    "{steps} steps are too many, {STEPS_MAX} at most; use fewer --seconds or a \
+                     longer --step"
                 )));
             }
             trace = match wants_rates {
@@ -172,7 +173,7 @@ impl ConvertArgs {
         let lines = bits / 8.0 / Opportunities::BYTES as f64;
         if format == Format::Mahimahi && lines > FILE_BYTES_MAX as f64 / LINE_BYTES_MIN {
             return Err(BadInput::new(format!(
-                "{:.0} million delivery opportunities are too many for a file; ask for fewer --seconds",
+                "{:.0} million delivery opportunities are too many for a file; use fewer --seconds",
                 lines / 1e6
             )));
         }
@@ -184,7 +185,7 @@ impl ConvertArgs {
 
     fn warn(&self, format: Format) {
         if format == Format::Mahimahi {
-            out::note("Delay and loss are left out: Mahimahi's format has none");
+            out::note("Delay and loss are dropped: Mahimahi's format has none");
         }
     }
 }

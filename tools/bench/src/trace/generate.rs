@@ -18,32 +18,32 @@ use crate::rate;
 ///
 /// Equal options give equal bytes. The statistics are those of the NUWiNS PAM 2025 driving data:
 /// quantiles and memory of the capacity, round-trip times with their spikes, loss in bursts,
-/// handovers, pauses of LTE's scheduler; links of a drive depend on each other weakly. With --set
-/// they are those of 59 recorded drives, which differ from each other.
+/// handovers, pauses of LTE's scheduler; links of a drive depend on each other weakly. With --set,
+/// the statistics are those of 59 recorded drives, which differ from each other.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct GenerateArgs {
-    /// The directory to make, with a file NAME.csv per link
+    /// The directory to create, with a file NAME.csv per link
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Whose links: att, verizon, tmobile, lte; one may occur again
+    /// The operators of the links: att, verizon, tmobile, lte; an operator may be repeated
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', default_value = "att,verizon,tmobile,lte",
         value_parser = parse_operator)]
     operators: Vec<Operator>,
-    /// A set like the recorded drives, whose links are good or bad for all of a drive, with as many
-    /// of each class: 59 drives of att, lte, tmobile and verizon, unless --drives says otherwise
+    /// Generate a set like the recorded drives, whose links are good or bad for a whole drive, with
+    /// the same classes: 59 drives of att, lte, tmobile and verizon, unless --drives is given
     #[arg(long, conflicts_with = "operators")]
     set: bool,
-    /// Decides all that is random
+    /// The seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How long a drive takes
+    /// The duration of a drive
     #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     seconds: u32,
-    /// So many drives, each in a directory drive-SEED, of SEED and the seeds that follow
+    /// The number of drives, each in a directory drive-SEED, counting up from --seed
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     drives: Option<u32>,
-    /// The rate of a video, for the class that is told
+    /// The rate of a video, which decides the printed class
     #[arg(long, value_name = "RATE", default_value = "30M", value_parser = rate::parse_video)]
     bitrate: Rate,
     /// Write into a directory that is not empty

@@ -17,17 +17,17 @@ use super::inputs::{self, RecordedLink, Recording};
 use crate::rate;
 use crate::table::{self, Column, bare, right_aligned};
 
-/// Tells what recorded links are like: capacity, delay and loss, alone and together
+/// Summarises recorded links: capacity, delay and loss, alone and together
 ///
-/// Of several drives it also tells what all their links are like together. What the figures mean is
-/// in docs/traces.md.
+/// For several drives it also summarises all their links together. docs/traces.md explains the
+/// figures.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct InfoArgs {
     /// Recordings, drives, or directories of drives
     #[arg(required = true, value_name = "FILE|DIR")]
     recordings: Vec<PathBuf>,
-    /// The rate of a video, for the class: can one link carry it, or only all together?
+    /// The rate of a video, which decides the class: one link can carry it, or only all together
     #[arg(long, value_name = "RATE", default_value = "30M", value_parser = rate::parse_video)]
     bitrate: Rate,
     #[command(flatten)]
@@ -123,12 +123,12 @@ impl Info {
     fn in_words(&self) -> String {
         let parts = [
             (
-                "Capacity over half seconds, Mbit/s; r: correlation with itself so much later; dips below \
-                 1 Mbit/s; gaps of 100 ms",
+                "Capacity over half seconds, Mbit/s; r: autocorrelation at that lag; dips below 1 \
+                 Mbit/s; gaps of 100 ms",
                 self.capacities(),
             ),
             (
-                "One-way delay; probes lost, one each 200 ms, and of those after a lost one; how many in \
+                "One-way delay; loss of probes, one every 200 ms; loss after a lost probe; lost in \
                  a row",
                 self.losses(),
             ),
@@ -137,7 +137,7 @@ impl Info {
                 self.round_trips(),
             ),
             (
-                "Links together; correlation of every two links' capacities; both below 1 Mbit/s",
+                "Links together; correlation of the capacities of two links; both below 1 Mbit/s",
                 self.together(),
             ),
         ];

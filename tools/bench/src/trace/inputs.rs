@@ -55,7 +55,7 @@ impl Recording {
             if let Capacity::Opportunities(opportunities) = &**trace.capacity() {
                 let passes = (from + lasting).div_duration_f64(opportunities.period()).ceil();
                 if passes * opportunities.iter().count() as f64 > OPPORTUNITIES_MAX {
-                    let problem = "more delivery opportunities than fit; ask for fewer --seconds";
+                    let problem = "too many delivery opportunities; use fewer --seconds";
                     return Err(BadInput::new(format!("{}: {problem}", self.path.display())));
                 }
             }

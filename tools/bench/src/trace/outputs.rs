@@ -18,7 +18,7 @@ pub fn make_directory(directory: &Path, force: bool) -> anyhow::Result<()> {
     };
     fs::create_dir_all(directory).map_err(failed)?;
     if !force && fs::read_dir(directory).map_err(failed)?.next().is_some() {
-        let problem = format!("--out {}: not empty; --force writes there", directory.display());
+        let problem = format!("--out {}: not empty; overwrite with --force", directory.display());
         return Err(BadInput::new(problem).into());
     }
     Ok(())
@@ -26,7 +26,7 @@ pub fn make_directory(directory: &Path, force: bool) -> anyhow::Result<()> {
 
 pub fn write(file: &Path, text: &str, force: bool) -> anyhow::Result<()> {
     if !force && file.exists() {
-        let problem = format!("{}: exists already; --force writes over it", file.display());
+        let problem = format!("{}: exists; overwrite it with --force", file.display());
         return Err(BadInput::new(problem).into());
     }
     fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
@@ -37,7 +37,7 @@ pub fn check_size(what: &str, text: &str) -> Result<(), BadInput> {
         return Ok(());
     }
     Err(BadInput::new(format!(
-        "{what}: {} MB, and {} MB are read at most; ask for fewer --seconds",
+        "{what}: {} MB, but at most {} MB are read; use fewer --seconds",
         text.len() / 1_000_000,
         FILE_BYTES_MAX / 1_000_000
     )))

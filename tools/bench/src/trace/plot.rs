@@ -19,8 +19,8 @@ use crate::rate;
 
 /// Draws a recording: capacity, round trip and loss of each link over time
 ///
-/// An HTML page adds a table and the distribution of the round trips. Both are single files that
-/// need nothing else.
+/// An HTML page adds a table and the distribution of the round trips. Page and drawing are
+/// self-contained files.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct PlotArgs {
@@ -35,7 +35,7 @@ pub struct PlotArgs {
     /// The rate of a video, dashed in the drawing, and for the class
     #[arg(long, value_name = "RATE", default_value = "30M", value_parser = rate::parse_video)]
     bitrate: Rate,
-    /// Write over a file that is there
+    /// Overwrite an existing file
     #[arg(long)]
     force: bool,
 }
@@ -68,8 +68,9 @@ impl PlotArgs {
         let links = links.map(|(index, link)| (link_class(index), link.name.as_str()));
         html += &page::legend(links.chain(MARKS.map(|(class, name)| (class.to_owned(), name))));
         html += &page::drawing(&time_line(recording, self.bitrate).draw());
-        html += "<h2>Round trip of the idle link</h2>\n<p class=\"muted\">Share of the time in which it is \
-                 at most so long; each line of the grid is a tenth of what the one below left.</p>\n";
+        html += "<h2>Round trip of the idle link</h2>\n<p class=\"muted\">Share of the time with \
+                 at most this round trip; each line of the grid is a tenth of what the one below \
+                 left.</p>\n";
         html += &page::drawing(&charts::delays(&round_trips(recording)));
         html += page::END;
         html

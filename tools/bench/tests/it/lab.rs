@@ -101,7 +101,7 @@ fn kept_results_are_taken_a_cut_one_is_run_again_and_seeds_are_runs_of_the_same_
     let length = fs::metadata(&kept).unwrap().len();
     OpenOptions::new().write(true).open(&kept).unwrap().set_len(length - 20).unwrap();
     let (again, notes, runs) = compare("--json");
-    assert!(notes.contains("kept:8: no whole result"), "{notes}");
+    assert!(notes.contains("kept:8: incomplete result"), "{notes}");
     assert!(again == first, "kept results are the same");
     assert_eq!(runs, 9, "only the cut one was run again");
 

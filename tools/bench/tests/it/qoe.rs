@@ -149,5 +149,5 @@ fn what_the_lab_keeps_gives_the_labs_figures() {
     write(folder, "s.toml", scenario.replace("file = 'clip.h264'", "rate_kbps = 2000"));
     let output = run(folder, "lab run s.toml --keep kept");
     assert_eq!(output.status.code(), Some(2));
-    assert!(said(&output.stderr).contains("no video with a `file`"));
+    assert!(said(&output.stderr).contains("no video in the scenario has a `file`"));
 }

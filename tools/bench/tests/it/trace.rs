@@ -143,7 +143,7 @@ fn a_plot_is_one_file_and_the_same_each_time() {
 fn a_recording_survives_mahimahis_format_but_for_delay_and_loss() {
     let folder = folder();
     let output = run(folder.path(), "trace convert drive/lte.csv --out lte.up");
-    assert!(said(&output.stderr).contains("Delay and loss are left out"), "{output:?}");
+    assert!(said(&output.stderr).contains("Delay and loss are dropped"), "{output:?}");
     let lines = read_mahimahi(&folder.path().join("lte.up")).unwrap();
     assert_eq!(lines.period(), Duration::from_secs(20));
     let words = "trace convert lte.up --to rates --step 500 --rtt 60";

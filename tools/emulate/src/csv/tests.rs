@@ -56,8 +56,8 @@ fn errors_name_the_place_and_the_cure() {
     check("t_ms,loss\n0,0\n0,0", "3:1", "not later");
     check("loss,t_ms\n0,5\n\n0.5,4", "4:5", "not later");
     check("t_ms,loss\n0,0\n9,1.5", "3:3", "`1.5` is no loss; the loss is a share");
-    check("t_ms,loss\n0,0\n0.000001,1", "3:1", "over within a millisecond; t_ms counts");
-    check("t_ms,bytes\n0,1500\n0.9,", "3:1", "over within a millisecond");
+    check("t_ms,loss\n0,0\n0.000001,1", "3:1", "shorter than a millisecond; t_ms counts");
+    check("t_ms,bytes\n0,1500\n0.9,", "3:1", "shorter than a millisecond");
     check("t_ms,capacity_kbps\n0,-1", "2:3", "`-1` is no capacity_kbps");
     check("t_ms,rtt_ms\n0,NaN", "2:3", "`NaN` is no rtt_ms");
     check("t_ms,rtt_ms\n,5", "2:1", "`` is no t_ms");

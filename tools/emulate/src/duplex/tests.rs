@@ -51,6 +51,6 @@ fn errors_name_the_link_the_field_and_the_cure() {
     check(&link("operator = 'att'\ntrace = 'x.csv'"), "a trace or an operator, not both");
     check(&link("rate_kbps = 1\nloss = 0.5\nloss_burst = 0"), "link 1: loss_burst: 0; 1 to");
     check(&link("rate_kbps = 1\ndelay_ms = -1"), "link 1: delay_ms: -1; milliseconds");
-    check("[[link]]\nname = 'a b'\nrate_kbps = 1", "link 1: name: `a b` is no name; a name is");
-    check("[[link]]\nrate_kbps = 1", "link 1: name: `` is no name");
+    check("[[link]]\nname = 'a b'\nrate_kbps = 1", "link 1: name: `a b` is not a name; a name is");
+    check("[[link]]\nrate_kbps = 1", "link 1: name: `` is not a name");
 }

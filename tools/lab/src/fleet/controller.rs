@@ -301,7 +301,7 @@ impl World {
             self.figures.counts.declared_dead_falsely += u64::from(is_false && is_used);
             self.figures.counts.declared_dead_unused += u64::from(is_false && !is_used);
             if self.config.is_thorough && is_false && is_used {
-                let text = format!("{:.3} h: {proxy} is not dead", Self::hours(self.now));
+                let text = format!("{:.3} h: {proxy} is alive", Self::hours(self.now));
                 self.figures.warn(&text);
             }
         }

@@ -269,7 +269,7 @@ fn describe_client(event: &ClientEvent) -> String {
     match event {
         ClientEvent::Joined { .. } => "the client joined".into(),
         ClientEvent::Moved { name, reason, .. } => {
-            format!("the client went to {name}: {reason}")
+            format!("the client moved to {name}: {reason}")
         }
         ClientEvent::Left { reason, .. } => format!("the client left: {reason}"),
         ClientEvent::Notice(notice) => notice.to_string(),

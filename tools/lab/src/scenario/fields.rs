@@ -126,7 +126,7 @@ impl TrafficFields {
         ];
         match given.into_iter().find(|(_, given, belongs)| *given && !belongs) {
             Some((field, ..)) => {
-                Err(fault_at("traffic", index, field, "it means nothing for this kind"))
+                Err(fault_at("traffic", index, field, "not applicable to this kind"))
             }
             None => Ok(()),
         }
@@ -220,7 +220,7 @@ impl EventFields {
     ) -> Result<Event, Fault> {
         let fault = |field: &str, message: &str| fault_at("event", index, field, message);
         let only_for = |field: &str, action: &str| {
-            fault(field, &format!("only an event with action = \"{action}\" has it"))
+            fault(field, &format!("only for events with action = \"{action}\""))
         };
         if self.delay_ms.is_some() && self.action != ActionName::Delay {
             return Err(only_for("delay_ms", "delay"));
@@ -291,7 +291,7 @@ impl CrossFields {
         }
         if self.on_s.is_some() != self.off_s.is_some() {
             let absent = if self.on_s.is_some() { "off_s" } else { "on_s" };
-            return Err(fault(absent, "absent; on_s and off_s go together"));
+            return Err(fault(absent, "missing; set both on_s and off_s"));
         }
         let on = time("on_s", self.on_s, duration)?;
         if on.is_zero() {
@@ -347,7 +347,7 @@ fn read_clip(file: &Path) -> Result<Arc<[AccessUnit]>, String> {
     splitter.finish();
     units.extend(std::iter::from_fn(|| splitter.next_access_unit()));
     if units.is_empty() {
-        return Err(format!("{}: no picture in it; H.264 in Annex B is needed", file.display()));
+        return Err(format!("{}: no picture; it must be H.264 in Annex B", file.display()));
     }
     Ok(units.into())
 }
@@ -357,10 +357,10 @@ fn seconds(value: f64) -> Option<Duration> {
 }
 
 fn too_late(value: f64, duration: Duration) -> String {
-    format!("{value}; everything is over after {} s", duration.as_secs())
+    format!("{value}; the run ends after {} s", duration.as_secs())
 }
 
-const SECONDS: &str = "seconds from 0 on";
+const SECONDS: &str = "seconds from 0";
 const RATE_KBPS_MAX: u64 = 10_000_000;
 const PACKET_BYTES: usize = 1_200;
 const LEAD_IN: u16 = 40_000;

@@ -94,7 +94,7 @@ impl ScenarioFile {
     fn resolve(self, name: impl FnOnce() -> String, dir: &Path) -> Result<Scenario, Problem> {
         let seconds = self.seconds;
         if !(1..=SECONDS_MAX).contains(&seconds) {
-            let message = format!("seconds: {seconds}; a stream lasts 1 to {SECONDS_MAX}");
+            let message = format!("seconds: {seconds}; must be 1 to {SECONDS_MAX}");
             return Err(Fault::new("seconds", message).into());
         }
         let duration = Duration::from_secs(seconds.into());

@@ -51,6 +51,7 @@ impl FromStr for Algorithm {
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         let known = Self::ALL.into_iter().find(|it| it.name() == name);
-        known.ok_or_else(|| format!("`{name}` is no congestion control; there are cubic and bbr"))
+        known
+            .ok_or_else(|| format!("`{name}` is not a congestion control; there are cubic and bbr"))
     }
 }

@@ -14,12 +14,12 @@ pub fn check() -> Result<(), BadInput> {
 
 fn can_show(x11: bool, wayland: bool, has_any: impl Fn(&[&str]) -> bool) -> Result<(), BadInput> {
     let problem = match (x11, wayland) {
-        (false, false) => "no display here, DISPLAY and WAYLAND_DISPLAY are not set".to_owned(),
+        (false, false) => "no display: DISPLAY and WAYLAND_DISPLAY are not set".to_owned(),
         _ if x11 && has_any(&X11) || wayland && has_any(&WAYLAND) => return Ok(()),
-        (true, _) => format!("GStreamer has no {} here: apt install gstreamer1.0-x", X11[0]),
+        (true, _) => format!("GStreamer has no {}: apt install gstreamer1.0-x", X11[0]),
         _ => {
             let plugin = WAYLAND[0];
-            format!("GStreamer has no {plugin} here: apt install gstreamer1.0-plugins-bad")
+            format!("GStreamer has no {plugin}: apt install gstreamer1.0-plugins-bad")
         }
     };
     Err(BadInput::new(format!("--window: {problem}")))
@@ -46,6 +46,6 @@ mod tests {
         check(true, true, "waylandsink", "");
         check(true, false, "waylandsink", "apt install gstreamer1.0-x");
         check(false, true, "ximagesink", "apt install gstreamer1.0-plugins-bad");
-        check(false, false, "ximagesink", "no display here");
+        check(false, false, "ximagesink", "no display:");
     }
 }

@@ -161,7 +161,7 @@ impl fmt::Display for Report {
             write!(f, ", {renewals} by the tunnel")?;
         }
         match self.feedback {
-            Some(feedback::State::Absent) => write!(f, ", the tunnel's program is not there")?,
+            Some(feedback::State::Absent) => write!(f, ", the tunnel's program is not running")?,
             Some(feedback::State::NoTarget) => write!(f, ", no target for the lane")?,
             Some(feedback::State::Followed) | None => {}
         }

@@ -37,7 +37,7 @@ fn addresses_and_ports_that_cannot_be_used_are_named() {
     let port = taken.local_addr().unwrap().port().to_string();
     check(&run(&["receive", "--listen", &port]), 2, &[&port, "in use"]);
     let words = ["send", "--to", "127.0.0.1:9", "--codec", "vp8", "--recovery", "refresh"];
-    check(&run(&words), 2, &["only h264"]);
+    check(&run(&words), 2, &["only for h264"]);
     let frames = ["send", "--to", "127.0.0.1:9", "--frames", "/nowhere/frames"];
     check(&run(&frames), 2, &["/nowhere/frames"]);
     for words in [&["send"][..], &["send", "--to", "x"], &["receive", "--listen", "x"]] {

@@ -114,11 +114,11 @@ fn a_folder_that_others_could_have_chosen_is_refused() {
     };
     fs::create_dir(path("wide")).unwrap();
     fs::set_permissions(path("wide"), fs::Permissions::from_mode(0o777)).unwrap();
-    check("wide", "others than root");
+    check("wide", "users other than root");
     if geteuid().is_root() {
         fs::create_dir(path("foreign")).unwrap();
         chown(path("foreign"), Some(65_534), Some(65_534)).unwrap();
-        check("foreign", "others than root");
+        check("foreign", "users other than root");
     }
     let first = open(&folder, 10_000, 8);
     check("", "another `roadweave qlog` writes to");

@@ -42,7 +42,7 @@ pub struct Checked {
     good: bool,
     /// How many lines of the log are what the controller wrote.
     lines: Option<i64>,
-    /// What is wrong.
+    /// The problem.
     fault: Option<String>,
 }
 

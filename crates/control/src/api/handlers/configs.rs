@@ -75,13 +75,13 @@ async fn check(
     let approvers = app.authority.approvers();
     if approvers.is_empty() {
         return Err(Problem::conflict(
-            "the list of trust names nobody who approves (roadweave-controller trust --approver)",
+            "the trust list names no approvers (roadweave-controller trust --approver)",
         ));
     }
     let said = signed.verify_by(approvers);
     let (said, by) = said.map_err(|why| Problem::invalid(format!("signature: {why}")))?;
     if change.is_revoked(&by.to_string()).await? {
-        return Err(Problem::invalid("signature: the key that made it was revoked"));
+        return Err(Problem::invalid("signature: its key was revoked"));
     }
     let device = match &config.settings.scope {
         Scope::Device(id) => Some(change.get::<Device>(tenant, id).await?.record),

@@ -43,7 +43,7 @@ pub async fn create(asked: Asked, Body(new): Body<NewDevice>) -> Result<Response
     let mut change = asked.change().await?;
     let owner = change.get::<Tenant>(tenant, tenant).await?.record.settings;
     if change.count::<Device>(tenant).await? >= i64::from(owner.limits.devices_max) {
-        return Err(Problem::conflict("the tenant has as many boxes as it may"));
+        return Err(Problem::conflict("the tenant has reached its limit of boxes"));
     }
     not_ours(app, &new.public_key)?;
     if change.is_revoked(&new.public_key).await? {
@@ -72,7 +72,7 @@ pub async fn approve(asked: Asked) -> Result<Response> {
     let mut device = before.record.clone();
     match device.state {
         DeviceState::Active => return Ok(record(StatusCode::OK, &before)),
-        DeviceState::Revoked => return Err(Problem::conflict("it was revoked, for ever")),
+        DeviceState::Revoked => return Err(Problem::conflict("its key was revoked for good")),
         DeviceState::Pending => device.state = DeviceState::Active,
     }
     if device.statement.is_none() {
@@ -86,7 +86,7 @@ pub async fn drain(asked: Asked, Body(wanted): Body<Drain>) -> Result<Response> 
     let (change, before) = asked.open::<Proxy>().await?;
     let state = if wanted.drain { ProxyState::Draining } else { ProxyState::Active };
     if before.record.state == ProxyState::Revoked {
-        return Err(Problem::conflict("it was revoked, for ever"));
+        return Err(Problem::conflict("its key was revoked for good"));
     }
     if before.record.state == state {
         return Ok(record(StatusCode::OK, &before));
@@ -151,8 +151,8 @@ pub(super) fn root_is_here(app: &App) -> Result<()> {
         return Ok(());
     }
     Err(Problem::conflict(
-        "the root key is elsewhere, so nobody here can sign for a key: let it join by a token with \
-         a delegate (roadweave fleet token create --delegate FILE)",
+        "the root key is elsewhere, so this controller cannot sign a key: let it join with a token \
+         of a delegate (roadweave fleet token create --delegate FILE)",
     ))
 }
 
@@ -160,7 +160,7 @@ pub(super) fn root_is_here(app: &App) -> Result<()> {
 pub(super) fn not_ours(app: &App, key: &str) -> Result<()> {
     let approves = || app.authority.approvers().iter().any(|one| one.to_string() == key);
     match app.authority.is_own(key) || approves() {
-        true => Err(Problem::conflict("the key is one of the controller's or of its roots")),
+        true => Err(Problem::conflict("the key is one of the controller's or of its root keys")),
         false => Ok(()),
     }
 }

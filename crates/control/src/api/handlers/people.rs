@@ -89,7 +89,7 @@ fn is_ours(person: &Stored<Person>) -> Result<()> {
     match person.record.subject {
         None => Ok(()),
         Some(_) => Err(Problem::conflict(
-            "the issuer at which this person signs in says what they may do: change it there",
+            "the role of this user comes from their OpenID Connect issuer: change it there",
         )),
     }
 }
@@ -105,7 +105,7 @@ async fn not_the_last_owner(app: &App, person: &Stored<Person>) -> Result<()> {
     let others = all.iter().filter(|it| it.record.id != person.record.id);
     let is_owner = |it: &Person| it.settings.role == Role::Owner && it.subject.is_none();
     match others.filter(|it| is_owner(&it.record)).count() {
-        0 => Err(Problem::conflict("this is the last owner; make another one first")),
+        0 => Err(Problem::conflict("this is the last owner; add another one first")),
         _ => Ok(()),
     }
 }
@@ -173,7 +173,7 @@ pub async fn create_tenant(
     let mut change = app.store.change(caller.actor(), now_ms()).await?;
     if change.has_log(&new.id).await? {
         // The new owner could read the former tenant's log.
-        let detail = "there is or was a tenant of this name, whose audit log stays: take another";
+        let detail = "the name is or was another tenant's, whose audit log is kept: choose another";
         return Err(Problem::new(409, "taken", detail));
     }
     let tenant = Tenant { id: new.id.clone(), host: false, settings: new.settings };

@@ -120,7 +120,7 @@ impl Managed for Pool {
 
     fn with(self, _: &Asked, settings: PoolSettings) -> Result<Self> {
         if settings.tenants != self.settings.tenants {
-            let detail = "tenants: whom a pool serves is said when it is made";
+            let detail = "tenants: can be set only when the pool is created";
             return Err(Problem::conflict(detail));
         }
         Ok(Self { settings, ..self })
@@ -131,7 +131,7 @@ impl Made for Pool {
     fn make(asked: &Asked, new: New<PoolSettings>) -> Result<Self> {
         // Only the host tenant shares proxies: another tenant could take part in foreign traffic.
         if !new.settings.tenants.is_empty() && !asked.is_of_host() {
-            let detail = "tenants: only the tenant that runs this controller shares its pools";
+            let detail = "tenants: only the tenant that runs this controller may share its pools";
             return Err(Problem::forbidden(detail));
         }
         Ok(Self { id: new.id, settings: new.settings })
@@ -144,7 +144,7 @@ impl Managed for Proxy {
     fn with(self, _: &Asked, settings: ProxySettings) -> Result<Self> {
         let same = settings.public_key == self.settings.public_key;
         if !same || settings.role != self.settings.role {
-            let detail = "public_key, role: these are for ever; revoke it and make another";
+            let detail = "public_key, role: cannot be changed; revoke it and create another";
             return Err(Problem::conflict(detail));
         }
         Ok(Self { settings, ..self })
@@ -167,7 +167,7 @@ impl Made for Proxy {
 impl Made for Rollout {
     fn make(_: &Asked, new: New<RolloutSettings>) -> Result<Self> {
         if !matches!(new.settings.state, RolloutState::Running | RolloutState::Paused) {
-            return Err(Problem::invalid("state: a roll-out begins running or paused"));
+            return Err(Problem::invalid("state: a new roll-out is running or paused"));
         }
         let (id, wave, wave_since_ms, why) = (new.id, 0, now_ms(), None);
         Ok(Self { id, wave, wave_since_ms, why, settings: new.settings })
@@ -179,11 +179,11 @@ impl Managed for Rollout {
 
     fn with(self, _: &Asked, settings: RolloutSettings) -> Result<Self> {
         if settings.config != self.settings.config {
-            return Err(Problem::conflict("config: make another roll-out for it"));
+            return Err(Problem::conflict("config: create another roll-out for it"));
         }
         let over = matches!(self.settings.state, RolloutState::Done | RolloutState::Aborted);
         if over && settings.state == RolloutState::Running {
-            return Err(Problem::conflict("state: it is over; make another roll-out"));
+            return Err(Problem::conflict("state: the roll-out has ended; create another one"));
         }
         Ok(Self { settings, ..self })
     }

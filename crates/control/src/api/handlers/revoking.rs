@@ -111,7 +111,7 @@ async fn mark_below(Asked { app, caller, tenant, .. }: &Asked, key: String) {
     let marking = tokio::spawn(async move {
         let keys = BTreeSet::from([key]);
         if let Err(error) = store.mark_revoked(&tenant, &keys, &actor, now_ms()).await {
-            tracing::error!(tenant, %error, "not all below a revoked key are marked: revoke it again");
+            tracing::error!(tenant, %error, "not all keys below it are marked: revoke it again");
         }
         outbox.hint();
     });

@@ -32,7 +32,7 @@ pub struct LogIn {
     password: String,
 }
 
-/// Who asks.
+/// The caller.
 #[derive(Serialize, Deserialize, ToSchema)]
 pub struct Session {
     /// The tenant.
@@ -62,7 +62,7 @@ pub async fn log_in(State(app): State<Arc<App>>, Body(wanted): Body<LogIn>) -> R
     let hash = hash.filter(|hash| !hash.is_empty());
     if !app.passwords.verify(&wanted.password, hash).await? {
         app.metrics.refuse("password");
-        tracing::info!(tenant = wanted.tenant, user = wanted.user, "a password did not fit");
+        tracing::info!(tenant = wanted.tenant, user = wanted.user, "wrong password");
         return Err(wrong_password());
     }
     begin_session(&app, &person.ok_or_else(wrong_password)?).await
@@ -101,7 +101,7 @@ pub async fn log_out(
     Extension(caller): Extension<Caller>,
 ) -> Result<Response> {
     let Some(hash) = &caller.login else {
-        return Err(Problem::conflict("an API key is not logged in; delete it instead"));
+        return Err(Problem::conflict("an API key has no login to end; delete the key instead"));
     };
     let mut change = app.store.change(caller.actor(), now_ms()).await?;
     let login = change.find::<Login>("hash", hash).await?;
@@ -119,7 +119,7 @@ fn with_cookie(mut response: Response, cookie: &str) -> Response {
 }
 
 fn wrong_password() -> Problem {
-    Problem::new(401, "wrong-password", "tenant, name and password do not belong together")
+    Problem::new(401, "wrong-password", "wrong tenant, name or password")
 }
 
 const LOGIN_MS: i64 = 12 * HOUR_MS;
@@ -183,7 +183,7 @@ pub async fn callback(
     Query(said): Query<Returned>,
 ) -> Result<Response> {
     let (Some(code), Some(state)) = (said.code, said.state) else {
-        let why = said.error.unwrap_or_else(|| "it hands out no code".to_owned());
+        let why = said.error.unwrap_or_else(|| "the answer has no code".to_owned());
         let why: String = why.chars().filter(char::is_ascii_graphic).take(60).collect();
         return Err(refused(&app, &format!("the issuer says: {why}")));
     };
@@ -215,7 +215,7 @@ async fn finish(
         .and_then(|text| serde_json::from_str::<Pending>(&text).ok())
         .filter(|pending| pending.is_program() == is_program && pending.is_of(state));
     let pending = begun_here.ok_or_else(|| {
-        refused(app, "it was not begun here, or more than 10 minutes ago; sign in again")
+        refused(app, "the sign-in was not started here, or more than 10 minutes ago; sign in again")
     })?;
     once(app, oidc, &pending).await?;
     let who = oidc.finish(pending, code).await.map_err(|error| problem(app, error))?;
@@ -230,7 +230,7 @@ async fn once(app: &App, oidc: &Oidc, pending: &Pending) -> Result<()> {
     let it = Once { tenant, actor, key: keys::hash(&pending.state), at_ms: now_ms() };
     match app.store.note_request(&it, "").await? {
         KeptAnswer::New => Ok(app.store.keep_answer(&it, Some("used")).await?),
-        _ => Err(refused(app, "it was used before; sign in again")),
+        _ => Err(refused(app, "the code was used before; sign in again")),
     }
 }
 
@@ -241,7 +241,7 @@ async fn admit(app: &App, oidc: &Oidc, who: &SignedIn) -> Result<Stored<Person>>
     let mut change = app.store.change(actor, now_ms()).await?;
     let before = found(change.get::<Person>(tenant, &id).await)?;
     if before.as_ref().is_some_and(|it| it.record.subject.as_deref() != Some(&*who.subject)) {
-        return Err(Problem::conflict("there is another user of this name"));
+        return Err(Problem::conflict("another user has this name"));
     }
     let role = match who.role {
         Ok(role) => role,
@@ -269,27 +269,27 @@ async fn admit(app: &App, oidc: &Oidc, who: &SignedIn) -> Result<Stored<Person>>
 }
 
 fn issuer(app: &App) -> Result<&Oidc> {
-    let none = || Problem::not_found("nobody signs in by OpenID Connect here: [oidc] is not set");
+    let none = || Problem::not_found("OpenID Connect is not configured: [oidc] is not set");
     app.oidc.as_ref().ok_or_else(none)
 }
 
 fn refused(app: &App, why: &str) -> Problem {
     app.metrics.refuse("sign-in");
-    tracing::info!(why, "somebody may not sign in");
+    tracing::info!(why, "sign-in refused");
     Problem::new(401, "sign-in", why.to_owned())
 }
 
 fn problem(app: &App, error: OidcError) -> Problem {
     app.metrics.refuse("sign-in");
     match error {
-        OidcError::Busy => Problem::new(503, "busy", "too many sign in at once; try again"),
+        OidcError::Busy => Problem::new(503, "busy", "too many sign-ins at once; try again"),
         OidcError::Issuer(why) => {
-            tracing::warn!(why, "the issuer cannot be asked; passwords still count");
-            Problem::new(502, "issuer", "the issuer does not answer as it should; try again later")
+            tracing::warn!(why, "cannot reach the issuer; passwords still work");
+            Problem::new(502, "issuer", "the issuer gave an invalid answer; try again later")
         }
         error => {
-            tracing::info!(%error, "somebody may not sign in");
-            Problem::new(401, "sign-in", "what the issuer says of you does not hold; sign in again")
+            tracing::info!(%error, "sign-in refused");
+            Problem::new(401, "sign-in", "the issuer's answer is invalid; sign in again")
         }
     }
 }

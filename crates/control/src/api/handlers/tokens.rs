@@ -61,8 +61,8 @@ pub async fn create(asked: Asked, Body(new): Body<NewToken>) -> Result<Response>
         None if app.authority.admits() => None,
         None => {
             return Err(Problem::conflict(
-                "delegate: the root key is elsewhere, so the token needs a delegate that the root \
-                 has signed (roadweave-controller delegate, then roadweave fleet delegate add)",
+                "delegate: the root key is elsewhere, so the token needs a delegate signed by the \
+                 root (roadweave-controller delegate, then roadweave fleet delegate add)",
             ));
         }
     };
@@ -133,7 +133,7 @@ async fn above(change: &mut Change<'_>, tenant: &str, key: &str) -> Result<()> {
         Some(it) if it.state == DelegateState::Active && !is_revoked => Ok(()),
         Some(it) => Err(Problem::conflict(format!("the delegate {} above it was revoked", it.id))),
         None => Err(Problem::conflict(format!(
-            "put in the delegate first that has signed it: its key is {key}"
+            "first add the delegate that signed it: its key is {key}"
         ))),
     }
 }

@@ -118,9 +118,9 @@ async fn a_delegate_is_put_in_that_the_root_has_signed_for_this_tenant() {
     refused(&all.signed(ROOT, None), 403, "for all tenants").await;
     let one = Statement { role: FleetRole::Box, grant: None, ..given(30).statement() };
     let one = Chain::new(vec![Signed::sign(&one, &identity(ROOT)).unwrap()]);
-    refused(&one, 422, "leads to no delegate").await;
+    refused(&one, 422, "does not lead to a delegate").await;
     let signer = signer(2);
-    refused(&given(30).signed(31, Some(&signer)), 409, "put in the delegate first").await;
+    refused(&given(30).signed(31, Some(&signer)), 409, "first add the delegate").await;
     let greedy = Given { uses: 3, ..given(30) }.signed(31, Some(&signer));
     refused(&greedy, 422, "beyond what").await;
     api.delegates(&[&signer]).await;
@@ -157,7 +157,7 @@ fn a_token_keeps_within_its_delegate() {
             (
                 json!({ "role": "proxy", "tags": night, "delegate": "delegate-32" }),
                 422,
-                "tags are of boxes",
+                "only boxes have approval and tags",
             ),
         ] {
             refused(settings, status, part).await;
@@ -168,9 +168,9 @@ fn a_token_keeps_within_its_delegate() {
         let foreign = api.post_in("ferry", "/tokens", json!({ "settings": settings }));
         assert_eq!(foreign.status().await, 404);
         token(&api, of, 1).await;
-        refused(json!({ "uses": 2, "tags": night, "delegate": of }), 422, "1 are taken").await;
+        refused(json!({ "uses": 2, "tags": night, "delegate": of }), 422, "1 are used").await;
         token(&api, of, 1).await;
-        refused(settings, 422, "2 are taken").await;
+        refused(settings, 422, "2 are used").await;
         let device = json!({ "id": "bus-1", "public_key": key(1) });
         assert_eq!(api.post("/devices", device).status().await, 409);
         assert_eq!(api.post("/proxies", super::walks::proxy(9)).status().await, 409);
@@ -196,7 +196,7 @@ fn a_delegate_signs_for_as_many_as_it_may_however_many_others_it_makes() {
         join(&api, &first, 1, 30, &below[0]).await.unwrap();
         for (text, by, chain) in [(&first, 30, &below[0]), (&second, 32, &below[1])] {
             let error = join(&api, text, 3, by, chain).await.unwrap_err();
-            assert!(error.contains("delegate-31 has signed for as many"), "{error}");
+            assert!(error.contains("delegate-31 has reached its limit"), "{error}");
         }
         let used = api.get("/delegates/delegate-31").send().await.body["used"].clone();
         assert_eq!(used, 2);

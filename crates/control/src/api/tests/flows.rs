@@ -281,7 +281,7 @@ fn a_tenant_hears_of_those_proxies_alone_that_serve_it() {
         api.device("bus-17", 1).await;
         api.revoke("/devices/bus-17").await;
         let seen = api.ask("GET", "/tenants/tram/revocations/1").key("tram-viewer").send().await;
-        let summary = "0 of 2; fra-11 was never there; fra-14 was never there";
+        let summary = "0 of 2; fra-11 has never connected; fra-14 has never connected";
         assert_eq!(seen.body["summary"], summary);
     });
 }
@@ -343,7 +343,7 @@ fn a_revocation_says_who_has_confirmed_it() {
         let took = begun.elapsed();
         assert!(took > Duration::from_millis(100) && took < Duration::from_secs(2), "{took:?}");
         late.await.unwrap();
-        let summary = "1 of 3; fra-12 unreachable for 40 s; fra-13 was never there";
+        let summary = "1 of 3; fra-12 unreachable for 40 s; fra-13 has never connected";
         assert_eq!(revoked.body["summary"], summary);
         assert_eq!(revoked.body["revocation"]["serial"], 1);
         assert_eq!(revoked.body["revocation"]["reason"], "stolen");

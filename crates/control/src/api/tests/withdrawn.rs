@@ -12,7 +12,7 @@ fn a_key_stands_for_one_thing_alone_whoever_brings_it() {
     on_both(|world| async move {
         let api = Api::on(world).await;
         api.device("bus-1", 1).await;
-        let taken = "the key belongs already to a box, proxy, anchor or delegate";
+        let taken = "the key already belongs to a box, proxy, anchor or delegate";
         let other = api.post_in("ferry", "/proxies", proxy(1)).send().await;
         assert_eq!((other.status, other.body["detail"].as_str()), (409, Some(taken)));
         assert_eq!(api.post_in("ferry", "/proxies", proxy(2)).status().await, 201);
@@ -34,10 +34,10 @@ fn a_delegates_key_does_not_join_and_a_boxs_does_not_sign() {
         api.delegates(&[&one, &other]).await;
         let text = token(&api, "delegate-33", 2).await;
         let error = join(&api, &text, 30, 33, &other).await.unwrap_err();
-        assert!(error.contains("belongs already"), "{error}");
+        assert!(error.contains("already belongs"), "{error}");
         join(&api, &text, 31, 33, &other).await.unwrap();
         let boxs = given(31).signed(ROOT, None);
-        api.refuses("/delegates", body(&boxs), 409, "belongs already").await;
+        api.refuses("/delegates", body(&boxs), 409, "already belongs").await;
         api.refuses("/delegates", body(&given(7).signed(ROOT, None)), 409, "controller's").await;
         let left = api.get("/delegates/delegate-33").send().await.body["used"].clone();
         assert_eq!(left, 1, "what was refused costs nothing");
@@ -77,7 +77,7 @@ async fn more_than_anybody_holds_is_not_revoked() {
     let full = "INSERT INTO revocation VALUES ('tram', 65536, 0, 'x', 'x', '{}', '')";
     api.world.tamper(full).await;
     let reason = json!({ "reason": "lost" });
-    api.refuses("/devices/bus-1/revoke", reason, 409, "no more keys can be revoked").await;
+    api.refuses("/devices/bus-1/revoke", reason, 409, "cannot revoke more keys").await;
     let state = api.get("/devices/bus-1").send().await.body["state"].clone();
     assert_eq!(state, "active");
 }

@@ -18,7 +18,7 @@ use crate::operator::show;
 /// What to do with configurations.
 #[derive(Subcommand)]
 pub enum ConfigCommand {
-    /// Write the next version, from a file, and bring it to boxes
+    /// Create the next version from a file, and roll it out to boxes
     Push {
         /// Fields of a box's file, as TOML
         file: PathBuf,
@@ -28,14 +28,13 @@ pub enum ConfigCommand {
         /// For this box
         #[arg(long)]
         device: Option<String>,
-        /// What share of the boxes has it first, as 5%; may be given several times. All at once, if
-        /// you leave it out
+        /// The share of boxes in a wave, such as 5%; may be repeated. Default: all at once
         #[arg(long, value_parser = share)]
         wave: Vec<u32>,
-        /// How long a wave rests before the next, seconds
+        /// The pause between two waves, seconds
         #[arg(long, default_value_t = 600)]
         rest: u32,
-        /// What it is for
+        /// Its title
         #[arg(long, default_value = "")]
         title: String,
     },
@@ -43,15 +42,16 @@ pub enum ConfigCommand {
     List,
     /// One version
     Show { name: String },
-    /// What a person reads and signs so that a version counts, for roadweave-controller approve
+    /// Print what a person reviews and signs to approve a version, for `roadweave-controller
+    /// approve`
     Approval { name: String },
-    /// Approve a version that waits, where the root names people for that
+    /// Approve a waiting version, if the root key names approvers
     Approve {
         name: String,
-        /// The approver's key; shows what it signs
+        /// The approver's key; prints what it signs
         #[arg(long, value_name = "FILE", required_unless_present = "signed")]
         key: Option<PathBuf>,
-        /// What roadweave-controller approve has written, where the key is elsewhere
+        /// The output of `roadweave-controller approve`, if the key is on another machine
         #[arg(long, value_name = "FILE", conflicts_with = "key")]
         signed: Option<PathBuf>,
     },
@@ -62,17 +62,17 @@ pub enum ConfigCommand {
 pub enum RolloutCommand {
     /// All roll-outs
     List,
-    /// Stay in the wave
+    /// Pause at the current wave
     Pause { name: String },
-    /// Go on
+    /// Resume it
     Resume { name: String },
-    /// Take it back
+    /// Abort it, and restore the previous version
     Abort { name: String },
 }
 
 fn share(text: &str) -> Result<u32, String> {
     let share = text.trim_end_matches('%').parse().ok().filter(|share| (1..=100).contains(share));
-    share.ok_or_else(|| format!("\"{text}\" is no share; write 1% to 100%"))
+    share.ok_or_else(|| format!("\"{text}\" is not a share; write 1% to 100%"))
 }
 
 pub fn config(command: ConfigCommand, context: &CommandContext) -> Result<()> {
@@ -106,7 +106,7 @@ pub fn config(command: ConfigCommand, context: &CommandContext) -> Result<()> {
             let signature = match (key, signed) {
                 (Some(key), _) => sign(context, &name, &key)?,
                 (None, Some(file)) => read_text(&file)?,
-                (None, None) => return Err(BadInput::new("--key or --signed").into()),
+                (None, None) => return Err(BadInput::new("give --key or --signed").into()),
             };
             let body = json!({ "signature": signature.trim() });
             let answer = context.client.post(&approval(&name), &body)?;

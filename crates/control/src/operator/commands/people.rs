@@ -11,30 +11,30 @@ use crate::operator::{account, show};
 /// What to do with people.
 #[derive(Subcommand)]
 pub enum UserCommand {
-    /// All people
+    /// List all users
     List,
-    /// Add somebody; asks for their password, of 12 to 256 characters
+    /// Add a user; asks for their password, of 12 to 256 characters
     Add {
         name: String,
-        /// What they may do
+        /// Their role
         #[arg(long, default_value = "viewer", value_parser = ROLES)]
         role: String,
-        /// How they are called
+        /// Their full name
         #[arg(long, default_value = "")]
         title: String,
     },
-    /// Change what a person may do
+    /// Change the role of a user
     Role {
         name: String,
         #[arg(value_parser = ROLES)]
         role: String,
     },
-    /// Set a password, which it asks for; all logins of that person end
+    /// Set a password, which it asks for; ends all logins of that user
     Password {
-        /// Whose; yours, if you leave it out
+        /// The user; default: you
         name: Option<String>,
     },
-    /// Remove a person with all logins
+    /// Remove a user with all logins
     Remove { name: String },
 }
 
@@ -61,7 +61,8 @@ pub fn user(command: UserCommand, context: &CommandContext) -> Result<()> {
             let body = json!({ "password": password });
             let path = format!("users/{name}/password");
             let answer = context.client.ask("PUT", &path, Some(&body), None)?.body;
-            let sentence = format_args!("the password of {name} is set; all their logins are over");
+            let sentence =
+                format_args!("the password of {name} is set; all their logins have ended");
             context.answer(&answer, sentence)
         }
         UserCommand::Remove { name } => context.remove(&format!("users/{name}")),
@@ -71,7 +72,7 @@ pub fn user(command: UserCommand, context: &CommandContext) -> Result<()> {
 fn own_name(context: &CommandContext) -> Result<String> {
     let name = show::at(&context.client.get("/sessions/current")?, "name");
     let person = name.strip_prefix("person:").map(str::to_owned);
-    Ok(person.ok_or_else(|| BadInput::new("a key has no password: say whose is to be set"))?)
+    Ok(person.ok_or_else(|| BadInput::new("an API key has no password: name a user"))?)
 }
 
 const COLUMNS: &str =
@@ -80,28 +81,29 @@ const COLUMNS: &str =
 /// What to do with tenants.
 #[derive(Subcommand)]
 pub enum TenantCommand {
-    /// The tenants that you may see
+    /// List the tenants that you may see
     List,
-    /// Make one; asks for its owner's password
+    /// Create a tenant; asks for its owner's password
     Create {
         name: String,
         /// The name of its owner
         #[arg(long)]
         owner: String,
-        /// An inner network that its boxes get addresses from; may be given several times
+        /// An inner network from which its boxes get addresses; may be repeated
         #[arg(long)]
         prefix: Vec<String>,
     },
-    /// Say where its packets leave: at proxies (local), or at its anchor
+    /// Set where its packets leave: at proxies (local), or at its anchor
     Egress {
         name: String,
         #[arg(value_parser = ["local", "anchor"])]
         at: String,
     },
-    /// Say what all its boxes together may send, and receive, through each proxy with its anchor
+    /// Limit the rate of all its boxes together, in each direction, through each proxy and its
+    /// anchor
     Limit {
         name: String,
-        /// Megabits per second, at most 1000000; any without it
+        /// Megabits per second, at most 1000000; default: no limit
         #[arg(long, value_name = "N")]
         rate_mbps: Option<u32>,
     },

@@ -11,9 +11,9 @@ use super::CommandContext;
 pub enum PoolCommand {
     /// All pools
     List,
-    /// Make a pool, or say something else of one that is there; what is left out stays
+    /// Create a pool, or change one; settings that are left out stay
     Set(Set),
-    /// Remove one that no proxy and no token names
+    /// Remove a pool that no proxy and no token uses
     Remove { name: String },
 }
 
@@ -21,17 +21,17 @@ pub enum PoolCommand {
 #[derive(clap::Args)]
 pub struct Set {
     name: String,
-    /// How it is called
+    /// Its title
     #[arg(long)]
     title: Option<String>,
-    /// The part of the world that it is in
+    /// Its region of the world
     #[arg(long)]
     region: Option<String>,
-    /// What fails together: boxes get proxies of two sites, where there are two
+    /// Its site, which fails as a whole: boxes get proxies of two sites if there are two
     #[arg(long)]
     site: Option<String>,
-    /// A tenant that it serves besides its own, for ever: said when it is made, by an owner of the
-    /// tenant that runs the controller; may be given several times
+    /// Another tenant that it serves. Can be set only when the pool is created, by an owner of the
+    /// tenant that runs the controller; may be repeated
     #[arg(long, value_name = "TENANT")]
     serves: Option<Vec<String>>,
 }

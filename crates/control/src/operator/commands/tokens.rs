@@ -15,41 +15,41 @@ use crate::operator::show;
 /// What to do with tokens.
 #[derive(Subcommand)]
 pub enum TokenCommand {
-    /// Make a token; it is shown once, as text and as a QR code
+    /// Create a token; it is shown once, as text and as a QR code
     Create(Create),
     /// All tokens, without their secrets
     List,
-    /// Take a token away
+    /// Remove a token
     Remove { name: String },
 }
 
 /// How a token is to be.
 #[derive(clap::Args)]
 pub struct Create {
-    /// How many it lets in
+    /// How many machines may join with it
     #[arg(long, default_value_t = 1)]
     uses: u32,
-    /// How long it is good, hours: ten years (87600) at most
+    /// Hours until it expires, at most 87600 (ten years)
     #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=87_600))]
     hours: u32,
-    /// What it lets in: box, proxy or anchor; a box, or what its delegate may sign for
+    /// What may join with it: box, proxy or anchor; default: box, or what the delegate may sign for
     #[arg(long, value_parser = ["box", "proxy", "anchor"])]
     role: Option<String>,
-    /// The pool of proxies that it is for
+    /// The pool of proxies that it joins
     #[arg(long)]
     pool: Option<String>,
-    /// A tag that boxes get; may be given several times. Those of its delegate, if you leave it out
+    /// A tag for the boxes; may be repeated. Default: the tags of the delegate
     #[arg(long)]
     tag: Vec<String>,
-    /// Each box has to be approved
+    /// Each box needs approval
     #[arg(long)]
     approval: bool,
-    /// The file of a delegate, where the root key is elsewhere: its private key goes into the
-    /// token and to nobody else. Such a token is read by `roadweave join -`: as a word of a command
-    /// it would be seen by all users of that machine
+    /// The file of a delegate, needed when the root key is kept elsewhere. Its private key goes
+    /// into the token and nowhere else. Pass such a token to `roadweave join -` on standard input:
+    /// as an argument, all users of that machine could see it
     #[arg(long, value_name = "FILE")]
     delegate: Option<PathBuf>,
-    /// No QR code
+    /// Do not print a QR code
     #[arg(long)]
     no_qr: bool,
 }
@@ -106,8 +106,9 @@ fn create(options: Create, context: &CommandContext) -> Result<()> {
     let sentence = match is_secret {
         false => format!("roadweave join {join}{option}"),
         true => format!(
-            "{join}\n\nIt has the private key of its delegate, so it belongs into no command, where \
-             any user of that machine sees it:\nroadweave join -{option}    # reads it, to Ctrl-D"
+            "{join}\n\nIt has the private key of its delegate. Do not pass it as an argument, \
+             which any user of that machine can see:\nroadweave join -{option}    # reads it, to \
+             Ctrl-D"
         ),
     };
     context.answer(&answer, sentence)
@@ -118,8 +119,8 @@ fn check(delegate: &Delegate) -> Result<()> {
     let grant = said.as_ref().and_then(|said| said.grant.as_ref());
     if grant.is_some_and(|grant| grant.roles.contains(&Role::Delegate)) {
         return Err(BadInput::new(
-            "--delegate: this is a signer, whose key belongs into no token: make a delegate within \
-             it (roadweave-controller delegate --key FILE --token)",
+            "--delegate: this is a signer, whose key must not go into a token: create a delegate \
+             within it (roadweave-controller delegate --key FILE --token)",
         )
         .into());
     }
@@ -135,8 +136,7 @@ fn carrying(join: &str, delegate: Delegate) -> Result<String> {
     }
 }
 
-const TOO_LONG: &str = "the token is longer than one may be: use a delegate with fewer others \
-                        above it, or fewer tags";
+const TOO_LONG: &str = "the token is too long: use a delegate with a shorter chain, or fewer tags";
 
 fn role_name(role: Role) -> Option<&'static str> {
     match role {
@@ -154,14 +154,15 @@ const COLUMNS: &str = "NAME=id, LEFT=uses_left, EXPIRES=expires_ms, FOR=settings
 /// What to do with delegates.
 #[derive(Subcommand)]
 pub enum DelegateCommand {
-    /// Put one in that roadweave-controller delegate has made; its private key stays in the file
+    /// Register a delegate made by `roadweave-controller delegate`; its private key stays in the
+    /// file
     Add { file: PathBuf },
-    /// All delegates, and for how many keys each has signed
+    /// List all delegates, and how many keys each has signed
     List,
-    /// Let it sign no more, and admit nobody whom it has signed for; says who has confirmed
+    /// Revoke a delegate and all keys that it signed; prints which proxies have confirmed
     Revoke {
         name: String,
-        /// Why, for the log
+        /// The reason, for the audit log
         #[arg(long)]
         reason: String,
     },
@@ -173,7 +174,7 @@ pub fn delegate(command: DelegateCommand, context: &CommandContext) -> Result<()
             let chain = serde_json::to_string(&read(&file)?.chain)?;
             let answer = context.client.post("delegates", &json!({ "chain": chain }))?;
             let name = show::at(&answer, "id");
-            context.answer(&answer, format_args!("{name} may sign; its key is still yours alone"))
+            context.answer(&answer, format_args!("{name} may sign; its private key stays here"))
         }
         DelegateCommand::List => context.list("delegates", DELEGATES),
         DelegateCommand::Revoke { name, reason } => revoke(context, "delegates", &name, &reason),
@@ -183,7 +184,7 @@ pub fn delegate(command: DelegateCommand, context: &CommandContext) -> Result<()
 pub fn read(file: &Path) -> Result<Delegate> {
     let text = secret::read(file)?;
     Ok(serde_json::from_str(&text).map_err(|_| {
-        let hint = "this is no delegate: roadweave-controller delegate writes such a file";
+        let hint = "this is not a delegate: roadweave-controller delegate writes such a file";
         BadInput::new(format!("{}: {hint}", file.display()))
     })?)
 }
@@ -234,7 +235,7 @@ mod tests {
             assert!(show::qr(&text).is_some(), "{}", text.len());
         }
         let error = carrying(&token.to_string(), delegate(4)).unwrap_err().to_string();
-        assert!(error.contains("longer than one may be"), "{error}");
+        assert!(error.contains("too long"), "{error}");
         assert!(delegate(2).fits_a_token() && !delegate(4).fits_a_token());
         let error = check(&delegate(1)).unwrap_err().to_string();
         assert!(error.contains("is a signer"), "{error}");

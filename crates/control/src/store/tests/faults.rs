@@ -161,7 +161,7 @@ fn a_token_that_was_deleted_lets_in_nobody_and_takes_nobody_with_it() {
         change.remove(&token).await.unwrap();
         change.commit().await.unwrap();
         let refused = world.enrol(&secret, 2).await.unwrap_err();
-        assert_eq!(refused.to_string(), "the token is not known here");
+        assert_eq!(refused.to_string(), "the token is unknown");
         let found = world.store.get::<Device>("tram", &before.record.id).await.unwrap();
         assert_eq!(found, before);
     });

@@ -64,7 +64,7 @@ fn a_token_lets_in_nobody_it_should_not() {
                 assert_eq!(error.to_string(), why);
             }
         };
-        refused("nonsense".into(), 1, NOW, "the token is not known here").await;
+        refused("nonsense".into(), 1, NOW, "the token is unknown").await;
         let short = world.token("tram", TokenSettings { lifetime_s: Some(1), ..uses(1) }).await;
         refused(short.clone(), 1, NOW + 1000, "the token has expired").await;
         world.store.enrol(&enrolment(&short, 1), NOW + 999, &nobody()).await.unwrap();
@@ -80,6 +80,6 @@ fn a_token_lets_in_nobody_it_should_not() {
         change.commit().await.unwrap();
         let last = world.token("ferry", uses(9)).await;
         world.enrol(&last, 3).await.unwrap();
-        refused(last, 4, NOW, "the tenant has as many boxes as it may").await;
+        refused(last, 4, NOW, "the tenant has reached its limit of boxes").await;
     });
 }

@@ -29,7 +29,7 @@ impl Keeper<'_> {
             Ok(delegated) => delegated,
             Err(why) => {
                 desk.refuse(&why.to_string(), false);
-                return Err("its chain leads nowhere");
+                return Err("its chain is invalid");
             }
         };
         let enrolment = Enrolment {
@@ -42,7 +42,7 @@ impl Keeper<'_> {
             Role::Box => self.join_box(&enrolment).await,
             Role::Proxy => self.join_gate(&asks, ProxyRole::Proxy, &enrolment).await,
             Role::Anchor => self.join_gate(&asks, ProxyRole::Anchor, &enrolment).await,
-            Role::Delegate => Err(StoreError::Refused("a delegate does not join".to_owned())),
+            Role::Delegate => Err(StoreError::Refused("a delegate cannot join".to_owned())),
         };
         match enrolled {
             Ok(entry) => self.welcome(entry, desk).await,
@@ -52,8 +52,8 @@ impl Keeper<'_> {
             }
             Err(error) => {
                 desk.refuse(&error.to_string(), false);
-                tracing::info!(key = %self.key, %error, "a key may not join");
-                Err("it may not join")
+                tracing::info!(key = %self.key, %error, "a key was refused");
+                Err("it was refused")
             }
         }
     }
@@ -93,13 +93,13 @@ impl Keeper<'_> {
 
     async fn welcome(&mut self, entry: Entry, desk: &mut Desk) -> Result<(), &'static str> {
         if entry.waits {
-            desk.refuse("somebody has to let this box in: ask again in a while", true);
-            return Err("it waits to be let in");
+            desk.refuse("this box waits for approval: ask again later", true);
+            return Err("it waits for approval");
         }
         let chain = entry.statement.as_deref().and_then(|text| serde_json::from_str(text).ok());
         let (Some(chain), Ok(name)) = (chain, entry.peer.tenant.parse()) else {
             desk.refuse("the root key is elsewhere: this token needs a delegate", false);
-            return Err("nobody can sign for it");
+            return Err("no key here can sign it");
         };
         desk.welcome(chain, name);
         (self.peer, self.issuers) = (Some(entry.peer), keys_of(&entry.delegates));
@@ -115,7 +115,7 @@ impl Keeper<'_> {
         let is_scope = statement.scope == Scope::Tenant(asks.tenant.clone()) || may_share;
         let is_name = statement.name == asks.name;
         if statement.key != self.key || statement.role != asks.role || !is_scope || !is_name {
-            return Err(NotSigned::new("the chain is not about this key"));
+            return Err(NotSigned::new("the chain is for another key"));
         }
         Ok(Delegated {
             tenant: asks.tenant.to_string(),
@@ -132,16 +132,16 @@ impl Keeper<'_> {
         head: &Signed<Head>,
     ) -> Result<(), &'static str> {
         let Some(Member { tenant, is_gate: true, .. }) = &self.peer else {
-            return Err("only proxies hand revocations back");
+            return Err("only proxies return revocations");
         };
         // Only a complete chain signed by this controller counts.
         let mut theirs = Revocations::default();
         let controller = self.streams.authority.controller().public_key();
-        theirs.extend(entries, head, [controller]).map_err(|_| "its revocations do not hold")?;
+        theirs.extend(entries, head, [controller]).map_err(|_| "its revocations are invalid")?;
         let taken = self.take_back(tenant, entries).await;
         taken.map_err(|error| {
-            tracing::error!(%error, "revocations that a proxy has handed back are not kept");
-            "revocations are not kept"
+            tracing::error!(%error, "cannot store revocations that a proxy returned");
+            "cannot store revocations"
         })
     }
 
@@ -160,7 +160,7 @@ impl Keeper<'_> {
         }
         if !of.is_empty() {
             let count: usize = of.values().map(BTreeSet::len).sum();
-            tracing::warn!(count, "revocations came back that the database did not have");
+            tracing::warn!(count, "a proxy returned revocations that the database did not have");
             change.commit().await?;
         }
         for (owner, keys) in of {
@@ -171,4 +171,4 @@ impl Keeper<'_> {
 }
 
 const PROXY_PORT: u16 = 4433;
-const WHY: &str = "revoked before the database was restored: a proxy says so";
+const WHY: &str = "revoked before the database was restored, according to a proxy";

@@ -52,7 +52,7 @@ async fn a_chain_lets_in_whom_it_is_about_and_nobody_else() {
     };
     let good = |seed| statement(seed, Role::Box, "tram");
     refused(None, "lacks its delegate").await;
-    let other = "not about this key";
+    let other = "for another key";
     refused(Some(says(DELEGATE, &above, &good(2))), other).await;
     let proxy = statement(1, Role::Proxy, "tram");
     refused(Some(says(DELEGATE, &above, &proxy)), other).await;

@@ -14,7 +14,7 @@ fn an_owner_logs_in_makes_tokens_and_links_and_logs_out() {
     let wrong = world.log_in("wrong password", &world.fingerprint);
     assert_eq!(wrong.status.code(), Some(2));
     let other = world.log_in(&world.password, &["00"; 32].join(":"));
-    assert!(String::from_utf8_lossy(&other.stderr).contains("is not the controller with this"));
+    assert!(String::from_utf8_lossy(&other.stderr).contains("has another fingerprint"));
     let right = world.log_in(&world.password, &world.fingerprint);
     assert!(right.status.success(), "{}", String::from_utf8_lossy(&right.stderr));
 

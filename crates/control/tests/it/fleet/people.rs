@@ -30,13 +30,13 @@ fn an_owner_keeps_people_and_changes_the_first_password() {
     assert_eq!(world.told(&["user", "password"], "too short").status.code(), Some(2));
     let set = world.told(&["user", "password"], new);
     assert!(String::from_utf8(set.stdout).unwrap().contains("the password of admin is set"));
-    assert!(world.refused(&["user", "list"]).contains("the login is over"));
+    assert!(world.refused(&["user", "list"]).contains("the login has expired"));
     assert_eq!(world.log_in(&world.password, &world.fingerprint).status.code(), Some(2));
     assert!(world.log_in(new, &world.fingerprint).status.success());
     let secret = world.prints(&["key", "create", "ci", "--role", "owner"]).trim().to_owned();
     let by_key = ["user", "password", "--url", &world.url, "--key", &secret];
     let by_key = [&by_key[..], &["--fingerprint", &world.fingerprint]].concat();
-    assert!(world.refused(&by_key).contains("a key has no password"));
+    assert!(world.refused(&by_key).contains("an API key has no password"));
     assert_eq!(world.json(&["logout"]), Value::Null);
 }
 
@@ -52,7 +52,11 @@ fn pools_proxies_and_tags_are_made_and_changed_where_the_rest_stays() {
         "title": "Frankfurt", "region": "eu", "site": "fra-a", "tenants": ["ferry"],
     });
     assert_eq!(pool, expected);
-    assert!(world.failed(&["pool", "set", "fra", "--serves", "x"]).contains("when it is made"));
+    assert!(
+        world
+            .failed(&["pool", "set", "fra", "--serves", "x"])
+            .contains("only when the pool is created")
+    );
 
     let add = ["proxy", "add", "fra-1", "--public-key", KEY, "--address", "192.0.2.1:4433"];
     world.prints(&[&add[..], &["--pool", "fra"]].concat());

@@ -49,7 +49,7 @@ fn boxes_join_by_the_word_of_a_root_that_the_controller_never_had() {
     let desk = Desk { folder: away.path(), program };
     let root = desk.prints(&["keygen", "root.key"]);
     let root = root.trim();
-    assert!(desk.refused(&["keygen", "root.key"]).contains("kept"));
+    assert!(desk.refused(&["keygen", "root.key"]).contains("exists"));
     let Some(mut world) = World::made(tempfile::tempdir().unwrap(), &["--root", root]) else {
         return;
     };
@@ -77,7 +77,7 @@ fn boxes_join_by_the_word_of_a_root_that_the_controller_never_had() {
     world.prints(&["token", "remove", waits[0]["id"].as_str().unwrap()]);
     let made = world.json(&["token", "create", "--delegate", &file, "--uses", "2", "--no-qr"]);
     let token = made["join"].as_str().unwrap();
-    assert!(beyond(&[]).contains("2 are taken"));
+    assert!(beyond(&[]).contains("2 are used"));
 
     let boxes = tempfile::tempdir().unwrap();
     for name in ["one", "two"] {
@@ -118,17 +118,17 @@ fn a_signer_makes_delegates_within_its_own() {
         &["--tenant", "home", "--tag", "vip"],
         &["--tenant", "home", "--role", "proxy"],
     ] {
-        assert!(refused(words).contains("nobody would take this"), "{words:?}");
+        assert!(refused(words).contains("this delegate would be refused"), "{words:?}");
     }
     assert!(refused(&["--all-tenants"]).contains("--all-tenants"));
     let signer = ["delegate", "--key", "anna.delegate", "--signer", "--tenant", "home"];
     let signer = desk.refused(&[&signer[..], &["--uses", "2"]].concat());
-    assert!(signer.contains("by a root alone"), "{signer}");
+    assert!(signer.contains("needs a root key"), "{signer}");
     let tags: Vec<String> = (0..40).map(|tag| format!("--tag={tag}-{}", "x".repeat(40))).collect();
     let long = ["delegate", "--key", "root.key", "--token", "--tenant", "home"];
     let tags = tags.iter().map(String::as_str).collect::<Vec<_>>();
     let long = desk.refused(&[&long[..], &tags].concat());
-    assert!(long.contains("fit into no token"), "{long}");
+    assert!(long.contains("not fit into a token"), "{long}");
     let said = desk.prints(&[&anna[..], &["--tenant", "home", "--uses", "2"]].concat());
     assert!(said.contains("roadweave fleet delegate add shift.delegate"), "{said}");
     let path = away.path().join("anna.delegate");

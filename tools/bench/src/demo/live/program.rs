@@ -21,10 +21,10 @@ pub fn find() -> Result<PathBuf, String> {
         Ok(output) if output.status.success() => return Ok(program),
         Ok(output) => {
             let said = String::from_utf8_lossy(&output.stderr);
-            said.lines().last().unwrap_or("it says nothing").to_owned()
+            said.lines().last().unwrap_or("no message").to_owned()
         }
         Err(error) => error.to_string(),
     };
     let program = program.display();
-    Err(format!("{program} does not run here ({problem}); install what it needs with: make video"))
+    Err(format!("cannot run {program} ({problem}); install its dependencies with: make video"))
 }

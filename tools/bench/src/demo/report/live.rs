@@ -22,8 +22,9 @@ pub fn table(runs: &[LiveRun], left_out: &[LeftOut], before: usize) -> String {
     if runs.is_empty() {
         return html;
     }
-    html += "<p class=\"muted\">640x360p30 by roadweave-video, beside what its camera saw: what the \
-             encoder leaves out counts too, so that SSIM does not compare with that above.</p>\n";
+    html += "<p class=\"muted\">640x360p30 by roadweave-video, compared with the camera's \
+             pictures: what the encoder leaves out counts too, so this SSIM is not comparable with \
+             the one above.</p>\n";
     let mark = |index| swatch(&strategy_class(before + index));
     html + &table::html(LIVE_COLUMNS, runs.iter().map(|run| &run.figures), mark)
 }
@@ -45,8 +46,9 @@ pub fn delays(runs: &[LiveRun], before: usize) -> String {
     };
     let curves: Vec<Curve> = runs.iter().enumerate().map(curve).collect();
     format!(
-        "<h2>Frame delay of live encoders</h2>\n<p class=\"muted\">Share of the camera's frames that \
-         were on the screen within a delay. What a curve lacks was not shown.</p>\n{}",
+        "<h2>Frame delay of live encoders</h2>\n<p class=\"muted\">Share of the camera's frames \
+         that were on the screen within a delay. Frames missing from a curve were not shown.</p>\n\
+         {}",
         drawn(&curves)
     )
 }
@@ -70,7 +72,7 @@ fn time_line(run: &LiveRun, class: &str) -> Figure {
     let group = strips::group(steps, COLUMNS_MAX);
     Figure {
         label: format!(
-            "{} over time: rates per link, what frames might be and were; {} stalls",
+            "{} over time: rates per link, allowed and actual frame sizes; {} stalls",
             run.figures.strategy,
             run.stalls.len()
         ),
@@ -90,7 +92,7 @@ fn rates(rates: &Rates, class: &str, group: usize) -> Strip {
         values: Merge::Mean.columns(values.iter().copied(), group),
     };
     Strip {
-        title: "the encoder was told, with headers, and made, without; Mbit/s".to_owned(),
+        title: "encoder target, with headers, and output, without; Mbit/s".to_owned(),
         height: 90.0,
         // Links may carry far more than pictures of this size can use.
         top: Some(1.5 * rates.encoded.iter().copied().fold(0.0, f64::max)).filter(|top| *top > 0.0),

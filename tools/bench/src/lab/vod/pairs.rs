@@ -18,7 +18,7 @@ pub(super) fn read(directory: &Path) -> anyhow::Result<Vec<Pair>> {
     }
     if pairs.is_empty() {
         let problem = format!(
-            "{}: no pair here; a pair is NAME_wifi.csv with NAME_cellular.csv, or two links of \
+            "{}: no pairs; a pair is NAME_wifi.csv with NAME_cellular.csv, or two links of \
              NAME_down.mm with NAME_up.mm",
             directory.display()
         );

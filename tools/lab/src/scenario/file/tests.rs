@@ -150,14 +150,14 @@ fn what_could_never_be_is_refused() {
     check("[[lane]]\nname = \"\"\nstrategy = \"xnc\"\n", &["line 13", "lane 1: name"]);
     check(
         "[[traffic]]\nkind = \"requests\"\napp = \"music\"\nbegin_s = 100\n",
-        &["line 15", "traffic 2: begin_s: 100", "over after 3 s"],
+        &["line 15", "traffic 2: begin_s: 100", "ends after 3 s"],
     );
     check(
         "[[event]]\nat_s = 3\nlink = \"a\"\naction = \"up\"\n",
-        &["line 13", "at_s: 3", "over after 3 s"],
+        &["line 13", "at_s: 3", "ends after 3 s"],
     );
     let cross = "[[cross]]\nlink = \"a\"\nrate_kbps = 5\n";
-    check(&format!("{cross}begin_s = 3\n"), &["line 15", "begin_s", "over after 3 s"]);
+    check(&format!("{cross}begin_s = 3\n"), &["line 15", "begin_s", "ends after 3 s"]);
     check(&format!("{cross}begin_s = 2\nend_s = 2\n"), &["line 16", "end_s", "later"]);
 }
 
