@@ -2,9 +2,9 @@
 //! both ends continue.
 
 use roadweave_fleet::{
-    Agent, Anchors, Candidates, Configuration, Desk, Document, Down, FrameDecoder, Head, JoinToken,
-    Kept, Published, PublishedTrust, Revocations, Role, Rollout, Secret, Signed, Statement, Table,
-    Trust, TrustList, Up, encode,
+    Agent, Anchors, Candidates, Configuration, ControllerSession, Document, Down, FrameDecoder,
+    Head, JoinToken, Kept, Published, PublishedTrust, Revocations, Role, Rollout, Secret, Signed,
+    Statement, Table, Trust, TrustList, Up, encode,
 };
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_proto::Instant;
@@ -23,11 +23,11 @@ pub fn frames(data: &[u8]) {
     serde_json::from_str::<Kept>(&kept).expect("what is kept can be read again");
     let mut decoder = FrameDecoder::default();
     decoder.push(data);
-    let mut desk = desk();
+    let mut session = session();
     while let Ok(Some(frame)) = decoder.poll::<Up>() {
         same(&frame);
-        desk.handle_frame(Instant::ZERO, frame);
-        while desk.poll_event().is_some() || desk.poll_frame().is_some() {}
+        session.handle_frame(Instant::ZERO, frame);
+        while session.poll_event().is_some() || session.poll_frame().is_some() {}
     }
 }
 
@@ -139,9 +139,9 @@ fn agent() -> Agent {
     agent
 }
 
-fn desk() -> Desk {
+fn session() -> ControllerSession {
     let head = Signed::sign(&Head::EMPTY, &identity(2)).expect("signed");
     let trust = vec![PublishedTrust { number: 1, list: list() }];
     let published = Published { trust, revocations: Revocations::default(), head };
-    Desk::new(Instant::ZERO, key(3), true, std::sync::Arc::new(published))
+    ControllerSession::new(Instant::ZERO, key(3), true, std::sync::Arc::new(published))
 }

@@ -1,7 +1,8 @@
-//! The streams of boxes, proxies and anchors: a task each, around a controller session ([`Desk`]).
+//! The streams of boxes, proxies and anchors: a task each, around a controller session
+//! ([`ControllerSession`]).
 //!
 //! ```text
-//! peer ◄─► TLS ◄─► frames ◄─► Desk ─► events ─► Recorder ─► store
+//! peer ◄─► TLS ◄─► frames ◄─► ControllerSession ─► events ─► Recorder ─► store
 //!                              ▲
 //!   outbox ─► Published: trust, revocations; to proxies at once, to boxes periodically
 //!   planner ─► Mailboxes: documents, tables, commands, by key
@@ -19,7 +20,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use roadweave_fleet::{Desk, FrameDecoder, Published, Up, encode};
+use roadweave_fleet::{ControllerSession, FrameDecoder, Published, Up, encode};
 use roadweave_identity::tls::{HandshakeRefusal, Side, peer_key, server};
 use roadweave_identity::{PeerPolicy, PublicKey, Refusal};
 use roadweave_proto::Instant;
@@ -235,18 +236,18 @@ impl Streams {
         let mut cut = self.cut.subscribe();
         let told = if keeper.is_gate() { &mut to_gates } else { &mut to_boxes };
         let first = told.borrow_and_update().clone();
-        let mut desk = Desk::new(self.now(), keeper.key, keeper.is_member(), first);
-        desk.signed_by(keeper.issuers.clone());
+        let mut session = ControllerSession::new(self.now(), keeper.key, keeper.is_member(), first);
+        session.signed_by(keeper.issuers.clone());
         let mut decoder = FrameDecoder::default();
         let mut buffer = vec![0; READ_AT_ONCE];
         let mut tick = tokio::time::interval(TICK);
         let mut heard = tokio::time::Instant::now();
-        answered(keeper.arrived(&mut desk)).await?;
+        answered(keeper.arrived(&mut session)).await?;
         loop {
-            if !self.handle_events(&mut tls, &mut desk, keeper).await? {
+            if !self.handle_events(&mut tls, &mut session, keeper).await? {
                 return Ok(());
             }
-            self.send(&mut tls, &mut desk).await?;
+            self.send(&mut tls, &mut session).await?;
             if !permit.settle(keeper.is_member(), keeper.is_gate()) {
                 let why = "there are as many boxes and strangers as there may be";
                 return Err(self.refused("streams-of-boxes", why));
@@ -264,14 +265,14 @@ impl Streams {
                         keeper.heard();
                     }
                     decoder.push(&buffer[..length]);
-                    if !self.handle_frames(&mut tls, &mut decoder, &mut desk, keeper).await? {
+                    if !self.handle_frames(&mut tls, &mut decoder, &mut session, keeper).await? {
                         return Ok(());
                     }
                 }
-                published = changed(&mut to_gates), if keeper.is_gate() => desk.publish(published?),
-                published = changed(&mut to_boxes), if !keeper.is_gate() => desk.publish(published?),
+                published = changed(&mut to_gates), if keeper.is_gate() => session.publish(published?),
+                published = changed(&mut to_boxes), if !keeper.is_gate() => session.publish(published?),
                 word = mailbox.recv() => match word {
-                    Some(word) => keeper.take(word, &mut desk),
+                    Some(word) => keeper.take(word, &mut session),
                     None if mailbox.is_superseded() => {
                         let why = "its key has begun others since";
                         return Err(self.refused("streams-of-key", why));
@@ -282,7 +283,7 @@ impl Streams {
                     let why = "the database is away: others may have it";
                     return Err(self.refused("database-away", why));
                 }
-                _ = tick.tick() => answered(keeper.tick(&mut desk)).await?,
+                _ = tick.tick() => answered(keeper.tick(&mut session)).await?,
                 () = tokio::time::sleep_until(heard + silent_max) => {
                     self.metrics.refuse("silent");
                     return Err(io::ErrorKind::TimedOut.into());
@@ -301,13 +302,13 @@ impl Streams {
         &self,
         tls: &mut TlsStream<TcpStream>,
         decoder: &mut FrameDecoder,
-        desk: &mut Desk,
+        session: &mut ControllerSession,
         keeper: &mut Keeper<'_>,
     ) -> io::Result<bool> {
         while let Some(frame) = decoder.poll::<Up>().map_err(io::Error::other)? {
             self.metrics.frames("up", 1);
-            desk.handle_frame(self.now(), frame);
-            if !self.handle_events(tls, desk, keeper).await? {
+            session.handle_frame(self.now(), frame);
+            if !self.handle_events(tls, session, keeper).await? {
                 return Ok(false);
             }
         }
@@ -317,24 +318,28 @@ impl Streams {
     async fn handle_events(
         &self,
         tls: &mut TlsStream<TcpStream>,
-        desk: &mut Desk,
+        session: &mut ControllerSession,
         keeper: &mut Keeper<'_>,
     ) -> io::Result<bool> {
-        while let Some(event) = desk.poll_event() {
-            if let Err(why) = answered(keeper.handle(event, desk)).await? {
+        while let Some(event) = session.poll_event() {
+            if let Err(why) = answered(keeper.handle(event, session)).await? {
                 self.metrics.refuse("stream");
                 tracing::info!(who = %keeper.name(), why, "a stream is ended");
-                self.send(tls, desk).await?;
+                self.send(tls, session).await?;
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    async fn send(&self, tls: &mut TlsStream<TcpStream>, desk: &mut Desk) -> io::Result<()> {
+    async fn send(
+        &self,
+        tls: &mut TlsStream<TcpStream>,
+        session: &mut ControllerSession,
+    ) -> io::Result<()> {
         let mut count = 0;
         let sending = async {
-            while let Some(frame) = desk.poll_frame() {
+            while let Some(frame) = session.poll_frame() {
                 tls.write_all(&encode(&frame).map_err(io::Error::other)?).await?;
                 count += 1;
             }

@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use roadweave_fleet::{Desk, DeskEvent, Head, HeldVersions, Kind, Report as Outcome};
+use roadweave_fleet::{
+    ControllerSession, ControllerSessionEvent, Head, HeldVersions, Kind, Report as Outcome,
+};
 use roadweave_identity::PublicKey;
 use serde_json::{Value, json};
 
@@ -99,7 +101,7 @@ impl<'a> Keeper<'a> {
         (self.heard_ms, self.is_heard) = (now_ms(), true);
     }
 
-    pub(super) async fn arrived(&mut self, desk: &mut Desk) {
+    pub(super) async fn arrived(&mut self, session: &mut ControllerSession) {
         if !self.is_member() {
             return;
         }
@@ -110,7 +112,7 @@ impl<'a> Keeper<'a> {
                 for paper in papers {
                     let envelope = paper.opened().filter(|_| paper.of.1 != Kind::Table);
                     if let Some(envelope) = envelope {
-                        desk.desire(paper.of.1, paper.written.version, envelope);
+                        session.desire(paper.of.1, paper.written.version, envelope);
                     }
                 }
             }
@@ -120,11 +122,11 @@ impl<'a> Keeper<'a> {
             }
         }
         if let Some(table) = self.streams.mailboxes.table(&self.key) {
-            desk.desire_table(table, None);
+            session.desire_table(table, None);
         }
         if let Some(Member { tenant, id, is_gate: true }) = &self.peer {
             match self.streams.store.get::<Proxy>(tenant, id).await {
-                Ok(proxy) => desk.drain(proxy.record.state == ProxyState::Draining),
+                Ok(proxy) => session.drain(proxy.record.state == ProxyState::Draining),
                 Err(error) => self.lacks_papers |= error.is_passing(),
             }
         }
@@ -138,23 +140,23 @@ impl<'a> Keeper<'a> {
         self.flush(false);
     }
 
-    pub(super) fn take(&mut self, word: StreamMessage, desk: &mut Desk) {
+    pub(super) fn take(&mut self, word: StreamMessage, session: &mut ControllerSession) {
         match word {
-            StreamMessage::Published(published) => desk.publish(published),
+            StreamMessage::Published(published) => session.publish(published),
             _ if !self.is_member() => {}
             StreamMessage::Document(kind, version, envelope) => {
-                desk.desire(kind, version, *envelope)
+                session.desire(kind, version, *envelope)
             }
-            StreamMessage::Table(table, former) => desk.desire_table(table, former.as_deref()),
-            StreamMessage::Watch => desk.watch(WATCH),
-            StreamMessage::Drain(drained) => desk.drain(drained),
+            StreamMessage::Table(table, former) => session.desire_table(table, former.as_deref()),
+            StreamMessage::Watch => session.watch(WATCH),
+            StreamMessage::Drain(drained) => session.drain(drained),
             StreamMessage::Look => self.lacks_papers = true,
         }
     }
 
-    pub(super) async fn tick(&mut self, desk: &mut Desk) {
+    pub(super) async fn tick(&mut self, session: &mut ControllerSession) {
         if self.lacks_papers {
-            self.arrived(desk).await;
+            self.arrived(session).await;
         }
         self.quiet_ticks += 1;
         if self.quiet_ticks >= QUIET_TICKS {
@@ -214,18 +216,18 @@ impl<'a> Keeper<'a> {
 
     pub(super) async fn handle(
         &mut self,
-        event: DeskEvent,
-        desk: &mut Desk,
+        event: ControllerSessionEvent,
+        session: &mut ControllerSession,
     ) -> Result<(), &'static str> {
         match event {
-            DeskEvent::Join(asks) => return self.join(asks, desk).await,
-            DeskEvent::Have(have) => {
+            ControllerSessionEvent::Join(asks) => return self.join(asks, session).await,
+            ControllerSessionEvent::Have(have) => {
                 self.have = have;
                 self.is_dirty = true;
                 self.place();
             }
-            DeskEvent::Report(outcome) => self.report(&outcome),
-            DeskEvent::Ahead { kind, held } => {
+            ControllerSessionEvent::Report(outcome) => self.report(&outcome),
+            ControllerSessionEvent::Ahead { kind, held } => {
                 if !std::mem::replace(&mut self.is_ahead, true) {
                     let (who, kind) = (self.name(), word(&kind));
                     let (epoch, number) = (held.epoch, held.number);
@@ -239,24 +241,26 @@ impl<'a> Keeper<'a> {
                     );
                 }
             }
-            DeskEvent::Revoked(head) => {
+            ControllerSessionEvent::Revoked(head) => {
                 self.confirmed = head;
                 self.is_dirty = true;
                 self.flush(true);
             }
-            DeskEvent::Surplus(entries, head) => return self.surplus(&entries, &head).await,
-            DeskEvent::Samples(samples) => {
+            ControllerSessionEvent::Surplus(entries, head) => {
+                return self.surplus(&entries, &head).await;
+            }
+            ControllerSessionEvent::Samples(samples) => {
                 for figures in samples {
                     self.sample(figures).await;
                 }
             }
-            DeskEvent::Anchors(round_trips) => {
+            ControllerSessionEvent::Anchors(round_trips) => {
                 let named = round_trips.into_iter().map(|(name, it)| (name.to_string(), it));
                 self.anchors = named.collect();
                 self.is_dirty = true;
             }
-            DeskEvent::Text(text) => tracing::info!(who = %self.name(), text, "says"),
-            DeskEvent::End(why) => return Err(why),
+            ControllerSessionEvent::Text(text) => tracing::info!(who = %self.name(), text, "says"),
+            ControllerSessionEvent::End(why) => return Err(why),
         }
         Ok(())
     }

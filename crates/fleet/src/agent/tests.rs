@@ -1,4 +1,5 @@
-//! What an agent reads from a disk. Agents and desks together: `crate::desk`'s tests.
+//! What an agent reads from a disk. Agents and controller sessions together:
+//! `crate::controller_session`'s tests.
 
 use super::*;
 use crate::testing::{at, key, token};

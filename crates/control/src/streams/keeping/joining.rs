@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use roadweave_fleet::{
-    Chain, Desk, Head, Join, Name, Revocation, Revocations, Role, Scope, Signed,
+    Chain, ControllerSession, Head, Join, Name, Revocation, Revocations, Role, Scope, Signed,
 };
 
 use super::{Keeper, Member, keys_of};
@@ -22,13 +22,17 @@ struct Entry {
 }
 
 impl Keeper<'_> {
-    pub(super) async fn join(&mut self, asks: Join, desk: &mut Desk) -> Result<(), &'static str> {
+    pub(super) async fn join(
+        &mut self,
+        asks: Join,
+        session: &mut ControllerSession,
+    ) -> Result<(), &'static str> {
         let chain = asks.chain.as_ref();
         let delegated = chain.map(|chain| self.delegated(chain, &asks)).transpose();
         let delegated = match delegated {
             Ok(delegated) => delegated,
             Err(why) => {
-                desk.refuse(&why.to_string(), false);
+                session.refuse(&why.to_string(), false);
                 return Err("its chain leads nowhere");
             }
         };
@@ -45,13 +49,13 @@ impl Keeper<'_> {
             Role::Delegate => Err(StoreError::Refused("a delegate does not join".to_owned())),
         };
         match enrolled {
-            Ok(entry) => self.welcome(entry, desk).await,
+            Ok(entry) => self.welcome(entry, session).await,
             Err(error) if error.is_passing() => {
-                desk.refuse("the controller's database does not answer", true);
+                session.refuse("the controller's database does not answer", true);
                 Err("the database is away")
             }
             Err(error) => {
-                desk.refuse(&error.to_string(), false);
+                session.refuse(&error.to_string(), false);
                 tracing::info!(key = %self.key, %error, "a key may not join");
                 Err("it may not join")
             }
@@ -91,20 +95,24 @@ impl Keeper<'_> {
         })
     }
 
-    async fn welcome(&mut self, entry: Entry, desk: &mut Desk) -> Result<(), &'static str> {
+    async fn welcome(
+        &mut self,
+        entry: Entry,
+        session: &mut ControllerSession,
+    ) -> Result<(), &'static str> {
         if entry.waits {
-            desk.refuse("somebody has to let this box in: ask again in a while", true);
+            session.refuse("somebody has to let this box in: ask again in a while", true);
             return Err("it waits to be let in");
         }
         let chain = entry.statement.as_deref().and_then(|text| serde_json::from_str(text).ok());
         let (Some(chain), Ok(name)) = (chain, entry.peer.tenant.parse()) else {
-            desk.refuse("the root key is elsewhere: this token needs a delegate", false);
+            session.refuse("the root key is elsewhere: this token needs a delegate", false);
             return Err("nobody can sign for it");
         };
-        desk.welcome(chain, name);
+        session.welcome(chain, name);
         (self.peer, self.issuers) = (Some(entry.peer), keys_of(&entry.delegates));
-        desk.signed_by(self.issuers.clone());
-        self.arrived(desk).await;
+        session.signed_by(self.issuers.clone());
+        self.arrived(session).await;
         Ok(())
     }
 

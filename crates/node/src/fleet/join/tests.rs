@@ -1,7 +1,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use roadweave_fleet::{Candidate, Candidates, Delegate, DeskEvent, Grant};
+use roadweave_fleet::{Candidate, Candidates, ControllerSessionEvent, Delegate, Grant};
 
 use super::*;
 use crate::fleet::Membership;
@@ -21,7 +21,7 @@ fn attempt(controller: &Controller, folder: &tempfile::TempDir) -> Result<Joined
 
 fn joins(controller: &Controller) -> usize {
     let store = controller.store();
-    store.said.iter().filter(|event| matches!(event, DeskEvent::Join { .. })).count()
+    store.said.iter().filter(|event| matches!(event, ControllerSessionEvent::Join { .. })).count()
 }
 
 fn folder() -> tempfile::TempDir {

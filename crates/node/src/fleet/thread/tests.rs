@@ -3,7 +3,7 @@
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use roadweave_fleet::{Configuration, DeskEvent, Member, Version};
+use roadweave_fleet::{Configuration, ControllerSessionEvent, Member, Version};
 use roadweave_identity::PublicKey;
 use roadweave_linux::netns::{WAIT_MAX, wait_or_show};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
@@ -90,7 +90,8 @@ fn a_proxy_lets_in_by_the_table_ends_who_is_revoked_and_goes_on_alone() {
 }
 
 fn hear(fleet: &Fleet<String>, controller: &Controller) {
-    let is_heard = |event: &DeskEvent| matches!(event, DeskEvent::Samples(_));
+    let is_heard =
+        |event: &ControllerSessionEvent| matches!(event, ControllerSessionEvent::Samples(_));
     controller.store().said.retain(|event| !is_heard(event));
     let started = std::time::Instant::now();
     while !controller.store().said.iter().any(is_heard) {
@@ -100,7 +101,7 @@ fn hear(fleet: &Fleet<String>, controller: &Controller) {
         fleet.order(|it| it.figures = Some(figures));
         std::thread::sleep(Duration::from_millis(5));
     }
-    let is_told = DeskEvent::Anchors([(name("acme"), 1_000)].into());
+    let is_told = ControllerSessionEvent::Anchors([(name("acme"), 1_000)].into());
     let said = &controller.store().said;
     assert_eq!(said.iter().filter(|event| **event == is_told).count(), 1, "{said:?}");
 }
@@ -114,13 +115,14 @@ fn a_box_confirms_every_batch_of_revocations_by_itself() {
     for serial in 1..=3 {
         controller.store().published = published(&[7, 8, 9][..serial]);
         let serial = serial as u64;
-        controller
-            .wait_for(|event| matches!(event, DeskEvent::Revoked(head) if head.serial == serial));
+        controller.wait_for(
+            |event| matches!(event, ControllerSessionEvent::Revoked(head) if head.serial == serial),
+        );
     }
 }
 
-fn confirmed(event: &DeskEvent) -> bool {
-    matches!(event, DeskEvent::Revoked(head) if head.serial == 1)
+fn confirmed(event: &ControllerSessionEvent) -> bool {
+    matches!(event, ControllerSessionEvent::Revoked(head) if head.serial == 1)
 }
 
 fn beside(folder: &Path) -> [PathBuf; 2] {
@@ -188,7 +190,7 @@ fn a_configuration_that_cannot_be_used_is_refused_and_the_former_stays() {
     until(&fleet, |news| in_force(news, 1, "good"));
     controller.desire(own, 2, text("bad"));
     controller.wait_for(|event| {
-        matches!(event, DeskEvent::Report(report) if report.version == version(2)
+        matches!(event, ControllerSessionEvent::Report(report) if report.version == version(2)
             && matches!(&report.outcome, Outcome::Refused { why } if why == "line 1: bad"))
     });
     let status = fleet.status(Instant::ZERO);
@@ -198,7 +200,7 @@ fn a_configuration_that_cannot_be_used_is_refused_and_the_former_stays() {
     until(&fleet, |news| in_force(news, 3, "better"));
     fleet.order(|it| it.refuse = Some((version(3), "not while it runs".to_owned())));
     controller.wait_for(|event| {
-        matches!(event, DeskEvent::Report(report) if report.version == version(3)
+        matches!(event, ControllerSessionEvent::Report(report) if report.version == version(3)
             && matches!(&report.outcome, Outcome::Refused { why } if why.contains("it runs")))
     });
 }

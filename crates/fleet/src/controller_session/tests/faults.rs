@@ -78,7 +78,7 @@ fn a_box_that_was_off_over_epochs_takes_the_newest_and_nothing_of_those_before()
     stream = Stream::new(restart(&stream.agent, BOX), BOX, true, &now);
     let newest = document((2, 1), BOX, configuration("c = 3"), CONTROLLER);
     let version = Version { epoch: 2, number: 1 };
-    stream.desk.desire(Kind::Configuration, version, newest.into_envelope());
+    stream.session.desire(Kind::Configuration, version, newest.into_envelope());
     stream.turn(5);
     assert_eq!(texts(&stream.events).last(), Some(&Some("c = 3")), "{:?}", stream.warnings());
     assert!(stream.agent.kept().trust().is_revoked(&key(31)));
@@ -93,17 +93,17 @@ fn a_box_that_was_off_over_epochs_takes_the_newest_and_nothing_of_those_before()
 fn a_proxy_from_an_old_image_ends_who_was_revoked_since_and_takes_the_newest_table() {
     let before = published(0, &[]);
     let mut stream = Stream::of(PROXY, &before);
-    stream.desk.desire_table(table(1, &[BOX, 6]), None);
+    stream.session.desire_table(table(1, &[BOX, 6]), None);
     stream.turn(1);
     let image = restart(&stream.agent, PROXY);
     let now = published(0, &[BOX]);
-    stream.desk.publish(now.clone());
-    stream.desk.desire_table(table(2, &[6, 7]), Some(&table(1, &[BOX, 6])));
+    stream.session.publish(now.clone());
+    stream.session.desire_table(table(2, &[6, 7]), Some(&table(1, &[BOX, 6])));
     stream.turn(2);
     assert_eq!(admitted(&stream.agent).len(), 2);
     assert!(admitted(&image).contains(&key(BOX)));
     let mut stream = Stream::new(image, PROXY, true, &now);
-    stream.desk.desire_table(table(2, &[6, 7]), Some(&table(1, &[BOX, 6])));
+    stream.session.desire_table(table(2, &[6, 7]), Some(&table(1, &[BOX, 6])));
     stream.turn(3);
     assert!(stream.events.contains(&AgentEvent::Revoked(vec![key(BOX)])), "{:?}", stream.events);
     let mut expected = vec![key(6), key(7)];
@@ -136,15 +136,15 @@ fn a_member_whose_stream_is_lost_midway_is_sent_the_whole_again() {
     let published = published(0, &[30, 31]);
     let mut stream = Stream::of(PROXY, &published);
     let members: Vec<u8> = (40..240).collect();
-    stream.desk.desire_table(table(1, &members), None);
-    let first = stream.desk.poll_frame().expect("a part");
+    stream.session.desire_table(table(1, &members), None);
+    let first = stream.session.poll_frame().expect("a part");
     stream.agent.handle_frame(at(1), first);
     stream.agent.on_stream_down(at(1));
     assert_eq!(admitted(&stream.agent).len(), 0, "a part is in force nowhere");
-    stream.desk = Desk::new(at(2), key(PROXY), true, published.clone());
+    stream.session = ControllerSession::new(at(2), key(PROXY), true, published.clone());
     stream.agent.on_stream_up(at(2));
     stream.turn(2);
-    stream.desk.desire_table(table(1, &members), None);
+    stream.session.desire_table(table(1, &members), None);
     stream.turn(2);
     assert_eq!(admitted(&stream.agent).len(), 200, "{:?}", stream.warnings());
     assert!(stream.warnings().is_empty());
@@ -157,7 +157,7 @@ fn after_a_change_of_controllers() -> (Agent, Agent) {
     of_box.desire(BOX, 1, Candidates { proxies });
     of_box.configure(1, "a = 1");
     let mut of_proxy = Stream::of(PROXY, &before);
-    of_proxy.desk.desire_table(table(1, &[BOX]), None);
+    of_proxy.session.desire_table(table(1, &[BOX]), None);
     let list = sign(&trust_list(2, ROOT, 3), ROOT);
     for stream in [&mut of_box, &mut of_proxy] {
         stream.turn(1);

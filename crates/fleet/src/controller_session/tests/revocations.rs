@@ -5,14 +5,17 @@ use super::*;
 #[test]
 fn revocations_reach_a_proxy_and_are_confirmed_once_sessions_have_ended() {
     let mut stream = Stream::of(PROXY, &published(0, &[]));
-    stream.desk.publish(published(0, &[BOX]));
+    stream.session.publish(published(0, &[BOX]));
     stream.turn(1);
     assert!(stream.events.contains(&AgentEvent::Revoked(vec![key(BOX)])));
     let head = published(0, &[BOX]).revocations.head();
-    assert!(!stream.told.contains(&DeskEvent::Revoked(head)), "its session has not ended yet");
+    assert!(
+        !stream.told.contains(&ControllerSessionEvent::Revoked(head)),
+        "its session has not ended yet"
+    );
     stream.agent.on_revoked();
     stream.turn(1);
-    assert!(stream.told.contains(&DeskEvent::Revoked(head)));
+    assert!(stream.told.contains(&ControllerSessionEvent::Revoked(head)));
     let mut again = restart(&stream.agent, PROXY);
     assert_eq!(again.poll_event(), Some(AgentEvent::Revoked(vec![key(BOX)])));
 }
@@ -23,11 +26,11 @@ fn a_restored_controller_learns_what_it_forgot() {
     let mut stream = Stream::of(PROXY, &before);
     assert!(stream.agent.kept().trust().is_revoked(&key(31)));
     let restored = published(1, &[30]);
-    stream.desk = Desk::new(at(1), key(PROXY), true, restored);
+    stream.session = ControllerSession::new(at(1), key(PROXY), true, restored);
     stream.agent.on_stream_up(at(1));
     stream.turn(1);
     let surplus = stream.told.iter().find_map(|event| match event {
-        DeskEvent::Surplus(entries, head) => Some((entries.clone(), head.clone())),
+        ControllerSessionEvent::Surplus(entries, head) => Some((entries.clone(), head.clone())),
         _ => None,
     });
     let (entries, head) = surplus.expect("the proxy hands back what it holds");
@@ -35,7 +38,7 @@ fn a_restored_controller_learns_what_it_forgot() {
     former.extend(&entries, &head, [key(CONTROLLER)]).expect("signed by this controller");
     assert!(former.is_revoked(&key(31)));
     assert!(stream.agent.kept().trust().is_revoked(&key(31)), "nothing is forgotten meanwhile");
-    stream.desk.publish(published(1, &[30, 31]));
+    stream.session.publish(published(1, &[30, 31]));
     stream.turn(2);
     let head = stream.agent.kept().trust().revocations().head();
     assert_eq!((head.epoch, head.serial), (1, 2));
@@ -47,16 +50,20 @@ fn a_chain_that_forked_within_an_epoch_is_seen_and_heals() {
     for fork in [&[30, 40][..], &[30]] {
         let mut stream = Stream::of(PROXY, &before);
         let forked = published(0, fork);
-        stream.desk = Desk::new(at(1), key(PROXY), true, forked.clone());
+        stream.session = ControllerSession::new(at(1), key(PROXY), true, forked.clone());
         stream.told.clear();
         stream.agent.on_stream_up(at(1));
         stream.turn(1);
         let head = forked.revocations.head();
-        assert!(!stream.told.contains(&DeskEvent::Revoked(head)), "it is not in force there");
-        let is_surplus = |event: &DeskEvent| matches!(event, DeskEvent::Surplus(..));
+        assert!(
+            !stream.told.contains(&ControllerSessionEvent::Revoked(head)),
+            "it is not in force there"
+        );
+        let is_surplus =
+            |event: &ControllerSessionEvent| matches!(event, ControllerSessionEvent::Surplus(..));
         assert!(stream.told.iter().any(is_surplus), "{:?}", stream.told);
         assert!(stream.agent.kept().trust().is_revoked(&key(31)), "nothing is forgotten");
-        stream.desk.publish(published(0, &[fork, &[41, 31]].concat()));
+        stream.session.publish(published(0, &[fork, &[41, 31]].concat()));
         stream.turn(2);
         stream.agent.on_revoked();
         stream.agent.on_revoked();
@@ -65,7 +72,7 @@ fn a_chain_that_forked_within_an_epoch_is_seen_and_heals() {
         assert!([30, 31, 41].iter().all(|seed| trust.is_revoked(&key(*seed))));
         let head = published(0, &[fork, &[41, 31]].concat()).revocations.head();
         assert_eq!(trust.revocations().head(), head);
-        assert!(stream.told.contains(&DeskEvent::Revoked(head)), "{:?}", stream.told);
+        assert!(stream.told.contains(&ControllerSessionEvent::Revoked(head)), "{:?}", stream.told);
     }
 }
 
@@ -73,7 +80,7 @@ fn a_chain_that_forked_within_an_epoch_is_seen_and_heals() {
 fn a_proxy_whose_revocations_were_cut_off_lets_nobody_in() {
     let published = published(0, &[30, 31]);
     let mut stream = Stream::of(PROXY, &published);
-    stream.desk.desire_table(table(1, &[BOX]), None);
+    stream.session.desire_table(table(1, &[BOX]), None);
     stream.turn(1);
     assert_eq!(stream.agent.admission().admitted.len(), 1);
     let mut kept: serde_json::Value = serde_json::to_value(stream.agent.kept()).expect("JSON");
@@ -88,19 +95,19 @@ fn a_proxy_whose_revocations_were_cut_off_lets_nobody_in() {
 
 #[test]
 fn a_stream_whose_own_peer_is_revoked_ends() {
-    let mut desk = Desk::new(at(0), key(BOX), true, published(0, &[]));
-    desk.handle_frame(at(0), Up::Have(HeldVersions::default()));
-    while desk.poll_frame().is_some() || desk.poll_event().is_some() {}
-    desk.publish(published(0, &[30]));
-    assert_eq!(desk.poll_event(), None);
-    desk.publish(published(0, &[30, BOX]));
-    assert!(matches!(desk.poll_event(), Some(DeskEvent::End(_))));
+    let mut session = ControllerSession::new(at(0), key(BOX), true, published(0, &[]));
+    session.handle_frame(at(0), Up::Have(HeldVersions::default()));
+    while session.poll_frame().is_some() || session.poll_event().is_some() {}
+    session.publish(published(0, &[30]));
+    assert_eq!(session.poll_event(), None);
+    session.publish(published(0, &[30, BOX]));
+    assert!(matches!(session.poll_event(), Some(ControllerSessionEvent::End(_))));
     let first = document((0, 1), BOX, configuration("a = 1"), CONTROLLER).into_envelope();
-    desk.desire(Kind::Configuration, Version { epoch: 0, number: 1 }, first);
-    let frames = frames(&mut desk);
+    session.desire(Kind::Configuration, Version { epoch: 0, number: 1 }, first);
+    let frames = frames(&mut session);
     assert!(matches!(frames[..], [Down::Refused { retry: false, .. }]), "{frames:?}");
-    desk.handle_frame(at(1), Up::Alive);
-    assert_eq!((desk.poll_frame(), desk.poll_event()), (None, None));
+    session.handle_frame(at(1), Up::Alive);
+    assert_eq!((session.poll_frame(), session.poll_event()), (None, None));
 }
 
 #[test]
@@ -122,11 +129,11 @@ fn a_proxy_hands_back_more_revocations_than_a_queue_holds() {
     let full = Published { revocations, head, ..Published::clone(&published(0, &[])) };
     let agent = member(PROXY, &published(0, &[]));
     let mut stream = Stream::new(agent, PROXY, true, &Arc::new(full));
-    stream.desk = Desk::new(at(60), key(PROXY), true, published(1, &[30]));
+    stream.session = ControllerSession::new(at(60), key(PROXY), true, published(1, &[30]));
     stream.agent.on_stream_up(at(60));
     stream.turn(60);
     let handed_back = stream.told.iter().find_map(|event| match event {
-        DeskEvent::Surplus(entries, _) => Some(entries.len() as u64),
+        ControllerSessionEvent::Surplus(entries, _) => Some(entries.len() as u64),
         _ => None,
     });
     assert_eq!(handed_back, Some(ENTRIES));
@@ -134,13 +141,13 @@ fn a_proxy_hands_back_more_revocations_than_a_queue_holds() {
 
 #[test]
 fn a_stream_ends_whose_peer_is_there_by_a_revoked_delegate() {
-    let mut desk = Desk::new(at(0), key(BOX), true, published(0, &[]));
-    desk.signed_by(vec![key(30), key(31)]);
-    desk.publish(published(0, &[32]));
-    assert_eq!(desk.poll_event(), None);
-    desk.publish(published(0, &[32, 31]));
-    assert!(matches!(desk.poll_event(), Some(DeskEvent::End(_))));
-    let mut desk = Desk::new(at(0), key(BOX), true, published(0, &[32, 31]));
-    desk.signed_by(vec![key(31)]);
-    assert!(matches!(desk.poll_event(), Some(DeskEvent::End(_))));
+    let mut session = ControllerSession::new(at(0), key(BOX), true, published(0, &[]));
+    session.signed_by(vec![key(30), key(31)]);
+    session.publish(published(0, &[32]));
+    assert_eq!(session.poll_event(), None);
+    session.publish(published(0, &[32, 31]));
+    assert!(matches!(session.poll_event(), Some(ControllerSessionEvent::End(_))));
+    let mut session = ControllerSession::new(at(0), key(BOX), true, published(0, &[32, 31]));
+    session.signed_by(vec![key(31)]);
+    assert!(matches!(session.poll_event(), Some(ControllerSessionEvent::End(_))));
 }

@@ -12,7 +12,7 @@ fn a_drain_is_a_state_that_every_stream_says_again() {
     let published = published(0, &[]);
     let mut stream = Stream::of(PROXY, &published);
     let mut check = |drained: bool, expected: &[bool]| {
-        stream.desk.drain(drained);
+        stream.session.drain(drained);
         stream.turn(1);
         assert_eq!(drains(&mut stream), expected, "{drained}");
     };
@@ -22,25 +22,25 @@ fn a_drain_is_a_state_that_every_stream_says_again() {
     check(false, &[false]);
     check(false, &[]);
     check(true, &[true]);
-    stream.desk.drain(false);
-    stream.desk.drain(true);
+    stream.session.drain(false);
+    stream.session.drain(true);
     stream.turn(2);
     assert_eq!(drains(&mut stream), [false; 0]);
 
     let Stream { agent, .. } = stream;
     let mut stream = Stream::new(agent, PROXY, true, &published);
-    assert_eq!(drains(&mut stream), [false; 0], "a desk that knows nothing yet says nothing");
-    stream.desk.drain(false);
+    assert_eq!(drains(&mut stream), [false; 0], "a session that knows nothing yet says nothing");
+    stream.session.drain(false);
     stream.turn(3);
     assert_eq!(drains(&mut stream), [false]);
-    stream.desk.drain(true);
+    stream.session.drain(true);
     stream.turn(4);
     assert_eq!(drains(&mut stream), [true]);
 
     for drained in [true, false] {
         let agent = restart(&stream.agent, PROXY);
         let mut again = Stream::new(agent, PROXY, true, &published);
-        again.desk.drain(drained);
+        again.session.drain(drained);
         again.turn(5);
         assert_eq!(drains(&mut again), if drained { vec![true] } else { vec![] });
     }
@@ -49,22 +49,23 @@ fn a_drain_is_a_state_that_every_stream_says_again() {
 #[test]
 fn who_knows_no_end_of_a_drain_is_not_sent_one() {
     let published = published(0, &[]);
-    let mut desk = Desk::new(at(0), key(PROXY), true, published);
-    desk.drain(true);
-    assert_eq!(desk.poll_frame(), None, "it has not said what it has");
-    desk.handle_frame(at(0), Up::Have(HeldVersions { drained: None, ..HeldVersions::default() }));
+    let mut session = ControllerSession::new(at(0), key(PROXY), true, published);
+    session.drain(true);
+    assert_eq!(session.poll_frame(), None, "it has not said what it has");
+    session
+        .handle_frame(at(0), Up::Have(HeldVersions { drained: None, ..HeldVersions::default() }));
     let is_drain = |frame: &Down| matches!(frame, Down::Drain | Down::Undrain);
-    assert!(frames(&mut desk).into_iter().filter(is_drain).eq([Down::Drain]));
-    desk.drain(false);
-    assert!(!frames(&mut desk).iter().any(is_drain));
+    assert!(frames(&mut session).into_iter().filter(is_drain).eq([Down::Drain]));
+    session.drain(false);
+    assert!(!frames(&mut session).iter().any(is_drain));
 }
 
 #[test]
 fn nobody_drains_a_box() {
     let published = published(0, &[]);
     let mut stream = Stream::of(BOX, &published);
-    stream.desk.drain(true);
+    stream.session.drain(true);
     stream.turn(1);
     assert_eq!(drains(&mut stream), [false; 0]);
-    assert_eq!(stream.desk.had().and_then(|had| had.drained), None);
+    assert_eq!(stream.session.had().and_then(|had| had.drained), None);
 }

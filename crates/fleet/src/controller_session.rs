@@ -68,10 +68,11 @@ pub struct PublishedTable {
     pub head: Signed<TableHead>,
 }
 
-/// An event for the driver of a desk.
+/// An event for the driver of a controller session.
 #[derive(Clone, Debug, PartialEq)]
-pub enum DeskEvent {
-    /// A new key asks to join, with at most 8 addresses: [`Desk::welcome`] or [`Desk::refuse`] it.
+pub enum ControllerSessionEvent {
+    /// A new key asks to join, with at most 8 addresses: [`ControllerSession::welcome`] or
+    /// [`ControllerSession::refuse`] it.
     Join(Join),
     /// What the peer holds, for the store.
     Have(HeldVersions),
@@ -100,7 +101,7 @@ pub enum DeskEvent {
 
 /// One stream of a controller.
 #[derive(Debug)]
-pub struct Desk {
+pub struct ControllerSession {
     peer: PublicKey,
     issuers: Vec<PublicKey>,
     is_member: bool,
@@ -115,14 +116,14 @@ pub struct Desk {
     drained: Option<bool>,
     surplus: Vec<Revocation>,
     frames: VecDeque<Down>,
-    events: VecDeque<DeskEvent>,
+    events: VecDeque<ControllerSessionEvent>,
     allowance: u32,
     allowance_at: Instant,
     ended: bool,
 }
 
-impl Desk {
-    /// Creates the desk of a stream that the holder of `peer` has opened.
+impl ControllerSession {
+    /// Creates the session of a stream that the holder of `peer` has opened.
     pub fn new(now: Instant, peer: PublicKey, is_member: bool, published: Arc<Published>) -> Self {
         Self {
             peer,
@@ -165,23 +166,23 @@ impl Desk {
         match frame {
             Up::Join(mut join) => {
                 join.addresses.truncate(JOIN_ADDRESSES_MAX);
-                self.tell(DeskEvent::Join(join));
+                self.tell(ControllerSessionEvent::Join(join));
             }
             Up::Alive if self.frames.len() < FRAMES_MAX => self.frames.push_back(Down::Alive),
             Up::Alive => self.end("it does not read what is sent to it"),
             _ if !self.is_member => self.end("it does not belong to the fleet"),
             Up::Have(have) => self.on_have(have),
-            Up::Report(report) => self.tell(DeskEvent::Report(report)),
-            Up::Revoked { head } => self.tell(DeskEvent::Revoked(head)),
+            Up::Report(report) => self.tell(ControllerSessionEvent::Report(report)),
+            Up::Revoked { head } => self.tell(ControllerSessionEvent::Revoked(head)),
             Up::Surplus { entries, head } => self.on_surplus(entries, head),
-            Up::Samples { samples } => self.tell(DeskEvent::Samples(samples)),
+            Up::Samples { samples } => self.tell(ControllerSessionEvent::Samples(samples)),
             Up::Anchors { round_trips } => {
                 let some = round_trips.into_iter().take(Up::ANCHORS_MAX);
-                self.tell(DeskEvent::Anchors(some.collect()));
+                self.tell(ControllerSessionEvent::Anchors(some.collect()));
             }
             Up::Event { text } => {
                 let shown = text.chars().filter(|c| !c.is_control()).take(TEXT_MAX).collect();
-                self.tell(DeskEvent::Text(shown));
+                self.tell(ControllerSessionEvent::Text(shown));
             }
         }
     }
@@ -224,8 +225,8 @@ impl Desk {
         sent.or_else(|| self.had.as_ref()?.documents.get(&Kind::Table).copied())
     }
 
-    /// Sets the table that the peer is to hold. With `former`, the one of [`Desk::table_version`],
-    /// only the difference is sent.
+    /// Sets the table that the peer is to hold. With `former`, the one of
+    /// [`ControllerSession::table_version`], only the difference is sent.
     pub fn desire_table(&mut self, table: Arc<PublishedTable>, former: Option<&PublishedTable>) {
         let held = self.table_version();
         self.table = Some(table.clone());
@@ -262,7 +263,7 @@ impl Desk {
     }
 
     /// The next event.
-    pub fn poll_event(&mut self) -> Option<DeskEvent> {
+    pub fn poll_event(&mut self) -> Option<ControllerSessionEvent> {
         self.events.pop_front()
     }
 
@@ -282,7 +283,7 @@ impl Desk {
         // The peer has restarted, or could not use what was sent.
         (self.sending, self.had) = (None, Some(have.clone()));
         self.frames.retain(|frame| !matches!(frame, Down::Revoke { .. }));
-        self.tell(DeskEvent::Have(have));
+        self.tell(ControllerSessionEvent::Have(have));
         self.send_published();
         if self.ended {
             return;
@@ -346,7 +347,7 @@ impl Desk {
         let held = had.documents.get(&kind).copied();
         if held >= Some(*version) {
             if let Some(held) = held.filter(|held| held > version) {
-                self.tell(DeskEvent::Ahead { kind, held });
+                self.tell(ControllerSessionEvent::Ahead { kind, held });
             }
             return;
         }
@@ -362,7 +363,7 @@ impl Desk {
         }
         if let Some(head) = head {
             let entries = std::mem::take(&mut self.surplus);
-            self.tell(DeskEvent::Surplus(entries, head));
+            self.tell(ControllerSessionEvent::Surplus(entries, head));
         }
     }
 
@@ -371,10 +372,10 @@ impl Desk {
         self.sending = None;
         self.frames.clear();
         self.refuse(why, false);
-        self.tell(DeskEvent::End(why));
+        self.tell(ControllerSessionEvent::End(why));
     }
 
-    fn tell(&mut self, event: DeskEvent) {
+    fn tell(&mut self, event: ControllerSessionEvent) {
         if self.events.len() < EVENTS_MAX {
             self.events.push_back(event);
         }

@@ -1,4 +1,5 @@
-//! Desks and agents together: what the one sends the other takes, and no more than is missing.
+//! Controller sessions and agents together: what the one sends the other takes, and no more than is
+//! missing.
 
 mod candidates;
 mod draining;
@@ -56,8 +57,8 @@ fn crossed<T: serde::Serialize + for<'a> serde::Deserialize<'a>>(message: &T) ->
     decoder.poll().expect("read").expect("whole")
 }
 
-fn frames(desk: &mut Desk) -> Vec<Down> {
-    std::iter::from_fn(|| desk.poll_frame()).collect()
+fn frames(session: &mut ControllerSession) -> Vec<Down> {
+    std::iter::from_fn(|| session.poll_frame()).collect()
 }
 
 fn events(agent: &mut Agent) -> Vec<AgentEvent> {
@@ -66,16 +67,16 @@ fn events(agent: &mut Agent) -> Vec<AgentEvent> {
 
 struct Stream {
     agent: Agent,
-    desk: Desk,
+    session: ControllerSession,
     down: usize,
     events: Vec<AgentEvent>,
-    told: Vec<DeskEvent>,
+    told: Vec<ControllerSessionEvent>,
 }
 
 impl Stream {
     fn new(agent: Agent, seed: u8, is_member: bool, published: &Arc<Published>) -> Self {
-        let desk = Desk::new(at(0), key(seed), is_member, published.clone());
-        let mut stream = Self { agent, desk, down: 0, events: vec![], told: vec![] };
+        let session = ControllerSession::new(at(0), key(seed), is_member, published.clone());
+        let mut stream = Self { agent, session, down: 0, events: vec![], told: vec![] };
         stream.agent.on_stream_up(at(0));
         stream.turn(0);
         stream
@@ -87,7 +88,7 @@ impl Stream {
 
     fn desire<B: Body>(&mut self, subject: u8, number: u64, body: B) {
         let document = document((0, number), subject, body, CONTROLLER).into_envelope();
-        self.desk.desire(B::KIND, Version { epoch: 0, number }, document);
+        self.session.desire(B::KIND, Version { epoch: 0, number }, document);
     }
 
     fn configure(&mut self, number: u64, text: &str) {
@@ -96,12 +97,12 @@ impl Stream {
 
     fn turn(&mut self, seconds: u64) {
         loop {
-            let (up, down) = (self.agent.poll_frame(), self.desk.poll_frame());
+            let (up, down) = (self.agent.poll_frame(), self.session.poll_frame());
             if up.is_none() && down.is_none() {
                 break;
             }
             if let Some(up) = up {
-                self.desk.handle_frame(at(seconds), crossed(&up));
+                self.session.handle_frame(at(seconds), crossed(&up));
             }
             if let Some(down) = down {
                 self.down += 1;
@@ -109,7 +110,7 @@ impl Stream {
             }
         }
         self.events.extend(events(&mut self.agent));
-        self.told.extend(std::iter::from_fn(|| self.desk.poll_event()));
+        self.told.extend(std::iter::from_fn(|| self.session.poll_event()));
     }
 
     fn warnings(&self) -> Vec<&String> {
@@ -126,8 +127,8 @@ fn joined(seed: u8, chain: Chain, published: &Arc<Published>) -> Stream {
     let how = Joining { token: token(), name: name("x"), chain: None };
     let agent = Agent::joining(at(0), key(seed), role(seed), "1.0", how);
     let mut stream = Stream::new(agent, seed, false, published);
-    assert!(matches!(stream.told[..], [DeskEvent::Join { .. }]));
-    stream.desk.welcome(chain, name("north"));
+    assert!(matches!(stream.told[..], [ControllerSessionEvent::Join { .. }]));
+    stream.session.welcome(chain, name("north"));
     stream.turn(0);
     stream
 }
@@ -188,12 +189,12 @@ fn texts(events: &[AgentEvent]) -> Vec<Option<&str>> {
 #[test]
 fn a_stranger_may_ask_to_join_and_nothing_else() {
     let published = published(0, &[]);
-    let mut desk = Desk::new(at(0), key(BOX), false, published);
-    desk.handle_frame(at(0), Up::Have(HeldVersions::default()));
-    assert!(matches!(desk.poll_event(), Some(DeskEvent::End(_))));
-    assert!(matches!(desk.poll_frame(), Some(Down::Refused { retry: false, .. })));
-    desk.handle_frame(at(0), Up::Revoked { head: Head::EMPTY });
-    assert_eq!(desk.poll_event(), None);
+    let mut session = ControllerSession::new(at(0), key(BOX), false, published);
+    session.handle_frame(at(0), Up::Have(HeldVersions::default()));
+    assert!(matches!(session.poll_event(), Some(ControllerSessionEvent::End(_))));
+    assert!(matches!(session.poll_frame(), Some(Down::Refused { retry: false, .. })));
+    session.handle_frame(at(0), Up::Revoked { head: Head::EMPTY });
+    assert_eq!(session.poll_event(), None);
 }
 
 #[test]
@@ -239,7 +240,7 @@ fn a_configuration_is_in_force_at_once_confirmed_and_survives() {
     stream.turn(92);
     assert_eq!(stream.agent.kept().on_trial(), None);
     let outcomes = stream.told.iter().filter_map(|event| match event {
-        DeskEvent::Report(report) => Some(&report.outcome),
+        ControllerSessionEvent::Report(report) => Some(&report.outcome),
         _ => None,
     });
     assert!(outcomes.eq([&Outcome::InForce, &Outcome::Confirmed]), "{:?}", stream.told);
@@ -272,12 +273,15 @@ fn a_configuration_that_cuts_a_box_off_is_taken_back_and_told() {
     assert_eq!(texts(&stream.events)[4..], [Some("bad"), Some("good")]);
     assert!(stream.agent.kept().on_trial().is_some());
     stream.agent.on_session(at(2_195), true);
-    stream.desk = Desk::new(at(2_196), key(BOX), true, published.clone());
+    stream.session = ControllerSession::new(at(2_196), key(BOX), true, published.clone());
     stream.told.clear();
     stream.agent.on_stream_up(at(2_196));
     stream.turn(2_196);
-    let taken_back = |event: &DeskEvent| {
-        matches!(event, DeskEvent::Report(Report { outcome: Outcome::TakenBack { .. }, .. }))
+    let taken_back = |event: &ControllerSessionEvent| {
+        matches!(
+            event,
+            ControllerSessionEvent::Report(Report { outcome: Outcome::TakenBack { .. }, .. })
+        )
     };
     assert!(stream.told.iter().any(taken_back), "{:?}", stream.told);
     stream.configure(2, "bad");
@@ -291,13 +295,13 @@ fn a_member_that_holds_something_newer_is_told_of() {
     let published = published(0, &[]);
     let mut stream = Stream::of(BOX, &published);
     for number in [2, 1] {
-        stream.desk = Desk::new(at(1), key(BOX), true, published.clone());
+        stream.session = ControllerSession::new(at(1), key(BOX), true, published.clone());
         stream.configure(number, "a = 1");
         stream.agent.on_stream_up(at(1));
         stream.turn(1);
     }
     let held = Version { epoch: 0, number: 2 };
-    let ahead = DeskEvent::Ahead { kind: Kind::Configuration, held };
+    let ahead = ControllerSessionEvent::Ahead { kind: Kind::Configuration, held };
     assert_eq!(stream.told.iter().filter(|event| **event == ahead).count(), 1);
 }
 
@@ -313,7 +317,7 @@ fn a_controller_that_retires_takes_nothing_with_it() {
     stream.turn(2);
     assert_eq!(texts(&stream.events).last(), Some(&Some("a = 1")), "it stays in force");
     let have = stream.told.iter().find_map(|event| match event {
-        DeskEvent::Have(have) => Some(have.clone()),
+        ControllerSessionEvent::Have(have) => Some(have.clone()),
         _ => None,
     });
     let have = have.expect("what it has");
@@ -327,19 +331,19 @@ fn a_table_of_thousands_crosses_in_parts_and_then_by_what_differs() {
     let one = testing::member(BOX, chain(BOX, Role::Box, ROOT));
     let of = |number| Member { key: numbered(number), ..one.clone() };
     let first = table_of(1, (0..1_000).map(of));
-    stream.desk.desire_table(first.clone(), None);
+    stream.session.desire_table(first.clone(), None);
     stream.turn(1);
     assert!(stream.down > 5 && stream.warnings().is_empty(), "{:?}", stream.warnings());
     assert_eq!(stream.agent.kept().taken()[&Kind::Table].number, 1);
     let second = table_of(2, (1..1_001).map(of));
-    assert_eq!(stream.desk.table_version(), Some(first.version));
+    assert_eq!(stream.session.table_version(), Some(first.version));
     let before = stream.down;
-    stream.desk.desire_table(second.clone(), Some(&first));
+    stream.session.desire_table(second.clone(), Some(&first));
     stream.turn(2);
     assert_eq!(stream.agent.kept().taken()[&Kind::Table].number, 2);
     assert!(stream.down - before <= 2);
     let mut stream = Stream::of(PROXY, &published);
-    stream.desk.desire_table(second, Some(&first));
+    stream.session.desire_table(second, Some(&first));
     stream.turn(3);
     assert_eq!(stream.agent.kept().taken()[&Kind::Table].number, 2);
     assert_eq!(stream.agent.admission().refused.len(), 1_000, "the chain is another's");
@@ -360,36 +364,36 @@ fn a_peer_that_was_away_hears_of_every_rotation_of_the_root() {
     let trust = stream.agent.kept().trust();
     assert_eq!(trust.roots().collect::<Vec<_>>(), [key(41)], "{:?}", stream.warnings());
     assert_eq!((trust.list().number, stream.warnings().len()), (3, 0));
-    let mut desk = Desk::new(at(0), key(BOX), true, Arc::new(rotated));
-    desk.handle_frame(at(0), Up::Have(HeldVersions { trust: 2, ..HeldVersions::default() }));
+    let mut session = ControllerSession::new(at(0), key(BOX), true, Arc::new(rotated));
+    session.handle_frame(at(0), Up::Have(HeldVersions { trust: 2, ..HeldVersions::default() }));
     let is_trust = |frame: &&Down| matches!(frame, Down::Trust { .. });
-    assert_eq!(frames(&mut desk).iter().filter(is_trust).count(), 1);
+    assert_eq!(frames(&mut session).iter().filter(is_trust).count(), 1);
 }
 
 #[test]
 fn a_sign_of_life_comes_after_what_is_missing_and_to_strangers_too() {
     let published = published(0, &[7]);
-    let mut desk = Desk::new(at(0), key(BOX), true, published.clone());
-    desk.handle_frame(at(0), Up::Have(HeldVersions::default()));
-    desk.handle_frame(at(0), Up::Alive);
-    let frames = frames(&mut desk);
+    let mut session = ControllerSession::new(at(0), key(BOX), true, published.clone());
+    session.handle_frame(at(0), Up::Have(HeldVersions::default()));
+    session.handle_frame(at(0), Up::Alive);
+    let frames = frames(&mut session);
     let alive = frames.iter().position(|frame| *frame == Down::Alive);
     let revoke = frames.iter().position(|frame| matches!(frame, Down::Revoke { .. }));
     assert!(revoke < alive && alive == Some(frames.len() - 1), "{frames:?}");
-    let mut desk = Desk::new(at(0), key(BOX), false, published);
-    desk.handle_frame(at(0), Up::Alive);
-    assert_eq!((desk.poll_frame(), desk.poll_event()), (Some(Down::Alive), None));
+    let mut session = ControllerSession::new(at(0), key(BOX), false, published);
+    session.handle_frame(at(0), Up::Alive);
+    assert_eq!((session.poll_frame(), session.poll_event()), (Some(Down::Alive), None));
 }
 
 #[test]
 fn who_floods_is_cut_off() {
     let published = published(0, &[]);
-    let mut desk = Desk::new(at(0), key(BOX), true, published);
+    let mut session = ControllerSession::new(at(0), key(BOX), true, published);
     for _ in 0..2 * BURST {
-        desk.handle_frame(at(0), Up::Event { text: "x".into() });
+        session.handle_frame(at(0), Up::Event { text: "x".into() });
     }
-    let events: Vec<DeskEvent> = std::iter::from_fn(|| desk.poll_event()).collect();
-    assert!(matches!(events.last(), Some(DeskEvent::End(_))));
+    let events: Vec<ControllerSessionEvent> = std::iter::from_fn(|| session.poll_event()).collect();
+    assert!(matches!(events.last(), Some(ControllerSessionEvent::End(_))));
     assert_eq!(events.len(), BURST as usize + 1);
 }
 
@@ -397,7 +401,7 @@ fn who_floods_is_cut_off() {
 fn a_box_says_which_proxy_it_is_on() {
     let published = published(0, &[]);
     let mut stream = Stream::of(BOX, &published);
-    let told = |stream: &Stream| stream.desk.had().and_then(|had| had.proxy);
+    let told = |stream: &Stream| stream.session.had().and_then(|had| had.proxy);
     assert_eq!(told(&stream), None);
     stream.agent.set_proxy(Some(key(PROXY)));
     stream.turn(1);
