@@ -105,12 +105,12 @@ impl Api {
 
     /// Starts the outbox, which sends only changes after its first reading.
     pub(crate) async fn follow(&self) {
-        let mut told = self.app.outbox.listen();
+        let mut changes = self.app.outbox.listen();
         tokio::spawn(Arc::clone(&self.app.outbox).follow(Arc::clone(&self.app.store)));
         for at in 0.. {
             let pool = json!({ "id": format!("told-{at}"), "settings": {} });
             assert_eq!(self.post_in("ferry", "/pools", pool).status().await, 201);
-            if tokio::time::timeout(Duration::from_secs(2), told.recv()).await.is_ok() {
+            if tokio::time::timeout(Duration::from_secs(2), changes.recv()).await.is_ok() {
                 return;
             }
         }

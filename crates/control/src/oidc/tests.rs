@@ -264,12 +264,12 @@ async fn logins_of_an_issuer_that_is_not_set_any_more_count_no_more() {
         (Some(Settings { issuer: longer, ..is }), 401),
         (None, 401),
     ] {
-        let told = format!("{oidc:?}");
+        let settings_text = format!("{oidc:?}");
         let oidc = oidc.map(|it| Oidc::new(it, Http::new(None).unwrap()));
         let api = world.api.replica(oidc).await;
         let who = |cookie: &str| api.ask("GET", "/sessions/current").header("cookie", cookie);
-        assert_eq!(who(&anna).status().await, status, "{told}");
-        assert_eq!(who(&ben).status().await, 200, "{told}");
+        assert_eq!(who(&anna).status().await, status, "{settings_text}");
+        assert_eq!(who(&ben).status().await, 200, "{settings_text}");
     }
 }
 

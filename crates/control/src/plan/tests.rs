@@ -301,12 +301,12 @@ fn a_token_lets_in_what_it_is_for_and_an_anchor_hears_of_proxies() {
         anchor.until("proxy and box", |it| it.admitted().len() == 2).await;
         proxy.until("the box", |it| it.admitted().len() == 1).await;
         leave_at_anchor(&port).await;
-        let is_told = |event: &AgentEvent| match event {
+        let names_anchor = |event: &AgentEvent| match event {
             AgentEvent::Anchors(all) => all
                 .iter()
                 .any(|it| it.anchor.addresses == ["192.0.2.9:1"] && it.rate_kbps == Some(40_000)),
             _ => false,
         };
-        proxy.until("the anchor", |it| it.events.iter().any(is_told)).await;
+        proxy.until("the anchor", |it| it.events.iter().any(names_anchor)).await;
     });
 }

@@ -5,9 +5,9 @@ mod faults;
 mod log;
 mod older;
 pub(crate) mod postgres;
+mod reports;
 mod sizes;
 mod tokens;
-mod told;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -354,7 +354,7 @@ async fn what_a_proxy_says_of_itself_is_shown() {
 async fn the_end_of_a_stream_that_was_followed_by_another_changes_nothing() {
     let port = Port::new(sqlite().await).await;
     port.proxy("fra-1", 20).await;
-    let told = async || {
+    let count_changes = async || {
         let all = port.app.store.changes_after((0, 0)).await.unwrap();
         all.iter().filter(|line| line.kind == "proxy-status").count()
     };
@@ -372,13 +372,13 @@ async fn the_end_of_a_stream_that_was_followed_by_another_changes_nothing() {
     let mut other = port.client(20).await.unwrap();
     other.send(&have(2)).await;
     is(2, true).await;
-    let before = told().await;
+    let before = count_changes().await;
     drop(former);
     let is_one = async || port.app.metrics.text().contains("roadweave_controller_streams 1");
     eventually("the former stream ends", is_one).await;
     other.send(&have(3)).await;
     is(3, true).await;
-    assert_eq!(told().await, before, "it was there all the time");
+    assert_eq!(count_changes().await, before, "it was there all the time");
     drop(other);
     is(3, false).await;
 }

@@ -7,21 +7,21 @@ use roadweave_fleet::{
     Chain, ControllerSession, Head, Join, Name, Revocation, Revocations, Role, Scope, Signed,
 };
 
-use super::{Keeper, Member, keys_of};
+use super::{PeerConnection, PeerRecord, keys_of};
 use crate::authority::NotSigned;
 use crate::clock::now_ms;
 use crate::model::{DeviceState, ProxyRole};
 use crate::store::{Actor, Delegated, Enrolment, StoreError};
 use crate::streams::Streams;
 
-struct Entry {
-    peer: Member,
+struct EnrolledPeer {
+    peer: PeerRecord,
     delegates: Vec<String>,
     statement: Option<String>,
     waits: bool,
 }
 
-impl Keeper<'_> {
+impl PeerConnection<'_> {
     pub(super) async fn join(
         &mut self,
         asks: Join,
@@ -62,14 +62,14 @@ impl Keeper<'_> {
         }
     }
 
-    async fn join_box(&self, enrolment: &Enrolment) -> Result<Entry, StoreError> {
+    async fn join_box(&self, enrolment: &Enrolment) -> Result<EnrolledPeer, StoreError> {
         let Streams { store, authority, .. } = self.streams;
         let device = store.enrol(enrolment, now_ms(), authority).await?;
-        Ok(Entry {
+        Ok(EnrolledPeer {
             waits: device.record.state == DeviceState::Pending,
             statement: device.record.statement,
             delegates: device.record.delegates,
-            peer: Member { tenant: device.tenant, id: device.record.id, is_gate: false },
+            peer: PeerRecord { tenant: device.tenant, id: device.record.id, is_gate: false },
         })
     }
 
@@ -78,26 +78,26 @@ impl Keeper<'_> {
         asks: &Join,
         role: ProxyRole,
         enrolment: &Enrolment,
-    ) -> Result<Entry, StoreError> {
-        let told = asks.addresses.iter().filter_map(|text| text.parse().ok());
-        let mut addresses: Vec<SocketAddr> = told.collect();
+    ) -> Result<EnrolledPeer, StoreError> {
+        let reported = asks.addresses.iter().filter_map(|text| text.parse().ok());
+        let mut addresses: Vec<SocketAddr> = reported.collect();
         if addresses.is_empty() {
             addresses.push(SocketAddr::new(self.address.ip().to_canonical(), PROXY_PORT));
         }
         let Streams { store, authority, .. } = self.streams;
         let as_what = (role, addresses);
         let proxy = store.enrol_proxy(enrolment, as_what, now_ms(), authority).await?;
-        Ok(Entry {
+        Ok(EnrolledPeer {
             waits: false,
             statement: proxy.record.statement,
             delegates: proxy.record.delegates,
-            peer: Member { tenant: proxy.tenant, id: proxy.record.id, is_gate: true },
+            peer: PeerRecord { tenant: proxy.tenant, id: proxy.record.id, is_gate: true },
         })
     }
 
     async fn welcome(
         &mut self,
-        entry: Entry,
+        entry: EnrolledPeer,
         session: &mut ControllerSession,
     ) -> Result<(), &'static str> {
         if entry.waits {
@@ -139,7 +139,7 @@ impl Keeper<'_> {
         entries: &[Revocation],
         head: &Signed<Head>,
     ) -> Result<(), &'static str> {
-        let Some(Member { tenant, is_gate: true, .. }) = &self.peer else {
+        let Some(PeerRecord { tenant, is_gate: true, .. }) = &self.peer else {
             return Err("only proxies hand revocations back");
         };
         // Only a complete chain signed by this controller counts.

@@ -8,13 +8,13 @@ use roadweave_fleet::Sample as Figures;
 use roadweave_identity::PublicKey;
 use tokio::sync::mpsc;
 
-use super::{Keeper, Member, shown};
+use super::{PeerConnection, PeerRecord, shown};
 use crate::clock::now_ms;
 use crate::model::{Device, Tenant};
 use crate::outbox::Live;
 use crate::store::{ANSWERS_MAX, STEPS_MS, Sample, Store, found, within};
 
-impl Keeper<'_> {
+impl PeerConnection<'_> {
     pub(super) async fn sample(&mut self, figures: Figures) {
         if figures.device.is_none() && self.is_gate() {
             self.load = figures.load.map(i64::from).or(self.load);
@@ -25,13 +25,13 @@ impl Keeper<'_> {
         let Some((tenant, device)) = self.device(key).await else { return };
         let sample = Sample { device, at_ms: now_ms(), figures: named(&figures) };
         let live = Live { tenant: tenant.clone(), sample: sample.clone() };
-        self.streams.outbox.tell_figures(live);
+        self.streams.outbox.send_figures(live);
         let _ = self.streams.samples.try_send((tenant, sample));
     }
 
     /// The box with this key, if the peer is the box itself or a proxy that may serve it.
     async fn device(&mut self, key: PublicKey) -> Option<(String, String)> {
-        let Member { tenant: own, id, is_gate } = self.peer.clone()?;
+        let PeerRecord { tenant: own, id, is_gate } = self.peer.clone()?;
         if !is_gate {
             return (key == self.key).then_some((own, id));
         }

@@ -18,10 +18,10 @@ use serde::{Deserialize, Serialize};
 use crate::store::error::StoreError;
 
 #[derive(Debug, Default)]
-pub struct Floor {
+pub struct RollbackGuard {
     /// The epoch that `init` or `restore` has begun; `None` accepts any.
     epoch: Option<i64>,
-    seen: KeptFile<Seen>,
+    seen: StateFile<SeenDatabase>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,19 +32,19 @@ pub struct ChainEnd {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Seen {
+struct SeenDatabase {
     epoch: i64,
     change: i64,
     revocations: ChainEnd,
 }
 
-impl Floor {
+impl RollbackGuard {
     pub fn open(path: PathBuf, epoch: i64) -> io::Result<Self> {
-        let of_epoch = |seen: Seen| match seen.epoch == epoch {
+        let of_epoch = |seen: SeenDatabase| match seen.epoch == epoch {
             true => seen,
-            false => Seen { epoch, ..Seen::default() },
+            false => SeenDatabase { epoch, ..SeenDatabase::default() },
         };
-        Ok(Self { epoch: Some(epoch), seen: KeptFile::open(path, of_epoch)? })
+        Ok(Self { epoch: Some(epoch), seen: StateFile::open(path, of_epoch)? })
     }
 
     pub fn change(&self) -> i64 {
@@ -55,12 +55,12 @@ impl Floor {
         self.seen.value().revocations.clone()
     }
 
-    pub fn saw_change(&self, number: i64) {
+    pub fn record_change(&self, number: i64) {
         let mut seen = self.seen.value();
         seen.change = seen.change.max(number);
     }
 
-    pub fn saw_revocations(&self, serial: i64, hash: &str) {
+    pub fn record_revocations(&self, serial: i64, hash: &str) {
         let mut seen = self.seen.value();
         if serial > seen.revocations.serial {
             seen.revocations = ChainEnd { serial, hash: hash.to_owned() };
@@ -110,19 +110,19 @@ impl Floor {
         )))
     }
 
-    pub fn keep(&self) {
-        self.seen.keep("what was seen of the database cannot be kept");
+    pub fn save(&self) {
+        self.seen.save("what was seen of the database cannot be kept");
     }
 }
 
 #[derive(Debug, Default)]
-struct KeptFile<T> {
+struct StateFile<T> {
     path: Option<PathBuf>,
     value: Mutex<T>,
     written: Mutex<T>,
 }
 
-impl<T: Clone + Default + PartialEq + Serialize + DeserializeOwned> KeptFile<T> {
+impl<T: Clone + Default + PartialEq + Serialize + DeserializeOwned> StateFile<T> {
     /// Keeps the `valid` part of the file.
     fn open(path: PathBuf, valid: impl FnOnce(T) -> T) -> io::Result<Self> {
         let value = valid(match fs::read_to_string(&path) {
@@ -139,7 +139,7 @@ impl<T: Clone + Default + PartialEq + Serialize + DeserializeOwned> KeptFile<T> 
         self.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn keep(&self, failure: &str) {
+    fn save(&self, failure: &str) {
         let Some(path) = &self.path else { return };
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.value().clone();
@@ -167,26 +167,26 @@ const WAY_OUT: &str = "To go on with what is in it, write that with roadweave-co
                        hand back the revocations that it lacks";
 
 #[derive(Debug, Default)]
-pub struct Heads(KeptFile<BTreeMap<String, ChainEnd>>);
+pub struct AuditCheckpoints(StateFile<BTreeMap<String, ChainEnd>>);
 
-impl Heads {
+impl AuditCheckpoints {
     pub fn open(path: PathBuf) -> io::Result<Self> {
-        Ok(Self(KeptFile::open(path, |ends| ends)?))
+        Ok(Self(StateFile::open(path, |ends| ends)?))
     }
 
     pub fn of(&self, tenant: &str) -> Option<(i64, String)> {
         self.0.value().get(tenant).map(|end| (end.serial, end.hash.clone()))
     }
 
-    pub fn saw(&self, tenant: &str, serial: i64, hash: String) {
+    pub fn record(&self, tenant: &str, serial: i64, hash: String) {
         let mut ends = self.0.value();
         if ends.get(tenant).is_none_or(|end| end.serial < serial) {
             ends.insert(tenant.to_owned(), ChainEnd { serial, hash });
         }
     }
 
-    pub fn keep(&self) {
-        self.0.keep("ends of audit logs cannot be kept");
+    pub fn save(&self) {
+        self.0.save("ends of audit logs cannot be kept");
     }
 }
 
@@ -198,53 +198,59 @@ mod tests {
     fn what_was_seen_outlives_the_process_and_ends_with_the_epoch() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("seen.json");
-        let floor = Floor::open(path.clone(), 3).unwrap();
-        assert_eq!((floor.change(), floor.revocations()), (0, ChainEnd::default()));
-        floor.saw_change(7);
-        floor.saw_change(6);
-        floor.saw_revocations(2, "b");
-        floor.saw_revocations(1, "a");
-        floor.keep();
-        let again = Floor::open(path.clone(), 3).unwrap();
+        let rollback_guard = RollbackGuard::open(path.clone(), 3).unwrap();
+        assert_eq!(
+            (rollback_guard.change(), rollback_guard.revocations()),
+            (0, ChainEnd::default())
+        );
+        rollback_guard.record_change(7);
+        rollback_guard.record_change(6);
+        rollback_guard.record_revocations(2, "b");
+        rollback_guard.record_revocations(1, "a");
+        rollback_guard.save();
+        let again = RollbackGuard::open(path.clone(), 3).unwrap();
         let end = ChainEnd { serial: 2, hash: "b".to_owned() };
         assert_eq!((again.change(), again.revocations()), (7, end.clone()));
-        assert!(Floor::check_revocations(&end, Some("b")).is_ok());
-        assert!(Floor::check_revocations(&end, Some("c")).is_err());
-        assert!(Floor::check_revocations(&end, None).is_err());
-        let restored = Floor::open(path.clone(), 4).unwrap();
+        assert!(RollbackGuard::check_revocations(&end, Some("b")).is_ok());
+        assert!(RollbackGuard::check_revocations(&end, Some("c")).is_err());
+        assert!(RollbackGuard::check_revocations(&end, None).is_err());
+        let restored = RollbackGuard::open(path.clone(), 4).unwrap();
         assert_eq!((restored.change(), restored.revocations()), (0, ChainEnd::default()));
         fs::write(&path, "").unwrap();
-        assert!(Floor::open(path, 3).is_err());
+        assert!(RollbackGuard::open(path, 3).is_err());
     }
 
     #[test]
     fn an_epoch_that_was_not_begun_here_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let floor = Floor::open(folder.path().join("seen.json"), 3).unwrap();
-        assert!(floor.check_epoch(3).is_ok());
+        let rollback_guard = RollbackGuard::open(folder.path().join("seen.json"), 3).unwrap();
+        assert!(rollback_guard.check_epoch(3).is_ok());
         for (found, part) in [
             (2, "older copy"),
             (4, "only init and restore"),
             (i64::MAX, "epoch 9223372036854775807"),
         ] {
-            let error = floor.check_epoch(found).unwrap_err().to_string();
+            let error = rollback_guard.check_epoch(found).unwrap_err().to_string();
             assert!(error.contains(part) && error.contains("restore"), "{error}");
         }
-        assert!(floor.check_epoch(-3).is_err());
+        assert!(rollback_guard.check_epoch(-3).is_err());
     }
 
     #[test]
     fn an_end_outlives_the_process() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("heads.json");
-        let heads = Heads::open(path.clone()).unwrap();
-        assert_eq!(heads.of("tram"), None);
-        heads.saw("tram", 7, "abc".to_owned());
-        heads.saw("tram", 6, "older".to_owned());
-        assert_eq!(heads.of("tram"), Some((7, "abc".to_owned())));
-        heads.keep();
-        assert_eq!(Heads::open(path.clone()).unwrap().of("tram"), Some((7, "abc".to_owned())));
+        let audit_checkpoints = AuditCheckpoints::open(path.clone()).unwrap();
+        assert_eq!(audit_checkpoints.of("tram"), None);
+        audit_checkpoints.record("tram", 7, "abc".to_owned());
+        audit_checkpoints.record("tram", 6, "older".to_owned());
+        assert_eq!(audit_checkpoints.of("tram"), Some((7, "abc".to_owned())));
+        audit_checkpoints.save();
+        assert_eq!(
+            AuditCheckpoints::open(path.clone()).unwrap().of("tram"),
+            Some((7, "abc".to_owned()))
+        );
         fs::write(&path, "no JSON").unwrap();
-        assert!(Heads::open(path).is_err());
+        assert!(AuditCheckpoints::open(path).is_err());
     }
 }

@@ -22,19 +22,19 @@ use crate::model::{Device, DeviceState, Proxy, ProxyState, word};
 use crate::store::{DocumentOutcome, Note, ProxyStatus, Report, Result, Store, Stored, found};
 
 #[derive(Clone, Debug)]
-struct Member {
+struct PeerRecord {
     tenant: String,
     id: String,
     is_gate: bool,
 }
 
-pub(super) struct Keeper<'a> {
+pub(super) struct PeerConnection<'a> {
     streams: &'a Streams,
     pub(super) key: PublicKey,
     /// Distinguishes this stream from others of the same key in the database.
     stream: String,
     address: SocketAddr,
-    peer: Option<Member>,
+    peer: Option<PeerRecord>,
     pub(super) issuers: Vec<PublicKey>,
     have: HeldVersions,
     outcomes: BTreeMap<String, Value>,
@@ -47,12 +47,12 @@ pub(super) struct Keeper<'a> {
     on: Option<Option<PublicKey>>,
     is_dirty: bool,
     is_heard: bool,
-    lacks_papers: bool,
+    lacks_documents: bool,
     quiet_ticks: u32,
     devices: HashMap<PublicKey, Option<(String, String)>>,
 }
 
-impl<'a> Keeper<'a> {
+impl<'a> PeerConnection<'a> {
     pub(super) async fn new(
         streams: &'a Streams,
         key: PublicKey,
@@ -76,7 +76,7 @@ impl<'a> Keeper<'a> {
             on: None,
             is_dirty: false,
             is_heard: false,
-            lacks_papers: false,
+            lacks_documents: false,
             quiet_ticks: 0,
             devices: HashMap::new(),
         })
@@ -93,7 +93,7 @@ impl<'a> Keeper<'a> {
     pub(super) fn name(&self) -> String {
         match &self.peer {
             None => format!("stranger {}", self.key),
-            Some(Member { tenant, id, .. }) => format!("{tenant}/{id}"),
+            Some(PeerRecord { tenant, id, .. }) => format!("{tenant}/{id}"),
         }
     }
 
@@ -106,28 +106,28 @@ impl<'a> Keeper<'a> {
             return;
         }
         self.is_dirty = true;
-        match self.streams.store.papers_of(&self.key).await {
-            Ok(papers) => {
-                self.lacks_papers = false;
-                for paper in papers {
-                    let envelope = paper.opened().filter(|_| paper.of.1 != Kind::Table);
+        match self.streams.store.documents_of(&self.key).await {
+            Ok(documents) => {
+                self.lacks_documents = false;
+                for document in documents {
+                    let envelope = document.opened().filter(|_| document.of.1 != Kind::Table);
                     if let Some(envelope) = envelope {
-                        session.desire(paper.of.1, paper.written.version, envelope);
+                        session.desire(document.of.1, document.written.version, envelope);
                     }
                 }
             }
             Err(error) => {
-                self.lacks_papers = true;
+                self.lacks_documents = true;
                 tracing::debug!(who = %self.name(), %error, "documents wait for the database");
             }
         }
         if let Some(table) = self.streams.mailboxes.table(&self.key) {
             session.desire_table(table, None);
         }
-        if let Some(Member { tenant, id, is_gate: true }) = &self.peer {
+        if let Some(PeerRecord { tenant, id, is_gate: true }) = &self.peer {
             match self.streams.store.get::<Proxy>(tenant, id).await {
                 Ok(proxy) => session.drain(proxy.record.state == ProxyState::Draining),
-                Err(error) => self.lacks_papers |= error.is_passing(),
+                Err(error) => self.lacks_documents |= error.is_passing(),
             }
         }
     }
@@ -140,8 +140,8 @@ impl<'a> Keeper<'a> {
         self.flush(false);
     }
 
-    pub(super) fn take(&mut self, word: StreamMessage, session: &mut ControllerSession) {
-        match word {
+    pub(super) fn take(&mut self, message: StreamMessage, session: &mut ControllerSession) {
+        match message {
             StreamMessage::Published(published) => session.publish(published),
             _ if !self.is_member() => {}
             StreamMessage::Document(kind, version, envelope) => {
@@ -150,12 +150,12 @@ impl<'a> Keeper<'a> {
             StreamMessage::Table(table, former) => session.desire_table(table, former.as_deref()),
             StreamMessage::Watch => session.watch(WATCH),
             StreamMessage::Drain(drained) => session.drain(drained),
-            StreamMessage::Look => self.lacks_papers = true,
+            StreamMessage::Look => self.lacks_documents = true,
         }
     }
 
     pub(super) async fn tick(&mut self, session: &mut ControllerSession) {
-        if self.lacks_papers {
+        if self.lacks_documents {
             self.arrived(session).await;
         }
         self.quiet_ticks += 1;
@@ -171,7 +171,7 @@ impl<'a> Keeper<'a> {
         if !std::mem::take(&mut self.is_dirty) {
             return;
         }
-        let Some(Member { tenant, id, is_gate }) = self.peer.clone() else { return };
+        let Some(PeerRecord { tenant, id, is_gate }) = self.peer.clone() else { return };
         let stream = self.stream.clone();
         let note = match is_gate {
             true => Note::Status(ProxyStatus {
@@ -203,7 +203,7 @@ impl<'a> Keeper<'a> {
     }
 
     fn place(&mut self) {
-        let Some(Member { tenant, id, is_gate: false }) = &self.peer else { return };
+        let Some(PeerRecord { tenant, id, is_gate: false }) = &self.peer else { return };
         let (before, now) = (self.on.replace(self.have.proxy), self.have.proxy);
         if before == Some(now) {
             return;
@@ -278,18 +278,18 @@ impl<'a> Keeper<'a> {
     }
 }
 
-async fn peer(store: &Store, key: PublicKey) -> Result<(Option<Member>, Vec<PublicKey>)> {
+async fn peer(store: &Store, key: PublicKey) -> Result<(Option<PeerRecord>, Vec<PublicKey>)> {
     let text = key.to_string();
     let member = match found(store.find::<Device>("public_key", &text).await)? {
         Some(Stored { tenant, record: Device { id, state, delegates, .. }, .. }) => {
-            let member = Member { tenant, id, is_gate: false };
+            let member = PeerRecord { tenant, id, is_gate: false };
             (state == DeviceState::Active).then_some((member, delegates))
         }
         None => {
             let proxy = found(store.find::<Proxy>("public_key", &text).await)?;
             let proxy = proxy.filter(|it| it.record.state != ProxyState::Revoked);
             proxy.map(|Stored { tenant, record: Proxy { id, delegates, .. }, .. }| {
-                (Member { tenant, id, is_gate: true }, delegates)
+                (PeerRecord { tenant, id, is_gate: true }, delegates)
             })
         }
     };
