@@ -26,7 +26,7 @@ const HELD: Duration = Duration::from_secs(30);
 const REASON_MAX: usize = 400;
 
 #[derive(Debug)]
-pub(super) enum LineEvent {
+pub(super) enum ConnectionEvent {
     Up {
         address: SocketAddr,
         way: String,
@@ -55,7 +55,7 @@ impl PeerPolicy for Controllers {
     }
 }
 
-pub(super) struct LineOptions {
+pub(super) struct ConnectionOptions {
     pub(super) identity: Arc<Identity>,
     pub(super) controllers: Arc<Controllers>,
     pub(super) names: Vec<ServerName>,
@@ -63,16 +63,16 @@ pub(super) struct LineOptions {
     pub(super) keep_alive: Duration,
 }
 
-pub(super) struct Line {
-    options: LineOptions,
+pub(super) struct ControllerConnection {
+    options: ConnectionOptions,
     waker: Waker,
     ways: Vec<ControllerRoute>,
     backoff: Backoff,
-    state: State,
-    events: VecDeque<LineEvent>,
+    state: ConnectionState,
+    events: VecDeque<ConnectionEvent>,
 }
 
-enum State {
+enum ConnectionState {
     Resting(Instant),
     Dialling(Dialling),
     Up { stream: Box<Stream>, since: Instant },
@@ -95,14 +95,15 @@ struct Leg {
     tried: usize,
 }
 
-impl Line {
+impl ControllerConnection {
     pub(super) fn new(
         now: Instant,
-        options: LineOptions,
+        options: ConnectionOptions,
         ways: Vec<ControllerRoute>,
     ) -> Result<Self, DeviceError> {
         let backoff = Backoff::new(options.seed);
-        let (waker, state, events) = (Waker::new()?, State::Resting(now), VecDeque::new());
+        let (waker, state, events) =
+            (Waker::new()?, ConnectionState::Resting(now), VecDeque::new());
         Ok(Self { options, waker, ways, backoff, state, events })
     }
 
@@ -118,9 +119,9 @@ impl Line {
         let until = [until, self.poll_timeout()].into_iter().flatten().min();
         let timeout = until.map_or(WAIT_MAX, |until| until.since(now)).min(WAIT_MAX);
         let streams: Vec<&Stream> = match &self.state {
-            State::Resting(_) => Vec::new(),
-            State::Dialling(dialling) => dialling.attempts.iter().collect(),
-            State::Up { stream, .. } => vec![stream],
+            ConnectionState::Resting(_) => Vec::new(),
+            ConnectionState::Dialling(dialling) => dialling.attempts.iter().collect(),
+            ConnectionState::Up { stream, .. } => vec![stream],
         };
         let of_stream = |stream| PollFd::new(stream, interest_of(stream));
         let mut fds = vec![PollFd::new(&self.waker, PollFlags::IN)];
@@ -135,23 +136,23 @@ impl Line {
         let is_there = |way: &ControllerRoute| ways.iter().any(|other| other.is_same(way));
         let is_new = ways.iter().any(|way| !self.ways.iter().any(|other| other.is_same(way)));
         let lost = match &self.state {
-            State::Up { stream, .. } => !is_there(&stream.way),
+            ConnectionState::Up { stream, .. } => !is_there(&stream.way),
             _ => false,
         };
         self.ways = ways;
         self.ways.truncate(WAYS_MAX);
         if lost {
             self.end(now, "the route of the connection is gone".to_owned());
-            self.state = State::Resting(now);
-        } else if matches!(self.state, State::Dialling(_)) {
+            self.state = ConnectionState::Resting(now);
+        } else if matches!(self.state, ConnectionState::Dialling(_)) {
             self.change_round();
-        } else if is_new && matches!(self.state, State::Resting(_)) {
-            self.state = State::Resting(now);
+        } else if is_new && matches!(self.state, ConnectionState::Resting(_)) {
+            self.state = ConnectionState::Resting(now);
         }
     }
 
     fn change_round(&mut self) {
-        let State::Dialling(dialling) = &mut self.state else { return };
+        let ConnectionState::Dialling(dialling) = &mut self.state else { return };
         let is_there = |way: &ControllerRoute| self.ways.iter().any(|other| other.is_same(way));
         dialling.legs.retain(|leg| is_there(&leg.way));
         dialling.attempts.retain(|stream| is_there(&stream.way));
@@ -164,30 +165,30 @@ impl Line {
 
     pub(super) fn peer(&self) -> Option<PublicKey> {
         match &self.state {
-            State::Up { stream, .. } => stream.peer(),
+            ConnectionState::Up { stream, .. } => stream.peer(),
             _ => None,
         }
     }
 
     pub(super) fn end(&mut self, now: Instant, reason: String) {
-        if let State::Up { since, .. } = &self.state
+        if let ConnectionState::Up { since, .. } = &self.state
             && now.since(*since) >= HELD
         {
             self.backoff.settle();
         }
-        self.state = State::Resting(now + self.backoff.next());
-        self.events.push_back(LineEvent::Down { reason });
+        self.state = ConnectionState::Resting(now + self.backoff.next());
+        self.events.push_back(ConnectionEvent::Down { reason });
     }
 
     pub(super) fn has_room(&mut self) -> bool {
         match &mut self.state {
-            State::Up { stream, .. } => stream.has_room(),
+            ConnectionState::Up { stream, .. } => stream.has_room(),
             _ => false,
         }
     }
 
     pub(super) fn send(&mut self, now: Instant, message: &Up) -> Result<(), FrameError> {
-        let State::Up { stream, .. } = &mut self.state else { return Ok(()) };
+        let ConnectionState::Up { stream, .. } = &mut self.state else { return Ok(()) };
         match stream.send(message) {
             Err(StreamError::Frame(error)) => return Err(error),
             Err(error) => self.end(now, error.to_string()),
@@ -197,29 +198,29 @@ impl Line {
     }
 
     pub(super) fn seek(&mut self, now: Instant) {
-        if let State::Resting(until) = &mut self.state {
+        if let ConnectionState::Resting(until) = &mut self.state {
             *until = now.min(*until);
         }
     }
 
     /// The answer comes after all that the controller has sent before.
     pub(super) fn ask(&mut self, now: Instant) {
-        let State::Up { stream, .. } = &mut self.state else { return };
+        let ConnectionState::Up { stream, .. } = &mut self.state else { return };
         if let Err(error) = stream.ask(now) {
             self.end(now, error.to_string());
         }
     }
 
-    pub(super) fn poll_event(&mut self) -> Option<LineEvent> {
+    pub(super) fn poll_event(&mut self) -> Option<ConnectionEvent> {
         self.events.pop_front()
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
         match &self.state {
-            State::Resting(_) if self.ways.is_empty() => None,
-            State::Resting(until) => Some(*until),
-            State::Up { stream, .. } => Some(stream.poll_timeout()),
-            State::Dialling(dialling) => {
+            ConnectionState::Resting(_) if self.ways.is_empty() => None,
+            ConnectionState::Resting(until) => Some(*until),
+            ConnectionState::Up { stream, .. } => Some(stream.poll_timeout()),
+            ConnectionState::Dialling(dialling) => {
                 let attempts = dialling.attempts.iter().map(Stream::poll_timeout);
                 let next = dialling.next_leg().map(|_| dialling.next_start);
                 attempts.chain(next).min()
@@ -229,13 +230,15 @@ impl Line {
 
     pub(super) fn turn(&mut self, now: Instant) {
         match &mut self.state {
-            State::Resting(until) if *until <= now && !self.ways.is_empty() => self.dial(now),
-            State::Resting(_) => {}
-            State::Dialling(_) => self.turn_dialling(now),
-            State::Up { stream, .. } => {
+            ConnectionState::Resting(until) if *until <= now && !self.ways.is_empty() => {
+                self.dial(now)
+            }
+            ConnectionState::Resting(_) => {}
+            ConnectionState::Dialling(_) => self.turn_dialling(now),
+            ConnectionState::Up { stream, .. } => {
                 let result = stream.turn(now);
                 let frames = std::iter::from_fn(|| stream.poll_frame());
-                self.events.extend(frames.map(LineEvent::Frame));
+                self.events.extend(frames.map(ConnectionEvent::Frame));
                 if let Err(error) = result {
                     self.end(now, error.to_string());
                 }
@@ -245,7 +248,7 @@ impl Line {
 
     fn dial(&mut self, now: Instant) {
         let (sender, answers) = channel();
-        self.state = State::Dialling(Dialling {
+        self.state = ConnectionState::Dialling(Dialling {
             sender,
             answers,
             legs: Vec::new(),
@@ -258,7 +261,7 @@ impl Line {
     }
 
     fn turn_dialling(&mut self, now: Instant) {
-        let State::Dialling(dialling) = &mut self.state else { return };
+        let ConnectionState::Dialling(dialling) = &mut self.state else { return };
         dialling.take_answers(self.backoff.failures);
         for mut stream in std::mem::take(&mut dialling.attempts) {
             match stream.turn(now) {
@@ -270,7 +273,7 @@ impl Line {
         while dialling.attempts.is_empty() || dialling.next_start <= now {
             let Some((way, address)) = dialling.poll_address() else { break };
             dialling.next_start = now + STAGGER;
-            let LineOptions { identity, controllers, keep_alive, .. } = &self.options;
+            let ConnectionOptions { identity, controllers, keep_alive, .. } = &self.options;
             let (policy, route) = (controllers.clone(), way.clone());
             match Stream::begin(now, identity, policy, route, address, *keep_alive) {
                 Ok(stream) => dialling.attempts.push(stream),
@@ -286,8 +289,8 @@ impl Line {
     fn on_up(&mut self, now: Instant, stream: Stream) {
         let Some(controller) = stream.peer() else { return };
         let (address, way) = (stream.address, stream.way.to_string());
-        self.state = State::Up { stream: Box::new(stream), since: now };
-        self.events.push_back(LineEvent::Up { address, way, controller });
+        self.state = ConnectionState::Up { stream: Box::new(stream), since: now };
+        self.events.push_back(ConnectionEvent::Up { address, way, controller });
         self.turn(now);
     }
 }

@@ -14,7 +14,7 @@ use super::members::Members;
 use crate::status::FleetStatus;
 
 #[derive(Debug)]
-pub(crate) struct News<C> {
+pub(crate) struct FleetUpdates<C> {
     pub(crate) configuration: Option<(Option<Version>, C)>,
     pub(crate) candidates: Option<Vec<VerifiedServer>>,
     pub(crate) members: Option<Members>,
@@ -27,7 +27,7 @@ pub(crate) struct News<C> {
     pub(crate) watched_until: Option<Instant>,
 }
 
-impl<C> Default for News<C> {
+impl<C> Default for FleetUpdates<C> {
     fn default() -> Self {
         Self {
             configuration: None,
@@ -44,7 +44,7 @@ impl<C> Default for News<C> {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Orders {
+pub(crate) struct FleetCommands {
     pub(super) stop: bool,
     pub(crate) uplinks: Option<Vec<Uplink>>,
     /// The proxy of the session; inner `None`: no session.
@@ -63,9 +63,9 @@ pub(crate) struct ServerFigures {
 }
 
 #[derive(Debug)]
-pub(super) struct Latest<C> {
-    pub(super) news: Mutex<News<C>>,
-    pub(super) orders: Mutex<Orders>,
+pub(super) struct FleetMailbox<C> {
+    pub(super) updates: Mutex<FleetUpdates<C>>,
+    pub(super) commands: Mutex<FleetCommands>,
     pub(super) status: Mutex<FleetStatus>,
     pub(super) in_step: Mutex<bool>,
     pub(super) in_step_now: Condvar,

@@ -82,9 +82,9 @@ fn answer(mut tls: Tls, then: impl Fn(&Up) -> Option<Vec<u8>>) {
 }
 
 struct Rig {
-    line: Line,
+    connection: ControllerConnection,
     now: Instant,
-    events: Vec<LineEvent>,
+    events: Vec<ConnectionEvent>,
 }
 
 impl Rig {
@@ -95,16 +95,17 @@ impl Rig {
     fn of(addresses: &[SocketAddr], role: Role) -> Self {
         let controllers = Arc::new(Controllers::default());
         controllers.set([key(CONTROLLER)].into());
-        let options = LineOptions {
+        let options = ConnectionOptions {
             identity: Arc::new(identity(BOX)),
             controllers,
             names: addresses.iter().map(|to| to.to_string().parse().expect("a name")).collect(),
             seed: 7,
             keep_alive: keep_alive(role),
         };
-        let line =
-            Line::new(Instant::ZERO, options, vec![ControllerRoute::System]).expect("a waker");
-        Self { line, now: Instant::ZERO, events: Vec::new() }
+        let connection =
+            ControllerConnection::new(Instant::ZERO, options, vec![ControllerRoute::System])
+                .expect("a waker");
+        Self { connection, now: Instant::ZERO, events: Vec::new() }
     }
 
     fn until(&mut self, is_done: impl Fn(&Self) -> bool) {
@@ -112,13 +113,13 @@ impl Rig {
         while !is_done(self) {
             assert!(started.elapsed() < PATIENCE, "nothing came: {:?}", self.events);
             self.turn();
-            self.line.wait(self.now, Some(self.now + Duration::from_millis(10)));
+            self.connection.wait(self.now, Some(self.now + Duration::from_millis(10)));
         }
     }
 
     fn turn(&mut self) {
-        self.line.turn(self.now);
-        while let Some(event) = self.line.poll_event() {
+        self.connection.turn(self.now);
+        while let Some(event) = self.connection.poll_event() {
             self.events.push(event);
         }
     }
@@ -132,12 +133,12 @@ impl Rig {
     }
 
     fn is_up(&self) -> bool {
-        self.line.peer().is_some()
+        self.connection.peer().is_some()
     }
 
     fn down(&self) -> Option<&str> {
         self.events.iter().rev().find_map(|event| match event {
-            LineEvent::Down { reason } => Some(reason.as_str()),
+            ConnectionEvent::Down { reason } => Some(reason.as_str()),
             _ => None,
         })
     }
@@ -158,13 +159,15 @@ fn messages_cross_both_ways_once_the_controller_has_spoken() {
     });
     let mut rig = Rig::new(&[address]);
     rig.until(Rig::is_up);
-    assert_eq!(rig.line.peer(), Some(key(CONTROLLER)));
+    assert_eq!(rig.connection.peer(), Some(key(CONTROLLER)));
     let large = Up::Event { text: "x".repeat(roadweave_fleet::FRAME_MAX) };
-    assert!(matches!(rig.line.send(rig.now, &large), Err(FrameError::TooLarge(_))));
+    assert!(matches!(rig.connection.send(rig.now, &large), Err(FrameError::TooLarge(_))));
     assert!(rig.is_up());
-    rig.line.send(rig.now, &Up::Event { text: "hello".into() }).expect("small");
+    rig.connection.send(rig.now, &Up::Event { text: "hello".into() }).expect("small");
     rig.until(|rig| {
-        rig.events.iter().any(|event| matches!(event, LineEvent::Frame(frame) if *frame == welcome))
+        rig.events
+            .iter()
+            .any(|event| matches!(event, ConnectionEvent::Frame(frame) if *frame == welcome))
     });
     rig.pass(600);
     assert!(rig.is_up(), "{:?}", rig.down());
@@ -173,9 +176,10 @@ fn messages_cross_both_ways_once_the_controller_has_spoken() {
 #[test]
 fn a_controller_that_accepts_and_says_nothing_is_left() {
     let mut rig = Rig::new(&[silent()]);
-    rig.until(
-        |rig| matches!(&rig.line.state, State::Dialling(dialling) if !dialling.attempts.is_empty()),
-    );
+    rig.until(|rig| match &rig.connection.state {
+        ConnectionState::Dialling(dialling) => !dialling.attempts.is_empty(),
+        _ => false,
+    });
     rig.pass(2);
     assert_eq!(rig.down(), None, "it has some time");
     rig.pass(20);
@@ -193,8 +197,8 @@ fn a_program_that_hangs_behind_its_key_is_left() {
         std::thread::sleep(PATIENCE);
     });
     let mut rig = Rig::new(&[hung]);
-    let greets = |rig: &Rig| match &rig.line.state {
-        State::Dialling(dialling) => dialling.attempts.iter().any(Stream::is_greeting),
+    let greets = |rig: &Rig| match &rig.connection.state {
+        ConnectionState::Dialling(dialling) => dialling.attempts.iter().any(Stream::is_greeting),
         _ => false,
     };
     rig.until(greets);
@@ -224,7 +228,7 @@ fn a_controller_that_hangs_is_left_within_65_s_by_a_box_and_within_30_s_by_other
             "{:?}",
             rig.down()
         );
-        let State::Resting(until) = rig.line.state else { panic!("it rests") };
+        let ConnectionState::Resting(until) = rig.connection.state else { panic!("it rests") };
         assert!(until.since(rig.now) <= Duration::from_secs(1));
     }
 }
@@ -261,10 +265,10 @@ fn messages_that_are_none_end_the_stream_and_it_rests() {
         });
         let mut rig = Rig::new(&[address]);
         rig.until(Rig::is_up);
-        rig.line.send(rig.now, &Up::Event { text: "hello".into() }).expect("small");
+        rig.connection.send(rig.now, &Up::Event { text: "hello".into() }).expect("small");
         let why = rig.reason();
         assert!(why.contains(says), "{why}");
-        assert!(matches!(rig.line.state, State::Resting(until) if until > rig.now));
+        assert!(matches!(rig.connection.state, ConnectionState::Resting(until) if until > rig.now));
     }
 }
 
@@ -280,8 +284,10 @@ fn addresses_that_hang_or_lie_do_not_hide_the_good_one() {
             break;
         }
     }
-    let is_up =
-        |event: &LineEvent| matches!(event, LineEvent::Up { address, .. } if *address == good);
+    let is_up = |event: &ConnectionEvent| match event {
+        ConnectionEvent::Up { address, .. } => *address == good,
+        _ => false,
+    };
     assert!(rig.is_up() && rig.events.iter().any(is_up), "{:?}", rig.events);
 }
 
@@ -289,12 +295,12 @@ fn addresses_that_hang_or_lie_do_not_hide_the_good_one() {
 fn without_its_way_a_stream_ends_and_another_is_sought_at_once() {
     let mut rig = Rig::new(&[good()]);
     rig.until(Rig::is_up);
-    rig.line.set_ways(rig.now, Vec::new());
+    rig.connection.set_ways(rig.now, Vec::new());
     rig.turn();
     assert!(!rig.is_up() && rig.down().is_some_and(|why| why.contains("is gone")));
-    rig.line.set_ways(rig.now, vec![ControllerRoute::System]);
+    rig.connection.set_ways(rig.now, vec![ControllerRoute::System]);
     rig.until(Rig::is_up);
-    rig.line.set_ways(rig.now, Vec::new());
+    rig.connection.set_ways(rig.now, Vec::new());
     rig.pass(100);
     assert!(!rig.is_up());
 }
@@ -307,12 +313,15 @@ fn silent() -> SocketAddr {
 }
 
 fn dialling(rig: &Rig) -> &Dialling {
-    let State::Dialling(dialling) = &rig.line.state else { panic!("it seeks") };
+    let ConnectionState::Dialling(dialling) = &rig.connection.state else { panic!("it seeks") };
     dialling
 }
 
 fn begin(rig: &mut Rig, count: usize) {
-    rig.until(|rig| matches!(&rig.line.state, State::Dialling(it) if !it.attempts.is_empty()));
+    rig.until(|rig| match &rig.connection.state {
+        ConnectionState::Dialling(it) => !it.attempts.is_empty(),
+        _ => false,
+    });
     for _ in 1..count {
         rig.now += STAGGER;
         rig.turn();
@@ -341,7 +350,7 @@ fn with_more_addresses_than_attempts_it_sleeps_until_one_ends() {
     rig.now += STAGGER;
     rig.turn();
     assert_eq!(dialling(&rig).attempts.len(), ATTEMPTS_MAX);
-    let wakes = rig.line.poll_timeout().expect("attempts have an end");
+    let wakes = rig.connection.poll_timeout().expect("attempts have an end");
     assert!(wakes > rig.now, "{wakes:?} at {:?}", rig.now);
 }
 
@@ -351,10 +360,10 @@ fn another_way_leaves_what_is_tried_over_those_that_stay() {
     begin(&mut rig, 1);
     let first = dialling(&rig).attempts[0].poll_timeout();
     rig.now += Duration::from_secs(1);
-    rig.line.set_ways(rig.now, vec![ControllerRoute::System, loopback("127.0.0.1/8")]);
+    rig.connection.set_ways(rig.now, vec![ControllerRoute::System, loopback("127.0.0.1/8")]);
     let (attempts, legs) = (&dialling(&rig).attempts, &dialling(&rig).legs);
     assert_eq!((attempts.len(), attempts[0].poll_timeout(), legs.len()), (1, first, 2));
-    rig.line.set_ways(rig.now, vec![loopback("127.0.0.1/8")]);
+    rig.connection.set_ways(rig.now, vec![loopback("127.0.0.1/8")]);
     assert_eq!((dialling(&rig).attempts.len(), dialling(&rig).legs.len()), (0, 1));
 }
 
@@ -363,11 +372,11 @@ fn a_way_full_of_addresses_that_hang_does_not_hide_another() {
     let mut rig = Rig::new(&[silent()]);
     begin(&mut rig, 1);
     let other = loopback("127.0.0.1/8");
-    rig.line.set_ways(rig.now, vec![ControllerRoute::System, other.clone()]);
+    rig.connection.set_ways(rig.now, vec![ControllerRoute::System, other.clone()]);
     rig.until(|rig| dialling(rig).legs[1].look_up.is_none());
     // The name servers of the first way give many addresses that hang.
     let hanging = silent();
-    let State::Dialling(it) = &mut rig.line.state else { panic!("it seeks") };
+    let ConnectionState::Dialling(it) = &mut rig.connection.state else { panic!("it seeks") };
     it.legs[1].waiting.clear();
     it.legs[0].look_up = Some(Arc::default());
     it.legs[1].look_up = Some(Arc::default());
@@ -379,7 +388,7 @@ fn a_way_full_of_addresses_that_hang_does_not_hide_another() {
         rig.now += STAGGER;
         rig.turn();
     }
-    let State::Dialling(it) = &mut rig.line.state else { panic!("it seeks") };
+    let ConnectionState::Dialling(it) = &mut rig.connection.state else { panic!("it seeks") };
     let one = Found { servers: vec![good()], ..Found::default() };
     it.sender.send((other, one)).expect("open");
     rig.now += STAGGER;
@@ -402,7 +411,7 @@ fn a_box_that_cannot_reach_anybody_tries_ever_less_often() {
         let before = rig.events.len();
         rig.until(|rig| rig.events.len() > before);
         tries.push(rig.now.since(Instant::ZERO));
-        let State::Resting(until) = rig.line.state else { panic!("it rests") };
+        let ConnectionState::Resting(until) = rig.connection.state else { panic!("it rests") };
         rig.now = until;
     }
     let rests: Vec<Duration> = tries.windows(2).map(|pair| pair[1] - pair[0]).collect();
