@@ -97,7 +97,7 @@ impl QlogArgs {
                 }
             }
             log.files.notices().for_each(out::note);
-            let left = INTERVAL.saturating_sub(asked.elapsed()).max(took * PATIENCE);
+            let left = INTERVAL.saturating_sub(asked.elapsed()).max(took * REST_FACTOR);
             if wait_readable(&signals, left).is_err() {
                 sleep(left);
             }
@@ -247,7 +247,7 @@ fn reason(status: &Status, (peer, public_key): &(String, String)) -> Option<Stri
 }
 
 const INTERVAL: Duration = Duration::from_millis(100);
-const PATIENCE: u32 = 5;
+const REST_FACTOR: u32 = 5;
 const SESSIONS_MAX: usize = 64;
 
 #[cfg(test)]

@@ -92,9 +92,9 @@ impl Lines {
         self.0.lock().lost
     }
 
-    /// Waits until all pushed lines are written or lost: for `patience` while the reader takes
+    /// Waits until all pushed lines are written or lost: for `timeout` while the reader takes
     /// nothing, and for `longest` while this machine is too busy to run the writing thread.
-    pub fn flush(&self, patience: Duration, longest: Duration) {
+    pub fn flush(&self, timeout: Duration, longest: Duration) {
         let began = Instant::now();
         let mut state = self.0.lock();
         let (mut taken, mut moved) = (state.taken, began);
@@ -103,10 +103,10 @@ impl Lines {
             if state.taken != taken || self.0.has_room() {
                 (taken, moved) = (state.taken, now);
             }
-            if now - moved >= patience || now - began >= longest {
+            if now - moved >= timeout || now - began >= longest {
                 return;
             }
-            let left = patience.saturating_sub(now - moved).min(NAP);
+            let left = timeout.saturating_sub(now - moved).min(NAP);
             state = match self.0.idle.wait_timeout(state, left) {
                 Ok((state, _)) => state,
                 Err(poison) => poison.into_inner().0,

@@ -22,11 +22,11 @@ use roadweave_tunnel::{Node, deliver, flush, turn};
 use serde_json::Value;
 
 use super::DriverError;
-use super::cadence::Cadence;
-use super::courtesy::Courtesy;
+use super::ack_coalescing::AckCoalescing;
 use super::edge::Edge;
 use super::service_manager::ServiceManager;
 use super::tun_name::TunName;
+use super::yield_policy::YieldPolicy;
 use crate::local::{LocalRequest, LocalServer, RpcError, Subscribers};
 use crate::metrics::MetricsListener;
 use crate::status::{LogCounters, RoleStatus, Status};
@@ -111,8 +111,8 @@ pub(super) struct Driver<N> {
     pub(super) poller: Poller,
     pub(super) restarts: bool,
     pauses: Pauses,
-    courtesy: Courtesy,
-    cadence: Cadence,
+    yield_policy: YieldPolicy,
+    ack_coalescing: AckCoalescing,
     waker: Waker,
     /// `None` in a loop that another loop of the program controls.
     outside: Option<Outside>,
@@ -174,10 +174,20 @@ impl<N: Node> Driver<N> {
             poller.add(tun, TUN, Interest::Read)?;
         }
         poller.add(&waker, WAKER, Interest::Read)?;
-        let (courtesy, cadence) = (Courtesy::default(), Cadence::default());
+        let (yield_policy, ack_coalescing) = (YieldPolicy::default(), AckCoalescing::default());
         let pauses = Pauses::new(Readings::take());
         let restarts = false;
-        Ok(Self { node, edge, poller, restarts, pauses, courtesy, cadence, waker, outside })
+        Ok(Self {
+            node,
+            edge,
+            poller,
+            restarts,
+            pauses,
+            yield_policy,
+            ack_coalescing,
+            waker,
+            outside,
+        })
     }
 
     pub(super) fn subscribers(&self) -> Option<&Subscribers> {
@@ -286,21 +296,21 @@ impl<N: Node> Driver<N> {
         let now = self.edge.clock.now();
         let timeout = timeout.and_then(|at| Clock::until(now, at)).unwrap_or(TURN_MAX);
         let mut timeout = timeout.min(TURN_MAX);
-        let patience = alone.map_or(Duration::ZERO, |since| self.cadence.patience(now, since));
-        if let Some(tun) = self.edge.tun().filter(|_| !patience.is_zero()) {
-            wait_readable(tun, patience.min(timeout)).map_err(failed)?;
+        let delay = alone.map_or(Duration::ZERO, |since| self.ack_coalescing.delay(now, since));
+        if let Some(tun) = self.edge.tun().filter(|_| !delay.is_zero()) {
+            wait_readable(tun, delay.min(timeout)).map_err(failed)?;
             timeout = timeout.saturating_sub(self.edge.clock.now().since(now));
         }
         Ok(self.poller.wait(Some(timeout)).map_err(failed)?.to_vec())
     }
 
     fn read_tun(&mut self, now: Instant) -> Result<(), DriverError> {
-        self.cadence.on_packets(now);
+        self.ack_coalescing.on_packets(now);
         self.edge.read_tun(|packet| self.node.handle_inner(now, packet))?;
         let began = self.edge.clock.now();
-        if self.courtesy.is_due(began) {
+        if self.yield_policy.is_due(began) {
             rustix::thread::sched_yield();
-            self.courtesy.on_yielded(began, self.edge.clock.now());
+            self.yield_policy.on_yielded(began, self.edge.clock.now());
             self.edge.read_tun(|packet| self.node.handle_inner(now, packet))?;
         }
         Ok(())

@@ -69,8 +69,8 @@ impl RequestSender {
                 return Err(RpcError::busy());
             }
         }
-        let patience = if method == "reload" { RELOAD_MAX } else { ANSWER_MAX };
-        match answers.recv_timeout(patience).unwrap_or_else(|_| Err(RpcError::busy()))? {
+        let timeout = if method == "reload" { RELOAD_MAX } else { ANSWER_MAX };
+        match answers.recv_timeout(timeout).unwrap_or_else(|_| Err(RpcError::busy()))? {
             Answer::Value(value) => Ok(value),
             Answer::Status(status) => serde_json::to_value(status).map_err(RpcError::internal),
         }

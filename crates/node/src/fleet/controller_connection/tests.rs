@@ -16,7 +16,7 @@ use crate::fleet::worker::keep_alive;
 type Tls = StreamOwned<ServerConnection, TcpStream>;
 
 const BOX: u8 = 5;
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn listen(then: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -111,7 +111,7 @@ impl Rig {
     fn until(&mut self, is_done: impl Fn(&Self) -> bool) {
         let started = std::time::Instant::now();
         while !is_done(self) {
-            assert!(started.elapsed() < PATIENCE, "nothing came: {:?}", self.events);
+            assert!(started.elapsed() < TIMEOUT, "nothing came: {:?}", self.events);
             self.turn();
             self.connection.wait(self.now, Some(self.now + Duration::from_millis(10)));
         }
@@ -194,7 +194,7 @@ fn a_program_that_hangs_behind_its_key_is_left() {
                 return;
             }
         }
-        std::thread::sleep(PATIENCE);
+        std::thread::sleep(TIMEOUT);
     });
     let mut rig = Rig::new(&[hung]);
     let greets = |rig: &Rig| match &rig.connection.state {
@@ -307,7 +307,7 @@ fn without_its_way_a_stream_ends_and_another_is_sought_at_once() {
 
 fn silent() -> SocketAddr {
     listen(|stream| {
-        std::thread::sleep(PATIENCE);
+        std::thread::sleep(TIMEOUT);
         drop(stream);
     })
 }

@@ -14,18 +14,18 @@ const REST_MIN: Duration = Duration::from_millis(100);
 const REST_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Courtesy {
+pub(super) struct YieldPolicy {
     due: Instant,
     rest: Duration,
 }
 
-impl Default for Courtesy {
+impl Default for YieldPolicy {
     fn default() -> Self {
         Self { due: Instant::ZERO, rest: REST_MIN }
     }
 }
 
-impl Courtesy {
+impl YieldPolicy {
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.due <= now
     }
@@ -46,18 +46,18 @@ mod tests {
 
     #[test]
     fn long_yields_pause_ever_longer_until_a_short_one() {
-        let (mut courtesy, mut now) = (Courtesy::default(), Instant::from_millis(1_000));
-        assert!(courtesy.is_due(now));
+        let (mut yield_policy, mut now) = (YieldPolicy::default(), Instant::from_millis(1_000));
+        assert!(yield_policy.is_due(now));
         for rest in [100, 200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000] {
             let end = now + Duration::from_millis(3);
-            courtesy.on_yielded(now, end);
+            yield_policy.on_yielded(now, end);
             now = end + Duration::from_millis(rest);
-            assert!(!courtesy.is_due(now - Duration::from_nanos(1)), "{rest}");
-            assert!(courtesy.is_due(now), "{rest}");
+            assert!(!yield_policy.is_due(now - Duration::from_nanos(1)), "{rest}");
+            assert!(yield_policy.is_due(now), "{rest}");
         }
-        courtesy.on_yielded(now, now + LONG);
-        assert!(courtesy.is_due(now));
-        courtesy.on_yielded(now, now + LONG * 2);
-        assert!(courtesy.is_due(now + LONG * 2 + REST_MIN));
+        yield_policy.on_yielded(now, now + LONG);
+        assert!(yield_policy.is_due(now));
+        yield_policy.on_yielded(now, now + LONG * 2);
+        assert!(yield_policy.is_due(now + LONG * 2 + REST_MIN));
     }
 }
