@@ -1,6 +1,6 @@
-//! Redirects transparently intercepted LAN connections to the entrance.
+//! Redirects transparently intercepted LAN connections to the listener.
 //!
-//! Marks are set only once routes lead marked packets to this machine. The entrance's listeners
+//! Marks are set only once routes lead marked packets to this machine. The listener's sockets
 //! decide whether connections are taken. On a failure, connections use the tunnel unsplit; so do
 //! redirected connections that never arrive, once the application retries.
 

@@ -22,7 +22,7 @@ use crate::driver::{DriverError, requests};
 use crate::local::{LocalRequest, RpcError};
 use crate::metrics::MetricsListener;
 use crate::status::{RoleStatus, Status};
-use crate::streams::{Exit, ExitRules, ExitSettings};
+use crate::streams::{ConnectorRules, ConnectorSettings, StreamConnector};
 
 pub(in crate::driver) trait Egress {
     type Node: Serves;
@@ -74,14 +74,14 @@ pub(in crate::driver) trait Egress {
 pub(in crate::driver) struct ServingRole<E> {
     name: &'static str,
     listen: String,
-    far_end: Option<Exit>,
+    far_end: Option<StreamConnector>,
     serving: Serving,
     pub(in crate::driver) egress: E,
 }
 
 /// What is opened before the node, in the order in which it is dropped.
 pub(in crate::driver) struct Ground {
-    pub(in crate::driver) far_ends: Option<ExitSettings>,
+    pub(in crate::driver) far_ends: Option<ConnectorSettings>,
     host: Option<(Host, Machine)>,
     pub(in crate::driver) tuns: Vec<Tun>,
     pub(in crate::driver) sockets: Vec<UplinkSocket>,
@@ -153,15 +153,15 @@ impl Ground {
             *streams = None;
         }
         let destinations = &serving.of_file.destinations;
-        let rules = ExitRules {
+        let rules = ConnectorRules {
             denied: destinations.denied.clone(),
             allowed: destinations.allowed.clone(),
             // The prefixes that neighbours' TUNs take are not known here.
             clients_reach_clients: options.clients_reach_clients && !has_neighbours,
         };
-        ground.far_ends = streams.as_ref().map(|_| ExitSettings {
+        ground.far_ends = streams.as_ref().map(|_| ConnectorSettings {
             http_ports: options.http_ports.clone(),
-            ..ExitSettings::new(rules, sources, options.connects_per_second)
+            ..ConnectorSettings::new(rules, sources, options.connects_per_second)
         });
         ground.host = Some(host);
         Ok(ground)
@@ -184,8 +184,9 @@ impl Ground {
             driver.add_socket(uplink, socket)?;
         }
         egress.tell_start(name, &listen, &driver);
-        let far_end =
-            far_ends.map(|settings| Exit::start(settings, STREAMS, &driver.waker())).transpose()?;
+        let far_end = far_ends
+            .map(|settings| StreamConnector::start(settings, STREAMS, &driver.waker()))
+            .transpose()?;
         let serving = Serving::start(&mut driver, options, tables, host, instance.name())?;
         let role = ServingRole { name, listen, far_end, serving, egress };
         Ok(Running { driver, role, instance, lock })
@@ -212,7 +213,7 @@ impl<E: Egress> ServingRole<E> {
 
     fn tell(&mut self, driver: &Driver<E::Node>, with_sessions: bool) -> Status {
         let now = driver.edge.clock.now();
-        let streams = self.far_end.as_ref().map(Exit::status);
+        let streams = self.far_end.as_ref().map(StreamConnector::status);
         let mut status = self.egress.status(driver, with_sessions);
         match &mut status.role {
             RoleStatus::Server(role) => {
@@ -235,7 +236,7 @@ impl<E: Egress> ServingRole<E> {
 
 impl<E: Egress> Role<E::Node> for ServingRole<E> {
     fn poll_timeout(&self) -> Option<Instant> {
-        let streams = self.far_end.as_ref().and_then(Exit::poll_timeout);
+        let streams = self.far_end.as_ref().and_then(StreamConnector::poll_timeout);
         earliest([Some(self.serving.poll_timeout()), self.egress.poll_timeout(), streams])
     }
 

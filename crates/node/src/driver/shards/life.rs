@@ -22,7 +22,7 @@ use super::worker::Worker;
 use crate::driver::DriverError;
 use crate::driver::edge::Edge;
 use crate::driver::event_loop::{Driver, STREAMS};
-use crate::streams::Exit;
+use crate::streams::StreamConnector;
 
 /// A shard that ran for so long before it failed restarts at once.
 const GOOD_LIFE: Duration = Duration::from_secs(10);
@@ -70,7 +70,7 @@ impl ShardSlot {
         let waker = self.common.exchange.waker(self.number);
         let mut driver = Driver::new(None, waker, edge, server)?;
         driver.add_socket(None, self.socket.try_clone()?)?;
-        let start = |settings| Exit::start(settings, STREAMS, &driver.waker());
+        let start = |settings| StreamConnector::start(settings, STREAMS, &driver.waker());
         let mut far_end = far_ends.map(start).transpose()?;
         far_end.iter_mut().for_each(|far_end| far_end.share_sockets(self.common.map.count()));
         let mut worker = Worker {

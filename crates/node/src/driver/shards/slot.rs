@@ -17,7 +17,7 @@ use crate::driver::DriverError;
 use crate::driver::event_loop::Driver;
 use crate::driver::serving::reload::Destinations;
 use crate::status::StreamsStatus;
-use crate::streams::{ExitEnd, ExitSettings};
+use crate::streams::{ConnectorEnd, ConnectorSettings};
 
 pub(super) type Order = Box<dyn FnOnce(&mut Driver<Server>) + Send>;
 
@@ -37,7 +37,7 @@ pub(super) struct Common {
 /// Settings that changed at runtime, and also apply to a restarted shard.
 pub(super) struct Standing {
     pub(super) config: ServerConfig,
-    pub(super) far_ends: Option<ExitSettings>,
+    pub(super) far_ends: Option<ConnectorSettings>,
     /// Where clients may connect; changes are detected by pointer.
     pub(super) destinations: Arc<Destinations>,
     pub(super) drains: Vec<DrainReason>,
@@ -145,7 +145,7 @@ impl ShardSlot {
         let mut streams = std::mem::take(&mut past.streams);
         let open = std::mem::take(&mut streams.connections) as u64;
         if open > 0 {
-            *streams.ends.entry(ExitEnd::Reset.name().to_owned()).or_default() += open;
+            *streams.ends.entry(ConnectorEnd::Reset.name().to_owned()).or_default() += open;
         }
         past.streams_over.merge(&streams);
     }

@@ -20,7 +20,7 @@ use crate::driver::repeat_limiter::RepeatLimiter;
 use crate::driver::serving::reload::Destinations;
 use crate::driver::serving::tell_failed;
 use crate::status::Status;
-use crate::streams::Exit;
+use crate::streams::StreamConnector;
 
 const SECOND: Duration = Duration::from_secs(1);
 const ORDERS_AT_ONCE: usize = 16;
@@ -28,7 +28,7 @@ const ORDERS_AT_ONCE: usize = 16;
 pub(super) struct Worker<'a> {
     pub(super) slot: &'a Arc<ShardSlot>,
     pub(super) orders: &'a Receiver<Order>,
-    pub(super) far_end: Option<Exit>,
+    pub(super) far_end: Option<StreamConnector>,
     pub(super) destinations: Arc<Destinations>,
     pub(super) next_second: Instant,
     pub(super) is_unsettled: bool,
@@ -96,7 +96,7 @@ impl Worker<'_> {
 
 impl Role<Server> for Worker<'_> {
     fn poll_timeout(&self) -> Option<Instant> {
-        let streams = self.far_end.as_ref().and_then(Exit::poll_timeout);
+        let streams = self.far_end.as_ref().and_then(StreamConnector::poll_timeout);
         earliest([Some(self.next_second), streams])
     }
 

@@ -8,45 +8,47 @@ use roadweave_proto::Instant;
 use roadweave_proto::wire::{Destination, ResetCode, StreamPriority};
 use roadweave_stream::Streams;
 
-use super::super::splice::{Over, Splice, Turn, break_off};
+use super::super::splice::{Splice, SpliceEnd, SpliceTurn, break_off};
 use super::super::table::Number;
 use super::asked::{Asked, Dialect};
 use super::encoder::Listening;
 use super::handshake::{Handshake, MESSAGE_MAX};
-use super::{Entrance, EntranceEnd, State};
+use super::{AcceptedState, ListenerEnd, StreamListener};
 
 pub(super) enum Next {
-    Stays(State),
-    Again(State),
-    Ends(EntranceEnd),
+    Stays(AcceptedState),
+    Again(AcceptedState),
+    Ends(ListenerEnd),
 }
 
-impl Entrance {
+impl StreamListener {
     pub(super) fn advance(&mut self, now: Instant, number: Number, streams: &mut Streams) {
         let Some(connection) = self.connections.get_mut(number) else { return };
         let Some(state) = connection.state.take() else { return };
         let next = match state {
-            State::Asking { socket, handshake, closing } => {
+            AcceptedState::Asking { socket, handshake, closing } => {
                 self.ask(now, number, streams, Asking { socket, handshake, closing })
             }
-            State::Opening { mut splice, dialect } => {
-                match splice.turn(now, streams, &mut self.scratch, &mut self.heard) {
-                    Turn::Over(Over::Reset(code)) => {
+            AcceptedState::Opening { mut splice, dialect } => {
+                match splice.turn(now, streams, &mut self.scratch, &mut self.findings) {
+                    SpliceTurn::Over(SpliceEnd::Reset(code)) => {
                         self.refuse_spliced(now, number, splice, dialect, code)
                     }
-                    Turn::Over(over) => self.end_spliced(now, number, splice, over),
-                    Turn::More => Next::Again(State::Opening { splice, dialect }),
-                    Turn::Idle => Next::Stays(State::Opening { splice, dialect }),
+                    SpliceTurn::Over(over) => self.end_spliced(now, number, splice, over),
+                    SpliceTurn::More => Next::Again(AcceptedState::Opening { splice, dialect }),
+                    SpliceTurn::Idle => Next::Stays(AcceptedState::Opening { splice, dialect }),
                 }
             }
-            State::Joined(mut splice) => {
-                match splice.turn(now, streams, &mut self.scratch, &mut self.heard) {
-                    Turn::Over(over) => self.end_spliced(now, number, splice, over),
-                    Turn::More => Next::Again(State::Joined(splice)),
-                    Turn::Idle => Next::Stays(State::Joined(splice)),
+            AcceptedState::Joined(mut splice) => {
+                match splice.turn(now, streams, &mut self.scratch, &mut self.findings) {
+                    SpliceTurn::Over(over) => self.end_spliced(now, number, splice, over),
+                    SpliceTurn::More => Next::Again(AcceptedState::Joined(splice)),
+                    SpliceTurn::Idle => Next::Stays(AcceptedState::Joined(splice)),
                 }
             }
-            State::Parting { socket, end, left } => drain(socket, end, left, &mut self.scratch),
+            AcceptedState::Parting { socket, end, left } => {
+                drain(socket, end, left, &mut self.scratch)
+            }
         };
         self.settle(number, next);
     }
@@ -54,13 +56,13 @@ impl Entrance {
     pub(super) fn on_connected(&mut self, now: Instant, number: Number, streams: &mut Streams) {
         let Some(connection) = self.connections.get_mut(number) else { return };
         let next = match connection.state.take() {
-            Some(State::Opening { splice, dialect }) => {
+            Some(AcceptedState::Opening { splice, dialect }) => {
                 self.connections.set_deadline(number, None);
                 if say(&splice.socket, dialect.map_or(&[], Dialect::connected)) {
-                    Next::Again(State::Joined(splice))
+                    Next::Again(AcceptedState::Joined(splice))
                 } else {
                     let _ = streams.reset(now, splice.stream, ResetCode::Aborted);
-                    self.end_spliced(now, number, splice, Over::Aborted)
+                    self.end_spliced(now, number, splice, SpliceEnd::Aborted)
                 }
             }
             Some(state) => Next::Stays(state),
@@ -72,10 +74,12 @@ impl Entrance {
     pub(super) fn on_reset(&mut self, now: Instant, number: Number, code: ResetCode) {
         let Some(connection) = self.connections.get_mut(number) else { return };
         let next = match connection.state.take() {
-            Some(State::Opening { splice, dialect }) => {
+            Some(AcceptedState::Opening { splice, dialect }) => {
                 self.refuse_spliced(now, number, splice, dialect, code)
             }
-            Some(State::Joined(splice)) => self.end_spliced(now, number, splice, Over::Reset(code)),
+            Some(AcceptedState::Joined(splice)) => {
+                self.end_spliced(now, number, splice, SpliceEnd::Reset(code))
+            }
             Some(state) => Next::Stays(state),
             None => return,
         };
@@ -85,20 +89,20 @@ impl Entrance {
     pub(super) fn on_overdue(&mut self, now: Instant, number: Number, streams: &mut Streams) {
         let Some(connection) = self.connections.get_mut(number) else { return };
         let next = match connection.state.take() {
-            Some(State::Asking { socket, handshake, .. }) => {
-                self.part(now, number, socket, handshake.too_slow(), EntranceEnd::Slow)
+            Some(AcceptedState::Asking { socket, handshake, .. }) => {
+                self.part(now, number, socket, handshake.too_slow(), ListenerEnd::Slow)
             }
-            Some(State::Opening { splice, dialect: None }) if !self.taking.is_wanted => {
+            Some(AcceptedState::Opening { splice, dialect: None }) if !self.taking.is_wanted => {
                 // The tunnel is slow, not the destination.
                 self.connections.set_deadline(number, Some(now + ANSWER_MAX));
-                Next::Stays(State::Opening { splice, dialect: None })
+                Next::Stays(AcceptedState::Opening { splice, dialect: None })
             }
-            Some(State::Opening { splice, dialect }) => {
+            Some(AcceptedState::Opening { splice, dialect }) => {
                 let code = ResetCode::TimedOut;
                 let _ = streams.reset(now, splice.stream, code);
                 self.refuse_spliced(now, number, splice, dialect, code)
             }
-            Some(State::Parting { end, .. }) => Next::Ends(end),
+            Some(AcceptedState::Parting { end, .. }) => Next::Ends(end),
             Some(state) => Next::Stays(state),
             None => return,
         };
@@ -123,31 +127,33 @@ impl Entrance {
         let Asking { mut socket, mut handshake, closing } = asking;
         loop {
             let length = match socket.peek(&mut self.scratch[..MESSAGE_MAX]) {
-                Ok(0) => return Next::Ends(EntranceEnd::Left),
+                Ok(0) => return Next::Ends(ListenerEnd::Left),
                 Ok(length) => length,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Next::Stays(State::Asking { socket, handshake, closing });
+                    return Next::Stays(AcceptedState::Asking { socket, handshake, closing });
                 }
-                Err(_) => return Next::Ends(EntranceEnd::Left),
+                Err(_) => return Next::Ends(ListenerEnd::Left),
             };
             let asked = handshake.read(&self.scratch[..length], &self.settings.fields.origins);
             let consumed = match asked {
-                Asked::More if closing => return Next::Ends(EntranceEnd::Left),
-                Asked::More => return Next::Stays(State::Asking { socket, handshake, closing }),
+                Asked::More if closing => return Next::Ends(ListenerEnd::Left),
+                Asked::More => {
+                    return Next::Stays(AcceptedState::Asking { socket, handshake, closing });
+                }
                 Asked::Greeted { length, .. }
                 | Asked::Connect { length, .. }
                 | Asked::Listen { length, .. } => length,
-                Asked::Refused { .. } | Asked::Told { .. } => 0,
+                Asked::Refused { .. } | Asked::Reported { .. } => 0,
             };
             if socket.read_exact(&mut self.scratch[..consumed]).is_err() {
-                return Next::Ends(EntranceEnd::Left);
+                return Next::Ends(ListenerEnd::Left);
             }
             match asked {
                 Asked::More => {}
                 Asked::Greeted { answer, .. } => {
                     if !say(&socket, &answer) {
-                        return Next::Ends(EntranceEnd::Left);
+                        return Next::Ends(ListenerEnd::Left);
                     }
                 }
                 Asked::Connect { destination, dialect, head, .. } => {
@@ -155,13 +161,13 @@ impl Entrance {
                     let joined = Joining { socket, closing, dialect, head, until };
                     return self.open_stream(now, number, streams, joined, destination);
                 }
-                Asked::Told { players, answer } => {
-                    players.into_iter().for_each(|told| self.heard.tell(told));
-                    return self.part(now, number, socket, answer, EntranceEnd::Served);
+                Asked::Reported { players, answer } => {
+                    players.into_iter().for_each(|report| self.findings.add_report(report));
+                    return self.part(now, number, socket, answer, ListenerEnd::Served);
                 }
                 Asked::Listen { request, .. } => {
                     self.listening.push(Listening { socket, request });
-                    return Next::Ends(EntranceEnd::Served);
+                    return Next::Ends(ListenerEnd::Served);
                 }
                 Asked::Refused { answer, end } => {
                     return self.part(now, number, socket, answer, end);
@@ -178,29 +184,29 @@ impl Entrance {
         Joining { socket, closing, dialect, head, until }: Joining,
         destination: Destination,
     ) -> Next {
-        let hearing = self.hearing(number, destination.port());
+        let http_sniffer = self.http_sniffer(number, destination.port());
         match streams.open(now, destination, StreamPriority::default()) {
             Ok(id) => {
                 self.streams.insert(id, number);
                 self.connections.set_deadline(number, Some(until));
                 // Bytes behind the request leave with the stream's first packet.
-                let mut splice = Splice::new(socket, id, closing).heard_by(hearing);
+                let mut splice = Splice::new(socket, id, closing).with_sniffer(http_sniffer);
                 if let Some((head, content)) = head
-                    && !splice.begin_with(now, streams, &head, content, &mut self.heard)
+                    && !splice.begin_with(now, streams, &head, content, &mut self.findings)
                 {
                     let _ = streams.reset(now, id, ResetCode::TooMany);
                     return self.refuse_spliced(now, number, splice, dialect, ResetCode::TooMany);
                 }
-                Next::Again(State::Opening { splice, dialect })
+                Next::Again(AcceptedState::Opening { splice, dialect })
             }
             Err(error) => {
                 tracing::debug!(%error, "cannot open a stream for a connection of an application");
                 let Some(dialect) = dialect else {
                     self.refuse_socket(&socket, true);
-                    return Next::Ends(EntranceEnd::NoStream);
+                    return Next::Ends(ListenerEnd::NoStream);
                 };
                 let answer = dialect.refused(ResetCode::TooMany);
-                self.part(now, number, socket, answer, EntranceEnd::NoStream)
+                self.part(now, number, socket, answer, ListenerEnd::NoStream)
             }
         }
     }
@@ -217,24 +223,30 @@ impl Entrance {
         let socket = splice.socket;
         let Some(dialect) = dialect else {
             self.on_unconnected(now, &socket, code);
-            return Next::Ends(EntranceEnd::Unconnected);
+            return Next::Ends(ListenerEnd::Unconnected);
         };
         let answer = dialect.refused(code);
-        self.part(now, number, socket, answer, EntranceEnd::Unconnected)
+        self.part(now, number, socket, answer, ListenerEnd::Unconnected)
     }
 
-    fn end_spliced(&mut self, now: Instant, number: Number, splice: Splice, over: Over) -> Next {
+    fn end_spliced(
+        &mut self,
+        now: Instant,
+        number: Number,
+        splice: Splice,
+        over: SpliceEnd,
+    ) -> Next {
         self.streams.remove(&splice.stream);
         let socket = splice.socket;
         Next::Ends(match over {
-            Over::Closed if splice.left.is_some() => {
-                return self.part(now, number, socket, Vec::new(), EntranceEnd::Closed);
+            SpliceEnd::Closed if splice.left.is_some() => {
+                return self.part(now, number, socket, Vec::new(), ListenerEnd::Closed);
             }
-            Over::Closed => EntranceEnd::Closed,
-            Over::Aborted => EntranceEnd::Aborted,
-            Over::Reset(code) => {
+            SpliceEnd::Closed => ListenerEnd::Closed,
+            SpliceEnd::Aborted => ListenerEnd::Aborted,
+            SpliceEnd::Reset(code) => {
                 break_off(&socket);
-                EntranceEnd::of_reset(code)
+                ListenerEnd::of_reset(code)
             }
         })
     }
@@ -245,13 +257,13 @@ impl Entrance {
         number: Number,
         socket: TcpStream,
         answer: Vec<u8>,
-        end: EntranceEnd,
+        end: ListenerEnd,
     ) -> Next {
         if !say(&socket, &answer) || socket.shutdown(Shutdown::Write).is_err() {
             return Next::Ends(end);
         }
         self.connections.set_deadline(number, Some(now + PARTING_MAX));
-        Next::Again(State::Parting { socket, end, left: PARTING_BYTES_MAX })
+        Next::Again(AcceptedState::Parting { socket, end, left: PARTING_BYTES_MAX })
     }
 }
 
@@ -276,14 +288,14 @@ fn say(mut socket: &TcpStream, bytes: &[u8]) -> bool {
     bytes.is_empty() || socket.write(bytes).is_ok_and(|length| length == bytes.len())
 }
 
-fn drain(mut socket: TcpStream, end: EntranceEnd, mut left: usize, scratch: &mut [u8]) -> Next {
+fn drain(mut socket: TcpStream, end: ListenerEnd, mut left: usize, scratch: &mut [u8]) -> Next {
     loop {
         match socket.read(scratch) {
             Ok(length) if length == 0 || length >= left => return Next::Ends(end),
             Ok(length) => left -= length,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Next::Stays(State::Parting { socket, end, left });
+                return Next::Stays(AcceptedState::Parting { socket, end, left });
             }
             Err(_) => return Next::Ends(end),
         }

@@ -27,22 +27,22 @@ use roadweave_proto::{Instant, ServerHost, TokenBucket};
 use roadweave_stream::Event as StreamEvent;
 use roadweave_tunnel::{EndsStreams, StreamsOwner};
 
-use self::attempts::{AT_ONCE, Attempts, Outcome};
+use self::attempts::{AT_ONCE, AttemptOutcome, Attempts};
 use self::names::Names;
-pub use self::rules::ExitRules;
+pub use self::rules::ConnectorRules;
 pub use self::source::Sources;
 pub(crate) use self::source::check_rights;
-use super::hearing::{Heard, Hearing};
-use super::splice::{self, Over, Splice, Turn, break_off, stream_of};
+use super::http_sniffer::{HttpFindings, HttpSniffer};
+use super::splice::{self, Splice, SpliceEnd, SpliceTurn, break_off, stream_of};
 use super::table::{Number, Table};
 use super::{Ends, SCRATCH, TURN};
 use crate::status::StreamsStatus;
 
-/// Configuration of an exit.
+/// Configuration of a connector.
 #[derive(Clone, Debug)]
-pub struct ExitSettings {
+pub struct ConnectorSettings {
     /// The allowed destinations.
-    pub rules: ExitRules,
+    pub rules: ConnectorRules,
     /// The source addresses of connections.
     pub sources: Sources,
     /// The maximum number of sockets of all clients; a connection being made may have two.
@@ -53,9 +53,9 @@ pub struct ExitSettings {
     pub http_ports: Vec<u16>,
 }
 
-impl ExitSettings {
+impl ConnectorSettings {
     /// Settings without inspection of HTTP.
-    pub fn new(rules: ExitRules, sources: Sources, connects_per_second: u32) -> Self {
+    pub fn new(rules: ConnectorRules, sources: Sources, connects_per_second: u32) -> Self {
         let (sockets_max, http_ports) = (super::sockets_max(), Vec::new());
         Self { rules, sources, sockets_max, connects_per_second, http_ports }
     }
@@ -63,7 +63,7 @@ impl ExitSettings {
 
 roadweave_proto::named! {
     /// How a stream of a client ended here.
-    ExitEnd {
+    ConnectorEnd {
         /// In order, in both directions.
         Closed = "closed",
         /// The host broke its connection off.
@@ -85,7 +85,7 @@ roadweave_proto::named! {
     }
 }
 
-impl ExitEnd {
+impl ConnectorEnd {
     fn of_reset(code: ResetCode) -> Self {
         if code == ResetCode::Unread { Self::Unread } else { Self::Reset }
     }
@@ -103,17 +103,17 @@ impl ExitEnd {
 
 /// The far end of all streams of a server; see the [module](super).
 #[derive(Debug)]
-pub struct Exit {
-    settings: ExitSettings,
+pub struct StreamConnector {
+    settings: ConnectorSettings,
     names: Names,
-    connections: Table<Connection>,
+    connections: Table<OutgoingConnection>,
     streams: BTreeMap<(StreamsOwner, StreamId), Number>,
-    clients: BTreeMap<Account, Client>,
+    clients: BTreeMap<Account, ClientLimits>,
     connecting: usize,
     asked: BTreeMap<Number, Account>,
     accepted: u64,
-    ends: Ends<ExitEnd>,
-    heard: Heard,
+    ends: Ends<ConnectorEnd>,
+    findings: HttpFindings,
     scratch: Box<[u8]>,
 }
 
@@ -121,7 +121,7 @@ pub struct Exit {
 type Account = IpAddr;
 
 #[derive(Debug, Default)]
-struct Client {
+struct ClientLimits {
     connecting: usize,
     asking: usize,
     questions: VecDeque<(Number, String, u16)>,
@@ -129,7 +129,7 @@ struct Client {
 }
 
 #[derive(Debug)]
-struct Connection {
+struct OutgoingConnection {
     owner: StreamsOwner,
     account: Account,
     stream: StreamId,
@@ -137,17 +137,17 @@ struct Connection {
     closing: bool,
     finished: bool,
     is_http: bool,
-    state: Option<State>,
+    state: Option<ConnectorState>,
 }
 
 #[derive(Debug)]
-enum State {
+enum ConnectorState {
     Asking,
     Connecting(Attempts),
     Joined(Splice),
 }
 
-impl Client {
+impl ClientLimits {
     fn is_idle(&self, now: Instant) -> bool {
         self.connecting + self.asking + self.questions.len() == 0 && self.connects.full_at() <= now
     }
@@ -160,19 +160,24 @@ fn account_of(owner: StreamsOwner, clients: &impl EndsStreams) -> Account {
 }
 
 /// Resets the connections to hosts: a plain close would look like a complete transfer.
-impl Drop for Exit {
+impl Drop for StreamConnector {
     fn drop(&mut self) {
         for connection in self.connections.iter() {
-            if let Some(State::Joined(splice)) = &connection.state {
+            if let Some(ConnectorState::Joined(splice)) = &connection.state {
                 break_off(&splice.socket);
             }
         }
     }
 }
 
-impl Exit {
-    /// An exit without streams, with tokens from `token` on. `waker` wakes the owner for a turn.
-    pub fn start(settings: ExitSettings, token: Token, waker: &Waker) -> Result<Self, DeviceError> {
+impl StreamConnector {
+    /// A connector without streams, with tokens from `token` on. `waker` wakes the owner for a
+    /// turn.
+    pub fn start(
+        settings: ConnectorSettings,
+        token: Token,
+        waker: &Waker,
+    ) -> Result<Self, DeviceError> {
         Ok(Self {
             settings,
             names: Names::start(waker)?,
@@ -183,12 +188,12 @@ impl Exit {
             asked: BTreeMap::new(),
             accepted: 0,
             ends: Ends::default(),
-            heard: Heard::default(),
+            findings: HttpFindings::default(),
             scratch: vec![0; SCRATCH].into(),
         })
     }
 
-    /// Divides the limit of sockets by `count`, for as many exits in this process.
+    /// Divides the limit of sockets by `count`, for as many connectors in this process.
     pub fn share_sockets(&mut self, count: u16) {
         let most = self.settings.sockets_max / usize::from(count.max(1));
         self.settings.sockets_max = most.max(1);
@@ -196,7 +201,7 @@ impl Exit {
 
     /// Replaces the denied destinations for new streams, and the exceptions; open ones stay.
     pub fn set_destinations(&mut self, denied: &[IpNet], allowed: &[AllowedDestination]) {
-        let ExitRules { denied: old, allowed: exceptions, .. } = &mut self.settings.rules;
+        let ConnectorRules { denied: old, allowed: exceptions, .. } = &mut self.settings.rules;
         denied.clone_into(old);
         allowed.clone_into(exceptions);
     }
@@ -206,7 +211,7 @@ impl Exit {
         let Some(number) = self.connections.number_of(event.token) else { return };
         let Some(connection) = self.connections.get_mut(number) else { return };
         match &mut connection.state {
-            Some(State::Joined(splice)) => splice.on_ready(event),
+            Some(ConnectorState::Joined(splice)) => splice.on_ready(event),
             _ => connection.closing |= event.closing,
         }
         self.connections.wake(number);
@@ -235,10 +240,10 @@ impl Exit {
         }
         let Some(&number) = self.streams.get(&(owner, id)) else { return };
         if let StreamEvent::Reset { code, .. } = event {
-            return self.break_off(number, ExitEnd::of_reset(code));
+            return self.break_off(number, ConnectorEnd::of_reset(code));
         }
         let Some(connection) = self.connections.get_mut(number) else { return };
-        let Some(State::Joined(splice)) = &mut connection.state else {
+        let Some(ConnectorState::Joined(splice)) = &mut connection.state else {
             connection.finished |= matches!(event, StreamEvent::Finished(_));
             return;
         };
@@ -250,11 +255,11 @@ impl Exit {
         let (first, last) = (StreamId(0), StreamId(u64::MAX));
         let of_owner = self.streams.range((owner, first)..=(owner, last));
         for number in of_owner.map(|(_, number)| *number).collect::<Vec<_>>() {
-            self.break_off(number, ExitEnd::Reset);
+            self.break_off(number, ConnectorEnd::Reset);
         }
     }
 
-    /// When [`Exit::turn`] has work.
+    /// When [`StreamConnector::turn`] has work.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.connections.poll_timeout()
     }
@@ -279,12 +284,12 @@ impl Exit {
     /// The streams, for the status.
     pub fn status(&self) -> StreamsStatus {
         let ends = self.ends.iter();
-        let heard = self.heard.counts.iter();
+        let findings = self.findings.counts.iter();
         StreamsStatus {
             connections: self.connections.len(),
             accepted: self.accepted,
             ends: ends.map(|(end, count)| (end.name().to_owned(), count)).collect(),
-            http: heard.map(|(what, times)| ((*what).to_owned(), *times)).collect(),
+            http: findings.map(|(what, times)| ((*what).to_owned(), *times)).collect(),
             source: Some(self.settings.sources.name().to_owned()),
             split: None,
         }
@@ -305,10 +310,18 @@ impl Exit {
             return self.refuse(now, owner, id, ResetCode::TooMany, clients);
         }
         let until = now + CONNECT_MAX;
-        let (closing, finished, state) = (false, false, Some(State::Asking));
+        let (closing, finished, state) = (false, false, Some(ConnectorState::Asking));
         let is_http = self.settings.http_ports.contains(&destination.port());
-        let connection =
-            Connection { owner, account, stream: id, until, closing, finished, is_http, state };
+        let connection = OutgoingConnection {
+            owner,
+            account,
+            stream: id,
+            until,
+            closing,
+            finished,
+            is_http,
+            state,
+        };
         let number = self.connections.insert(connection);
         self.connections.set_deadline(number, Some(until));
         self.streams.insert((owner, id), number);
@@ -392,7 +405,7 @@ impl Exit {
         if allowed.is_empty() {
             return self.fail(now, number, ResetCode::Forbidden, clients);
         }
-        connection.state = Some(State::Connecting(Attempts::new(allowed)));
+        connection.state = Some(ConnectorState::Connecting(Attempts::new(allowed)));
         self.connections.wake(number);
     }
 
@@ -406,7 +419,7 @@ impl Exit {
         let token = self.connections.token(number);
         let Some(connection) = self.connections.get_mut(number) else { return };
         let (owner, until) = (connection.owner, connection.until);
-        let ExitSettings { rules, sources, .. } = &self.settings;
+        let ConnectorSettings { rules, sources, .. } = &self.settings;
         let source = |to: SocketAddr| match rules.allow(to, |address| clients.is_of_client(address))
         {
             true => sources.choose(to, clients.stream_address(owner, to.is_ipv4())),
@@ -414,38 +427,38 @@ impl Exit {
         };
         let Some(state) = connection.state.take() else { return };
         match state {
-            State::Asking | State::Connecting(_) if until <= now => {
+            ConnectorState::Asking | ConnectorState::Connecting(_) if until <= now => {
                 self.fail(now, number, ResetCode::TimedOut, clients);
             }
-            State::Asking => connection.state = Some(State::Asking),
-            State::Connecting(mut attempts) => {
+            ConnectorState::Asking => connection.state = Some(ConnectorState::Asking),
+            ConnectorState::Connecting(mut attempts) => {
                 match attempts.advance(now, poller, token, &source) {
-                    Outcome::Failed(code) => self.fail(now, number, code, clients),
-                    Outcome::Pending => {
+                    AttemptOutcome::Failed(code) => self.fail(now, number, code, clients),
+                    AttemptOutcome::Pending => {
                         let next = attempts.poll_timeout().map_or(until, |at| at.min(until));
-                        connection.state = Some(State::Connecting(attempts));
+                        connection.state = Some(ConnectorState::Connecting(attempts));
                         self.connections.set_deadline(number, Some(next));
                     }
-                    Outcome::Connected(socket) => self.join(now, number, socket, clients),
+                    AttemptOutcome::Connected(socket) => self.join(now, number, socket, clients),
                 }
             }
-            State::Joined(mut splice) => {
+            ConnectorState::Joined(mut splice) => {
                 let Some(streams) = clients.streams(owner) else {
-                    connection.state = Some(State::Joined(splice));
-                    return self.break_off(number, ExitEnd::Reset);
+                    connection.state = Some(ConnectorState::Joined(splice));
+                    return self.break_off(number, ConnectorEnd::Reset);
                 };
-                match splice.turn(now, streams, &mut self.scratch, &mut self.heard) {
-                    Turn::Over(Over::Closed) => self.end(number, ExitEnd::Closed),
-                    Turn::Over(Over::Aborted) => self.end(number, ExitEnd::Aborted),
-                    Turn::Over(Over::Reset(code)) => {
+                match splice.turn(now, streams, &mut self.scratch, &mut self.findings) {
+                    SpliceTurn::Over(SpliceEnd::Closed) => self.end(number, ConnectorEnd::Closed),
+                    SpliceTurn::Over(SpliceEnd::Aborted) => self.end(number, ConnectorEnd::Aborted),
+                    SpliceTurn::Over(SpliceEnd::Reset(code)) => {
                         break_off(&splice.socket);
-                        self.end(number, ExitEnd::of_reset(code));
+                        self.end(number, ConnectorEnd::of_reset(code));
                     }
-                    Turn::More => {
-                        connection.state = Some(State::Joined(splice));
+                    SpliceTurn::More => {
+                        connection.state = Some(ConnectorState::Joined(splice));
                         self.connections.wake(number);
                     }
-                    Turn::Idle => connection.state = Some(State::Joined(splice)),
+                    SpliceTurn::Idle => connection.state = Some(ConnectorState::Joined(splice)),
                 }
             }
         }
@@ -462,14 +475,14 @@ impl Exit {
         let (account, id) = (connection.account, connection.stream);
         let accepted = clients.streams(connection.owner).map(|all| all.accept(now, id));
         if !matches!(accepted, Some(Ok(()))) {
-            return self.break_off(number, ExitEnd::Reset);
+            return self.break_off(number, ConnectorEnd::Reset);
         }
-        let hearing = connection.is_http.then(Hearing::of_host);
-        let mut splice = Splice::new(socket, id, connection.closing).heard_by(hearing);
+        let http_sniffer = connection.is_http.then(HttpSniffer::of_host);
+        let mut splice = Splice::new(socket, id, connection.closing).with_sniffer(http_sniffer);
         if connection.finished {
             splice.on_stream_finished();
         }
-        connection.state = Some(State::Joined(splice));
+        connection.state = Some(ConnectorState::Joined(splice));
         self.connections.set_deadline(number, None);
         self.on_settled(account);
         self.connections.wake(number);
@@ -501,14 +514,14 @@ impl Exit {
         if let Some(streams) = clients.streams(owner) {
             let _ = streams.reset(now, id, code);
         }
-        self.ends.count(ExitEnd::of_failure(code));
+        self.ends.count(ConnectorEnd::of_failure(code));
     }
 
-    fn break_off(&mut self, number: Number, end: ExitEnd) {
+    fn break_off(&mut self, number: Number, end: ConnectorEnd) {
         let Some(connection) = self.connections.get_mut(number) else { return };
         let account = connection.account;
         match &connection.state {
-            Some(State::Joined(splice)) => break_off(&splice.socket),
+            Some(ConnectorState::Joined(splice)) => break_off(&splice.socket),
             _ => self.on_settled(account),
         }
         self.end(number, end);
@@ -521,7 +534,7 @@ impl Exit {
         }
     }
 
-    fn end(&mut self, number: Number, end: ExitEnd) {
+    fn end(&mut self, number: Number, end: ConnectorEnd) {
         self.forget(number);
         self.ends.count(end);
     }

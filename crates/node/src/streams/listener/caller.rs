@@ -22,20 +22,20 @@ pub(super) fn arrived_by(socket: &TcpStream) -> Option<u32> {
         true => (libc::IPPROTO_IP, IP_PKTOPTIONS),
         false => (libc::IPPROTO_IPV6, libc::IPV6_2292PKTOPTIONS),
     };
-    let mut told = [0_u8; 128];
-    let mut length = told.len() as libc::socklen_t;
+    let mut value = [0_u8; 128];
+    let mut length = value.len() as libc::socklen_t;
     // SAFETY: the kernel writes at most `length` bytes, the size of the array, and their number.
     let result = unsafe {
-        let (told, length) = (told.as_mut_ptr().cast(), &raw mut length);
-        libc::getsockopt(socket.as_raw_fd(), level, option, told, length)
+        let (value, length) = (value.as_mut_ptr().cast(), &raw mut length);
+        libc::getsockopt(socket.as_raw_fd(), level, option, value, length)
     };
     if result != 0 {
         return None;
     }
     // The index is the first field of `in_pktinfo`, and follows the address in `in6_pktinfo`.
     let at = size_of::<libc::cmsghdr>() + if is_ipv4 { 0 } else { 16 };
-    let told = told.get(..usize::try_from(length).ok()?)?;
-    let index = told.get(at..)?.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))?;
+    let value = value.get(..usize::try_from(length).ok()?)?;
+    let index = value.get(at..)?.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))?;
     (index > 0).then_some(index)
 }
 

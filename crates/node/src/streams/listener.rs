@@ -1,4 +1,4 @@
-//! The entrance for applications: a SOCKS5 proxy (RFC 1928) and an HTTP proxy (RFC 9110 section
+//! The listener for applications: a SOCKS5 proxy (RFC 1928) and an HTTP proxy (RFC 9110 section
 //! 9.3.6) at one address of the LAN, and connections of the LAN that are taken transparently.
 //!
 //! ```text
@@ -22,7 +22,7 @@ mod end;
 mod forward;
 mod handshake;
 mod http;
-mod listener;
+mod listening_socket;
 mod progress;
 mod reply;
 mod report;
@@ -42,20 +42,20 @@ use roadweave_stream::{Event as StreamEvent, Streams};
 use self::asked::Dialect;
 use self::caller::arrived_by;
 pub use self::encoder::{EventStreams, Listening};
-pub use self::end::EntranceEnd;
+pub use self::end::ListenerEnd;
 use self::handshake::Handshake;
-use self::listener::Listener;
+use self::listening_socket::ListeningSocket;
 use self::progress::Next;
 use self::transparent::Taking;
-use super::hearing::{Heard, Hearing};
-use super::player::PlayerTold;
+use super::http_sniffer::{HttpFindings, HttpSniffer};
+use super::player::PlayerReport;
 use super::splice::{self, Splice, break_off, stream_of};
 use super::table::{Number, Table};
 use super::{Ends, SCRATCH, TURN};
 
-/// Configuration of an entrance.
+/// Configuration of a listener.
 #[derive(Clone, Debug)]
-pub struct EntranceSettings {
+pub struct ListenerSettings {
     /// The configuration.
     pub fields: ClientStreams,
     /// The packet marks; one of them marks the packets that reset a connection whose host fails.
@@ -70,7 +70,7 @@ pub struct EntranceSettings {
     pub connect_max: Duration,
 }
 
-impl EntranceSettings {
+impl ListenerSettings {
     /// The usual limits.
     pub fn new(fields: ClientStreams, marks: Marks) -> Self {
         Self {
@@ -86,32 +86,32 @@ impl EntranceSettings {
 
 /// The proxies of a box, and its transparent connections; see the [module](super).
 #[derive(Debug)]
-pub struct Entrance {
-    settings: EntranceSettings,
-    listeners: Vec<Listener>,
+pub struct StreamListener {
+    settings: ListenerSettings,
+    listeners: Vec<ListeningSocket>,
     next_try: Option<Instant>,
     token: Token,
     taking: Taking,
     inside: Vec<u32>,
-    connections: Table<Connection>,
+    connections: Table<AcceptedConnection>,
     pub(super) streams: BTreeMap<StreamId, Number>,
     pub(super) callers: BTreeMap<IpAddr, usize>,
     paused_until: Option<Instant>,
     accepted: u64,
-    pub(super) heard: Heard,
+    pub(super) findings: HttpFindings,
     pub(super) listening: Vec<Listening>,
-    ends: Ends<EntranceEnd>,
+    ends: Ends<ListenerEnd>,
     scratch: Box<[u8]>,
 }
 
 #[derive(Debug)]
-struct Connection {
+struct AcceptedConnection {
     caller: IpAddr,
-    state: Option<State>,
+    state: Option<AcceptedState>,
 }
 
 #[derive(Debug)]
-enum State {
+enum AcceptedState {
     /// The request is incomplete.
     Asking { socket: TcpStream, handshake: Handshake, closing: bool },
     /// `dialect`: how to answer the application, if it expects an answer.
@@ -120,22 +120,22 @@ enum State {
     Joined(Splice),
     /// The answer is sent, and the application may still be sending: closing a socket with unread
     /// bytes sends an RST, which discards the answer.
-    Parting { socket: TcpStream, end: EntranceEnd, left: usize },
+    Parting { socket: TcpStream, end: ListenerEnd, left: usize },
 }
 
-impl Entrance {
-    /// Listens, with tokens from `token` on (see [`Entrance::owns`]). While the proxies' address is
-    /// in use or not present, [`Entrance::turn`] retries.
-    pub fn open(settings: EntranceSettings, token: Token) -> Self {
+impl StreamListener {
+    /// Listens, with tokens from `token` on (see [`StreamListener::owns`]). While the proxies'
+    /// address is in use or not present, [`StreamListener::turn`] retries.
+    pub fn open(settings: ListenerSettings, token: Token) -> Self {
         let asking = settings.fields.listen.map(|address| {
-            Listener::for_asking(address).inspect_err(|error| {
+            ListeningSocket::for_asking(address).inspect_err(|error| {
                 tracing::warn!(
                     "cannot listen for applications at {address}: {error}; trying again"
                 );
             })
         });
         let next_try = matches!(asking, Some(Err(_))).then_some(Instant::ZERO);
-        let mut listeners: Vec<Listener> = asking.into_iter().flatten().collect();
+        let mut listeners: Vec<ListeningSocket> = asking.into_iter().flatten().collect();
         if settings.fields.splits() {
             listeners.extend(transparent::listeners());
         }
@@ -151,7 +151,7 @@ impl Entrance {
             callers: BTreeMap::new(),
             paused_until: None,
             accepted: 0,
-            heard: Heard::default(),
+            findings: HttpFindings::default(),
             listening: Vec::new(),
             ends: Ends::default(),
             scratch: vec![0; SCRATCH].into(),
@@ -162,7 +162,7 @@ impl Entrance {
         let is_due = self.next_try.is_some_and(|at| at <= now);
         let Some(address) = self.settings.fields.listen.filter(|_| is_due) else { return };
         self.next_try = Some(now + RETRY);
-        let Ok(listener) = Listener::for_asking(address) else { return };
+        let Ok(listener) = ListeningSocket::for_asking(address) else { return };
         let number = self.listeners.len() as u64;
         if poller.add(&listener.socket, Token(self.token.0 + number), Interest::Edges).is_ok() {
             self.listeners.push(listener);
@@ -190,8 +190,8 @@ impl Entrance {
     }
 
     /// The reports of players since the last call, oldest first.
-    pub fn take_told(&mut self) -> Vec<PlayerTold> {
-        self.heard.take_told()
+    pub fn take_reports(&mut self) -> Vec<PlayerReport> {
+        self.findings.take_reports()
     }
 
     /// The requests for event streams since the last call, removed from `poller`.
@@ -201,7 +201,7 @@ impl Entrance {
         listening
     }
 
-    /// Whether the token belongs to this entrance.
+    /// Whether the token belongs to this listener.
     pub fn owns(&self, token: Token) -> bool {
         self.listener_of(token).is_some() || self.connections.number_of(token).is_some()
     }
@@ -215,9 +215,11 @@ impl Entrance {
         let Some(number) = self.connections.number_of(event.token) else { return };
         let Some(connection) = self.connections.get_mut(number) else { return };
         match &mut connection.state {
-            Some(State::Asking { closing, .. }) => *closing |= event.closing,
-            Some(State::Opening { splice, .. } | State::Joined(splice)) => splice.on_ready(event),
-            Some(State::Parting { .. }) | None => {}
+            Some(AcceptedState::Asking { closing, .. }) => *closing |= event.closing,
+            Some(AcceptedState::Opening { splice, .. } | AcceptedState::Joined(splice)) => {
+                splice.on_ready(event)
+            }
+            Some(AcceptedState::Parting { .. }) | None => {}
         }
         self.connections.wake(number);
     }
@@ -237,7 +239,8 @@ impl Entrance {
         }
         let Some(&number) = self.streams.get(&id) else { return };
         let Some(connection) = self.connections.get_mut(number) else { return };
-        let Some(State::Opening { splice, .. } | State::Joined(splice)) = &mut connection.state
+        let Some(AcceptedState::Opening { splice, .. } | AcceptedState::Joined(splice)) =
+            &mut connection.state
         else {
             return;
         };
@@ -256,7 +259,7 @@ impl Entrance {
         }
     }
 
-    /// When [`Entrance::turn`] has work.
+    /// When [`StreamListener::turn`] has work.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let is_called = self.listeners.iter().any(|listener| listener.is_called);
         let called = (is_called && self.paused_until.is_none()).then_some(Instant::ZERO);
@@ -303,19 +306,19 @@ impl Entrance {
     }
 
     /// Ended connections by how they ended.
-    pub fn ends(&self) -> &Ends<EntranceEnd> {
+    pub fn ends(&self) -> &Ends<ListenerEnd> {
         &self.ends
     }
 
     /// Counters of inspected HTTP, by name.
-    pub fn heard(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        self.heard.counts.iter().map(|(what, times)| (*what, *times))
+    pub fn findings(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.findings.counts.iter().map(|(what, times)| (*what, *times))
     }
 
-    pub(super) fn hearing(&mut self, number: Number, port: u16) -> Option<Hearing> {
+    pub(super) fn http_sniffer(&mut self, number: Number, port: u16) -> Option<HttpSniffer> {
         let caller = self.connections.get_mut(number)?.caller;
         let is_http = self.settings.fields.http_ports.contains(&port);
-        is_http.then(|| Hearing::of_application(caller))
+        is_http.then(|| HttpSniffer::of_application(caller))
     }
 
     fn listener_of(&self, token: Token) -> Option<usize> {
@@ -364,13 +367,13 @@ impl Entrance {
         };
         if !is_ours || destination == Some(None) {
             break_off(&socket);
-            return self.ends.count(EntranceEnd::Stranger);
+            return self.ends.count(ListenerEnd::Stranger);
         }
         if self.connections.len() >= self.settings.connections_max
             || others >= self.settings.connections_of_one_max
         {
             self.refuse_socket(&socket, is_transparent);
-            return self.ends.count(EntranceEnd::TooMany);
+            return self.ends.count(ListenerEnd::TooMany);
         }
         let token = self.connections.token(self.connections.next());
         let ready = splice::prepare(&socket).map_err(|error| error.to_string()).and_then(|()| {
@@ -379,16 +382,16 @@ impl Entrance {
         if let Err(error) = ready {
             tracing::debug!(error, "a connection of an application was rejected");
             self.refuse_socket(&socket, is_transparent);
-            return self.ends.count(EntranceEnd::Left);
+            return self.ends.count(ListenerEnd::Left);
         }
         *self.callers.entry(caller).or_default() += 1;
-        let number = self.connections.insert(Connection { caller, state: None });
+        let number = self.connections.insert(AcceptedConnection { caller, state: None });
         let next = match destination.flatten() {
             Some(destination) => self.take(now, number, streams, socket, destination),
             None => {
                 self.connections.set_deadline(number, Some(now + self.settings.handshake_max));
                 let handshake = Handshake::default();
-                Next::Again(State::Asking { socket, handshake, closing: false })
+                Next::Again(AcceptedState::Asking { socket, handshake, closing: false })
             }
         };
         self.settle(number, next);
@@ -399,7 +402,7 @@ impl Entrance {
             && arrived_by(socket).is_some_and(|interface| self.inside.contains(&interface))
     }
 
-    fn end(&mut self, number: Number, end: EntranceEnd) {
+    fn end(&mut self, number: Number, end: ListenerEnd) {
         let Some(connection) = self.connections.remove(number) else { return };
         self.ends.count(end);
         if let Some(count) = self.callers.get_mut(&connection.caller) {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use roadweave_proto::wire::{Destination, ResetCode, SocksReply};
 
-use super::super::player::PlayerTold;
-use super::end::EntranceEnd;
+use super::super::player::PlayerReport;
+use super::end::ListenerEnd;
 use super::reply::answer;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,11 +31,11 @@ pub(super) enum Asked {
         head: Option<(Vec<u8>, u64)>,
     },
     /// Reports of players.
-    Told { players: Vec<PlayerTold>, answer: Vec<u8> },
+    Reported { players: Vec<PlayerReport>, answer: Vec<u8> },
     /// An event stream.
     Listen { length: usize, request: ListenRequest },
     /// Not served here.
-    Refused { answer: Vec<u8>, end: EntranceEnd },
+    Refused { answer: Vec<u8>, end: ListenerEnd },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use roadweave_proto::wire::ResetCode;
 
 roadweave_proto::named! {
     /// How a connection of an application ended.
-    EntranceEnd {
+    ListenerEnd {
         /// In order, in both directions.
         Closed = "closed",
         /// The application broke it off.
@@ -32,7 +32,7 @@ roadweave_proto::named! {
     }
 }
 
-impl EntranceEnd {
+impl ListenerEnd {
     pub(super) fn of_reset(code: ResetCode) -> Self {
         if code == ResetCode::Unread { Self::Unread } else { Self::Reset }
     }

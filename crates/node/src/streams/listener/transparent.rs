@@ -17,9 +17,9 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use super::super::splice::break_off;
 use super::super::table::Number;
 use super::caller::arrived_by;
-use super::listener::Listener;
+use super::listening_socket::ListeningSocket;
 use super::progress::{ANSWER_MAX, Joining, Next};
-use super::{Entrance, LOOPBACK};
+use super::{LOOPBACK, StreamListener};
 
 #[derive(Debug, Default)]
 pub(super) struct Taking {
@@ -31,7 +31,7 @@ pub(super) struct Taking {
     taken: u64,
 }
 
-impl Entrance {
+impl StreamListener {
     /// The addresses to redirect connections to, at most one of each family.
     pub fn transparent_addresses(&self) -> impl Iterator<Item = SocketAddr> {
         let transparent = self.listeners.iter().filter(|listener| listener.is_transparent);
@@ -138,7 +138,7 @@ fn blame(socket: &TcpStream, marks: Marks) {
     }
 }
 
-pub(super) fn listeners() -> Vec<Listener> {
+pub(super) fn listeners() -> Vec<ListeningSocket> {
     let addresses = [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)];
     let open = |address: IpAddr| match listen(address) {
         Ok(listener) => Some(listener),
@@ -154,12 +154,12 @@ pub(super) fn listeners() -> Vec<Listener> {
     addresses.into_iter().filter_map(open).collect()
 }
 
-fn listen(address: IpAddr) -> io::Result<Listener> {
+fn listen(address: IpAddr) -> io::Result<ListeningSocket> {
     let address = SocketAddr::new(address, 0);
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
-    Listener::new(socket.into(), true)
+    ListeningSocket::new(socket.into(), true)
 }
 
 const REST: Duration = Duration::from_secs(10);

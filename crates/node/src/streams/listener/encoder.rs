@@ -11,7 +11,7 @@ use roadweave_linux::Callers;
 use socket2::SockRef;
 
 use super::asked::{Asked, ListenRequest};
-use super::end::EntranceEnd;
+use super::end::ListenerEnd;
 use super::http::Head;
 use super::reply::{answer, answer_with, cross_origin};
 use crate::local::{SEND_BUFFER, Subscribe, Subscribers};
@@ -30,7 +30,7 @@ pub(super) fn read(head: &Head<'_>) -> Option<Asked> {
 }
 
 fn listen(head: &Head<'_>) -> Asked {
-    let refused = |answer| Asked::Refused { answer, end: EntranceEnd::BadRequest };
+    let refused = |answer| Asked::Refused { answer, end: ListenerEnd::BadRequest };
     let Some(origin) = head.allowed_origin() else {
         return refused(answer(403, "this page's origin is not in streams.origins"));
     };
@@ -114,9 +114,9 @@ impl EventStreams {
                 "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-store\r\n\
                  {fields}Connection: close\r\n\r\n"
             );
-            let told = (&socket).write_all(head.as_bytes());
-            let tell = |word: &str| (&socket).write_all(format!("data: {word}\n\n").as_bytes());
-            let _ = told.and_then(|()| subscription.tell_all(interval, tell));
+            let written = (&socket).write_all(head.as_bytes());
+            let write = |word: &str| (&socket).write_all(format!("data: {word}\n\n").as_bytes());
+            let _ = written.and_then(|()| subscription.tell_all(interval, write));
         });
     }
 }

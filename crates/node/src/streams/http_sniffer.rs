@@ -8,59 +8,59 @@ use roadweave_proto::media::{Request, Requests, Responses, player_of};
 use roadweave_proto::wire::StreamId;
 use roadweave_stream::Streams;
 
-use super::player::{PlayerTold, told_by};
+use super::player::{PlayerReport, player_report};
 
-pub(super) const TOLD_MAX: usize = 64;
+pub(super) const REPORTS_MAX: usize = 64;
 
 #[derive(Debug, Default)]
-pub(super) struct Heard {
+pub(super) struct HttpFindings {
     pub(super) counts: BTreeMap<&'static str, u64>,
-    told: Vec<PlayerTold>,
+    reports: Vec<PlayerReport>,
 }
 
-impl Heard {
+impl HttpFindings {
     fn count(&mut self, what: &'static str, times: usize) {
         if times > 0 {
             *self.counts.entry(what).or_default() += times as u64;
         }
     }
 
-    pub(super) fn tell(&mut self, told: PlayerTold) {
-        if self.told.len() < TOLD_MAX {
-            self.told.push(told);
+    pub(super) fn add_report(&mut self, report: PlayerReport) {
+        if self.reports.len() < REPORTS_MAX {
+            self.reports.push(report);
         }
     }
 
-    pub(super) fn take_told(&mut self) -> Vec<PlayerTold> {
-        std::mem::take(&mut self.told)
+    pub(super) fn take_reports(&mut self) -> Vec<PlayerReport> {
+        std::mem::take(&mut self.reports)
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Hearing {
+pub(super) struct HttpSniffer {
     requests: Requests,
-    end: End,
+    end: SnifferSide,
     is_over: bool,
 }
 
 #[derive(Debug)]
-enum End {
+enum SnifferSide {
     /// `nameless`: the player's number if it does not give its name.
     Application { nameless: u64 },
     /// `moved`: bytes that went from the host into the stream.
     Host { responses: Box<Responses>, moved: u64 },
 }
 
-impl Hearing {
+impl HttpSniffer {
     pub(super) fn of_application(caller: impl std::hash::Hash) -> Self {
-        Self::of(End::Application { nameless: player_of(caller) })
+        Self::of(SnifferSide::Application { nameless: player_of(caller) })
     }
 
     pub(super) fn of_host() -> Self {
-        Self::of(End::Host { responses: Box::default(), moved: 0 })
+        Self::of(SnifferSide::Host { responses: Box::default(), moved: 0 })
     }
 
-    fn of(end: End) -> Self {
+    fn of(end: SnifferSide) -> Self {
         Self { requests: Requests::default(), end, is_over: false }
     }
 
@@ -70,25 +70,25 @@ impl Hearing {
         streams: &mut Streams,
         id: StreamId,
         bytes: &[u8],
-        heard: &mut Heard,
+        findings: &mut HttpFindings,
     ) {
         match &mut self.end {
-            End::Application { nameless } => {
+            SnifferSide::Application { nameless } => {
                 let nameless = *nameless;
                 self.requests.feed(bytes, |request| {
-                    heard.count("requests", 1);
+                    findings.count("requests", 1);
                     let _ = streams.ask_priority(now, id, request.priority.unwrap_or_default());
-                    let told = request.cmcd.and_then(|told| told_by(&told, nameless));
-                    heard.count("players", usize::from(told.is_some()));
-                    told.into_iter().for_each(|told| heard.tell(told));
+                    let report = request.cmcd.and_then(|cmcd| player_report(&cmcd, nameless));
+                    findings.count("players", usize::from(report.is_some()));
+                    report.into_iter().for_each(|report| findings.add_report(report));
                 });
             }
-            End::Host { responses, moved } => {
+            SnifferSide::Host { responses, moved } => {
                 let before = *moved;
                 *moved += bytes.len() as u64;
                 let seen = responses.feed(bytes);
-                heard.count("answers", seen.heads);
-                heard.count("first-frames", seen.frames);
+                findings.count("answers", seen.heads);
+                findings.count("first-frames", seen.frames);
                 if seen.urgent > 0 {
                     let _ = streams.set_head(now, id, before + seen.urgent as u64);
                 }
@@ -98,27 +98,27 @@ impl Hearing {
                 }
             }
         }
-        self.note(heard);
+        self.note(findings);
     }
 
-    pub(super) fn on_received(&mut self, bytes: &[u8], heard: &mut Heard) {
-        if let End::Host { responses, .. } = &mut self.end {
+    pub(super) fn on_received(&mut self, bytes: &[u8], findings: &mut HttpFindings) {
+        if let SnifferSide::Host { responses, .. } = &mut self.end {
             self.requests.feed(bytes, |request: Request| {
-                heard.count("requests", 1);
+                findings.count("requests", 1);
                 responses.expect(request);
             });
-            self.note(heard);
+            self.note(findings);
         }
     }
 
-    fn note(&mut self, heard: &mut Heard) {
+    fn note(&mut self, findings: &mut HttpFindings) {
         let of_host = match &self.end {
-            End::Application { .. } => None,
-            End::Host { responses, .. } => responses.unread(),
+            SnifferSide::Application { .. } => None,
+            SnifferSide::Host { responses, .. } => responses.unread(),
         };
         if let Some(why) = self.requests.unread().or(of_host).filter(|_| !self.is_over) {
             self.is_over = true;
-            heard.count(why.name(), 1);
+            findings.count(why.name(), 1);
         }
     }
 }

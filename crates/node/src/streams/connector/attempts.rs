@@ -16,7 +16,7 @@ const DELAY: Duration = Duration::from_millis(250);
 
 pub(super) const AT_ONCE: usize = 2;
 
-pub(super) enum Outcome {
+pub(super) enum AttemptOutcome {
     Connected(TcpStream),
     Failed(ResetCode),
     Pending,
@@ -52,10 +52,10 @@ impl Attempts {
         poller: &Poller,
         token: Token,
         source: &dyn Fn(SocketAddr) -> io::Result<Option<IpAddr>>,
-    ) -> Outcome {
+    ) -> AttemptOutcome {
         for socket in std::mem::take(&mut self.sockets) {
             match state_of(&socket) {
-                Ok(true) => return Outcome::Connected(socket),
+                Ok(true) => return AttemptOutcome::Connected(socket),
                 Ok(false) => self.sockets.push(socket),
                 Err(error) => self.on_failure(now, &error),
             }
@@ -70,8 +70,8 @@ impl Attempts {
             }
         }
         match self.sockets.is_empty() {
-            true => Outcome::Failed(self.failure),
-            false => Outcome::Pending,
+            true => AttemptOutcome::Failed(self.failure),
+            false => AttemptOutcome::Pending,
         }
     }
 

@@ -5,7 +5,7 @@ use roadweave_proto::wire::Destination;
 use roadweave_proto::{ServerHost, ServerName};
 
 use super::asked::Asked;
-use super::end::EntranceEnd;
+use super::end::ListenerEnd;
 use super::reply::{answer, answer_with};
 
 pub(super) const HEAD_MAX: usize = 8 * 1024;
@@ -70,11 +70,11 @@ pub(super) fn read(
     let (version, fields) = (request.version.unwrap_or(1), &*request.headers);
     let head = Head { method, target, version, fields, length, rest: &bytes[length..], origins };
     let asked = kinds.iter().find_map(|read| read(&head));
-    asked.unwrap_or_else(|| Asked::Refused { answer: route(target), end: EntranceEnd::Served })
+    asked.unwrap_or_else(|| Asked::Refused { answer: route(target), end: ListenerEnd::Served })
 }
 
 pub(super) fn refused(status: u16, why: &str) -> Asked {
-    Asked::Refused { answer: answer(status, why), end: EntranceEnd::BadRequest }
+    Asked::Refused { answer: answer(status, why), end: ListenerEnd::BadRequest }
 }
 
 pub(super) fn destination_of(name: &ServerName) -> Option<Destination> {
@@ -107,7 +107,7 @@ mod tests {
                 assert_eq!(length, head.len());
                 format!("{:?}", (destination.host(), destination.port()))
             }
-            Asked::Refused { answer, .. } | Asked::Told { answer, .. } => {
+            Asked::Refused { answer, .. } | Asked::Reported { answer, .. } => {
                 String::from_utf8_lossy(&answer[9..12]).into_owned()
             }
             Asked::Greeted { .. } | Asked::Listen { .. } => unreachable!("nobody asks for that"),

@@ -9,9 +9,9 @@
 
 use roadweave_proto::media::Cmcd;
 
-use super::super::player::{PlayerTold, told_by};
+use super::super::player::{PlayerReport, player_report};
 use super::asked::Asked;
-use super::end::EntranceEnd;
+use super::end::ListenerEnd;
 use super::http::{HEAD_MAX, Head};
 use super::reply::{answer_with, cross_origin};
 
@@ -32,7 +32,7 @@ fn report(head: &Head<'_>) -> Asked {
         "POST" => {}
         "OPTIONS" => {
             let answer = answer_with(200, "", &cross_origin(origin, "POST"));
-            return Asked::Refused { answer, end: EntranceEnd::Served };
+            return Asked::Refused { answer, end: ListenerEnd::Served };
         }
         _ => return refused(405, "use POST", origin),
     }
@@ -47,24 +47,24 @@ fn report(head: &Head<'_>) -> Asked {
     let kind = field("Content-Type").and_then(|value| std::str::from_utf8(value).ok());
     let kind = kind.and_then(|kind| kind.split(';').next()).map(str::trim).unwrap_or_default();
     let players = match kind {
-        "application/json" => match serde_json::from_slice::<PlayerTold>(body) {
-            Ok(told) => vec![told],
+        "application/json" => match serde_json::from_slice::<PlayerReport>(body) {
+            Ok(report) => vec![report],
             Err(error) => return refused(400, &error.to_string(), origin),
         },
         "application/cmcd" => {
             let lines = String::from_utf8_lossy(body);
-            let told = |line: &str| told_by(&Cmcd::of_items(line), 0);
-            last_of_each(lines.lines().filter_map(told))
+            let report = |line: &str| player_report(&Cmcd::of_items(line), 0);
+            last_of_each(lines.lines().filter_map(report))
         }
         _ => return refused(415, "use application/json or application/cmcd", origin),
     };
-    Asked::Told { players, answer: answer_with(200, "", &cross_origin(origin, "POST")) }
+    Asked::Reported { players, answer: answer_with(200, "", &cross_origin(origin, "POST")) }
 }
 
-fn last_of_each(reports: impl Iterator<Item = PlayerTold>) -> Vec<PlayerTold> {
-    let mut players: Vec<PlayerTold> = Vec::new();
+fn last_of_each(reports: impl Iterator<Item = PlayerReport>) -> Vec<PlayerReport> {
+    let mut players: Vec<PlayerReport> = Vec::new();
     for report in reports {
-        match players.iter().position(|told| told.player == report.player) {
+        match players.iter().position(|known| known.player == report.player) {
             Some(place) => players[place] = report,
             None if players.len() < PLAYERS_MAX => players.push(report),
             None => {}
@@ -75,7 +75,7 @@ fn last_of_each(reports: impl Iterator<Item = PlayerTold>) -> Vec<PlayerTold> {
 
 fn refused(status: u16, why: &str, origin: Option<&str>) -> Asked {
     let answer = answer_with(status, why, &cross_origin(origin, "POST"));
-    Asked::Refused { answer, end: EntranceEnd::BadRequest }
+    Asked::Refused { answer, end: ListenerEnd::BadRequest }
 }
 
 #[cfg(test)]
@@ -90,7 +90,7 @@ mod tests {
     }
 
     fn status(asked: &Asked) -> String {
-        let (Asked::Refused { answer, .. } | Asked::Told { answer, .. }) = asked else {
+        let (Asked::Refused { answer, .. } | Asked::Reported { answer, .. }) = asked else {
             return format!("{asked:?}");
         };
         String::from_utf8_lossy(&answer[9..12]).into_owned()
@@ -109,13 +109,13 @@ mod tests {
     #[test]
     fn reports_are_read_as_json_and_as_cmcd() {
         let body = r#"{"player":9,"qoe":{"cached_bytes":1,"cached_frames":2,"bps":3,"fps":29.97}}"#;
-        let Asked::Told { players, .. } = post(JSON, body) else { panic!("it is one") };
+        let Asked::Reported { players, .. } = post(JSON, body) else { panic!("it is one") };
         let qoe = Qoe { cached_bytes: 1, cached_frames: 2, bps: 3, fps: 29.97 };
-        assert_eq!(players, [PlayerTold { player: 9, qoe }]);
+        assert_eq!(players, [PlayerReport { player: 9, qoe }]);
         let lines = "e=ps,sid=\"a,bl=1\",v=2\nbl=9000,sid=\"a\"\nbl=2300,sid=\"a\",v=2\n\
                      bl=(900;v 1500;a),sid=\"b\"";
-        let Asked::Told { players, .. } = post(CMCD, lines) else { panic!("they are some") };
-        let left: Vec<_> = players.iter().map(|told| told.qoe.play_time_left()).collect();
+        let Asked::Reported { players, .. } = post(CMCD, lines) else { panic!("they are some") };
+        let left: Vec<_> = players.iter().map(|report| report.qoe.play_time_left()).collect();
         assert_eq!(left.iter().map(|it| it.as_millis()).collect::<Vec<_>>(), [2300, 900]);
         assert_ne!(players[0].player, players[1].player);
     }

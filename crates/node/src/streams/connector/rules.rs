@@ -8,7 +8,7 @@ use roadweave_config::AllowedDestination;
 
 /// Where clients may go; see the fields of the same names in docs/configuration.md.
 #[derive(Clone, Debug, Default)]
-pub struct ExitRules {
+pub struct ConnectorRules {
     /// Denied networks, in addition to this machine's own addresses.
     pub denied: Vec<IpNet>,
     /// Exceptions: addresses, with one port or all.
@@ -17,7 +17,7 @@ pub struct ExitRules {
     pub clients_reach_clients: bool,
 }
 
-impl ExitRules {
+impl ConnectorRules {
     pub(super) fn allow(&self, to: SocketAddr, is_clients: impl Fn(IpAddr) -> bool) -> bool {
         let address = to.ip().to_canonical();
         let is_nobodys = match address {
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn streams_lead_where_packets_may_go() {
         let network = |text: &str| text.parse::<IpNet>().expect("a network");
-        let rules = ExitRules {
+        let rules = ConnectorRules {
             denied: vec![network("169.254.0.0/16"), network("203.0.113.0/24")],
             allowed: ["203.0.113.7:443", "127.0.0.9"].map(|it| it.parse().unwrap()).to_vec(),
             clients_reach_clients: false,
@@ -84,7 +84,7 @@ mod tests {
         check("224.0.0.1:80", false);
         check("255.255.255.255:80", false);
         check("10.77.0.2:80", false);
-        let friends = ExitRules { clients_reach_clients: true, ..rules };
+        let friends = ConnectorRules { clients_reach_clients: true, ..rules };
         let other = "10.77.0.2:80".parse().expect("an address and a port");
         assert!(friends.allow(other, |ip| inner.contains(&ip)));
     }

@@ -6,14 +6,14 @@ use std::net::{SocketAddr, TcpListener};
 use super::caller::ask_for_interfaces;
 
 #[derive(Debug)]
-pub(super) struct Listener {
+pub(super) struct ListeningSocket {
     pub(super) socket: TcpListener,
     pub(super) address: SocketAddr,
     pub(super) is_transparent: bool,
     pub(super) is_called: bool,
 }
 
-impl Listener {
+impl ListeningSocket {
     pub(super) fn for_asking(address: SocketAddr) -> io::Result<Self> {
         let listener = Self::new(TcpListener::bind(address)?, false)?;
         tracing::info!(listen = %listener.address, "listening for SOCKS5 and HTTP CONNECT");

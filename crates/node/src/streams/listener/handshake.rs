@@ -4,7 +4,7 @@ use roadweave_proto::ServerName;
 use roadweave_proto::wire::{SOCKS_MESSAGE_MAX, SOCKS_VERSION, SocksConnect, SocksGreeting};
 
 use super::asked::{Asked, Dialect};
-use super::end::EntranceEnd;
+use super::end::ListenerEnd;
 use super::http::{self, HEAD_MAX, Head, destination_of, refused};
 use super::reply::answer;
 use super::{encoder, forward, report};
@@ -38,9 +38,9 @@ impl Handshake {
                 }
                 Ok(Some((greeting, _))) => {
                     let answer = greeting.answer().to_vec();
-                    Asked::Refused { answer, end: EntranceEnd::BadRequest }
+                    Asked::Refused { answer, end: ListenerEnd::BadRequest }
                 }
-                Err(_) => Asked::Refused { answer: Vec::new(), end: EntranceEnd::BadRequest },
+                Err(_) => Asked::Refused { answer: Vec::new(), end: ListenerEnd::BadRequest },
             },
         }
     }
@@ -61,7 +61,7 @@ fn read_request(bytes: &[u8]) -> Asked {
         }
         Err(error) => {
             let answer = error.reply().to_bytes().to_vec();
-            Asked::Refused { answer, end: EntranceEnd::BadRequest }
+            Asked::Refused { answer, end: ListenerEnd::BadRequest }
         }
     }
 }
