@@ -16,43 +16,43 @@ use roadweave_quic::{Epoch, Shard};
 use roadweave_tunnel::Server;
 
 use super::faults;
-use super::slot::{Common, Order, ShardSlot, Standing};
-use super::told::Counters;
-use super::worker::Worker;
+use super::slot::{Common, ShardCommand, ShardSlot, Standing};
+use super::snapshot::Counters;
+use super::worker::ShardWorker;
 use crate::driver::DriverError;
 use crate::driver::edge::Edge;
 use crate::driver::event_loop::{Driver, STREAMS};
 use crate::streams::StreamConnector;
 
 /// A shard that ran for so long before it failed restarts at once.
-const GOOD_LIFE: Duration = Duration::from_secs(10);
+const GOOD_RUN: Duration = Duration::from_secs(10);
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 /// Longest pause. It is short because clients reconnect, and packets wait in the device queue.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 impl ShardSlot {
-    pub(super) fn occupy(self: Arc<Self>, orders: Receiver<Order>) {
+    pub(super) fn run(self: Arc<Self>, commands: Receiver<ShardCommand>) {
         faults::keep_for_this_thread();
         let mut in_a_row = 0;
         while !self.common.ends.load(Ordering::Acquire) {
             let begun = Instant::now();
             self.on_turn();
-            match catch_unwind(AssertUnwindSafe(|| self.live(&orders))) {
+            match catch_unwind(AssertUnwindSafe(|| self.serve(&commands))) {
                 Ok(Ok(())) => return,
                 Ok(Err(error)) => {
                     *lock(&self.error) = Some(error);
                     return self.common.waker.wake();
                 }
                 Err(_) => {
-                    in_a_row = if begun.elapsed() < GOOD_LIFE { in_a_row + 1 } else { 1 };
+                    in_a_row = if begun.elapsed() < GOOD_RUN { in_a_row + 1 } else { 1 };
                     self.fail(in_a_row);
                 }
             }
-            self.wait(pause(in_a_row), &orders);
+            self.wait(pause(in_a_row), &commands);
         }
     }
 
-    fn live(self: &Arc<Self>, orders: &Receiver<Order>) -> Result<(), DriverError> {
+    fn serve(self: &Arc<Self>, commands: &Receiver<ShardCommand>) -> Result<(), DriverError> {
         let Common { clock, identity, peers, kept, .. } = &*self.common;
         let now = clock.now();
         let (mut config, drains, far_ends, destinations) = {
@@ -73,16 +73,16 @@ impl ShardSlot {
         let start = |settings| StreamConnector::start(settings, STREAMS, &driver.waker());
         let mut far_end = far_ends.map(start).transpose()?;
         far_end.iter_mut().for_each(|far_end| far_end.share_sockets(self.common.map.count()));
-        let mut worker = Worker {
+        let mut worker = ShardWorker {
             slot: self,
-            orders,
+            commands,
             far_end,
             destinations,
             next_second: Default::default(),
             is_unsettled: false,
             receive_failed: Default::default(),
         };
-        self.lives.store(true, Ordering::Release);
+        self.is_running.store(true, Ordering::Release);
         match catch_unwind(AssertUnwindSafe(|| driver.run(&mut worker))) {
             Ok(outcome) => outcome?,
             Err(panic) => {
@@ -107,13 +107,13 @@ impl ShardSlot {
         );
     }
 
-    /// Dropping an order lets its caller know that the shard is down.
-    fn wait(&self, pause: Duration, orders: &Receiver<Order>) {
+    /// Dropping a command lets its caller know that the shard is down.
+    fn wait(&self, pause: Duration, commands: &Receiver<ShardCommand>) {
         let end = Instant::now() + pause;
         while !self.common.ends.load(Ordering::Acquire) {
             let left = end.saturating_duration_since(Instant::now());
-            match orders.recv_timeout(left.min(PAUSE_FIRST)) {
-                Ok(order) => drop(order),
+            match commands.recv_timeout(left.min(PAUSE_FIRST)) {
+                Ok(command) => drop(command),
                 Err(RecvTimeoutError::Timeout) if left > PAUSE_FIRST => {}
                 Err(_) => return,
             }

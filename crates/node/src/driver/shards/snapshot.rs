@@ -16,7 +16,7 @@ pub(super) struct Counters {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct ShardSnapshot {
     pub(super) counters: Counters,
     tally: Tally,
     memory_bytes: u64,
@@ -49,7 +49,7 @@ impl Counters {
     }
 }
 
-impl Told {
+impl ShardSnapshot {
     pub(super) fn of(driver: &Driver<Server>, with_sessions: bool) -> Self {
         let server = &driver.node;
         Self {
@@ -76,10 +76,16 @@ impl Gathered {
         Self { counters, ..Self::default() }
     }
 
-    pub(super) fn add(&mut self, told: Option<Told>, before: &Counters, shard: ShardStatus) {
+    pub(super) fn add(
+        &mut self,
+        snapshot: Option<ShardSnapshot>,
+        before: &Counters,
+        shard: ShardStatus,
+    ) {
         self.counters.merge(before);
-        let runs = told.is_some();
-        let Told { counters, tally, memory_bytes, sessions, count } = told.unwrap_or_default();
+        let runs = snapshot.is_some();
+        let ShardSnapshot { counters, tally, memory_bytes, sessions, count } =
+            snapshot.unwrap_or_default();
         self.counters.merge(&counters);
         self.tally.merge(tally);
         self.role.memory_bytes += memory_bytes;
