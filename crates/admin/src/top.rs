@@ -159,7 +159,7 @@ fn pause(reader: &Reader, history: &mut History, cursor: Cursor) {
     let Some((uplink, is_paused)) = cursor.uplink(history) else { return };
     let change = SetUplink { uplink, paused: Some(!is_paused), ..SetUplink::default() };
     if reader.changes.try_send(change).is_err() {
-        history.tell(Instant::now(), "the change before waits for its answer".to_owned());
+        history.add_event(Instant::now(), "the change before waits for its answer".to_owned());
     }
 }
 

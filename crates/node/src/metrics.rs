@@ -86,7 +86,7 @@ struct Served {
 
 struct Summary {
     at: Instant,
-    told: Result<Status, RpcError>,
+    status: Result<Status, RpcError>,
 }
 
 impl Served {
@@ -128,18 +128,18 @@ impl Served {
         let summary = match last.take().filter(|summary| summary.at.elapsed() < FRESH) {
             Some(summary) => summary,
             None => {
-                let told = self
+                let status = self
                     .sender
                     .ask("summary", Value::Null)
                     .and_then(|value| serde_json::from_value(value).map_err(RpcError::internal));
-                Summary { at: Instant::now(), told }
+                Summary { at: Instant::now(), status }
             }
         };
-        last.insert(summary).told.clone()
+        last.insert(summary).status.clone()
     }
 
     fn used(&self) -> Used {
-        lock(&self.load).tell()
+        lock(&self.load).measure()
     }
 }
 

@@ -153,7 +153,7 @@ fn render(status: &Status, rates: &Rates, selection: &Selection) -> String {
             text += &format!("portal, somebody has to log in: {}\n", captive.join(", "));
         }
         for (uplink, facts) in &client.modems {
-            text += &format!("modem {uplink}: {}\n", facts.in_a_line());
+            text += &format!("modem {uplink}: {}\n", facts.summary());
         }
         if !client.paused.is_empty() {
             text += &format!("paused: {}\n", client.paused.join(", "));

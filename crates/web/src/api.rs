@@ -149,7 +149,7 @@ impl Api {
         let (stalls, stalled) = history.stalls();
         let events = history.events.iter().take(LIST_MAX).zip(0..);
         let events = events.map(|((at, text), back)| {
-            let number = history.events_told - back;
+            let number = history.events_added - back;
             json!({ "number": number, "ago_ms": ago(*at), "text": shown(text) })
         });
         let lanes = session.map_or(&[][..], |session| &session.stats.lanes[..]);

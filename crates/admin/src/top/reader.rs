@@ -23,7 +23,7 @@ impl Word {
         match self {
             Self::Status(status) => history.take(now, *status),
             Self::Away(why) => history.miss(now, why),
-            Self::Told(event) => history.tell(now, event),
+            Self::Told(event) => history.add_event(now, event),
         }
     }
 }

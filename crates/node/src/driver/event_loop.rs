@@ -79,7 +79,7 @@ pub(super) trait Role<N: Node> {
         true
     }
 
-    fn in_a_line(&self, _node: &N) -> String {
+    fn status_line(&self, _node: &N) -> String {
         String::new()
     }
 
@@ -278,7 +278,7 @@ impl<N: Node> Driver<N> {
             role.handle_events(self, now);
             if let Some(outside) = &mut self.outside {
                 let turns = || role.take_turns(&self.node);
-                outside.manager.handle_timeout(now, turns, || role.in_a_line(&self.node));
+                outside.manager.handle_timeout(now, turns, || role.status_line(&self.node));
             }
             if role.is_over() {
                 return Ok(());

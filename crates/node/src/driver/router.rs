@@ -130,7 +130,7 @@ impl Role<Router> for RouterRole {
 
     fn handle_events(&mut self, driver: &mut Driver<Router>, _: Instant) {
         while let Some(event) = driver.node.poll_event() {
-            tell(event);
+            log_event(event);
         }
     }
 
@@ -207,7 +207,7 @@ fn is_away(error: &DeviceError) -> bool {
     matches!(error, DeviceError::NoInterface { .. } | DeviceError::AddressNotHere { .. })
 }
 
-fn tell(event: RouterEvent) {
+fn log_event(event: RouterEvent) {
     match event {
         RouterEvent::PeerHeard => tracing::info!("the other router answers"),
         RouterEvent::PeerRestarted => tracing::info!("the other router restarted"),

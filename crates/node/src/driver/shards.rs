@@ -118,7 +118,7 @@ fn slots(
 impl Egress for Supervisor {
     type Node = Front;
 
-    fn tell_start(&self, _: &str, listen: &str, _: &Driver<Front>) {
+    fn log_start(&self, _: &str, listen: &str, _: &Driver<Front>) {
         tracing::info!(
             listen,
             tun = self.tun.name(),
@@ -141,8 +141,8 @@ impl Egress for Supervisor {
         self.error = self.error.take().or_else(|| front.take_error());
     }
 
-    fn tell_events(&mut self, front: &mut Front, now: Instant, serving: &mut Serving) {
-        serving.tell_events(now, || front.poll_event());
+    fn log_events(&mut self, front: &mut Front, now: Instant, serving: &mut Serving) {
+        serving.log_events(now, || front.poll_event());
     }
 
     fn is_over(&self) -> bool {
@@ -162,7 +162,7 @@ impl Egress for Supervisor {
     fn close(&mut self, driver: &mut Driver<Front>, serving: &mut Serving) {
         driver.node.stop();
         let now = driver.edge.clock.now();
-        self.tell_events(&mut driver.node, now, serving);
+        self.log_events(&mut driver.node, now, serving);
     }
 
     fn write_last(&mut self, _: &mut Front) {

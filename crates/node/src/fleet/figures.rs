@@ -44,7 +44,7 @@ impl Figures {
                 all = (all.0.saturating_add(up_bytes), all.1.saturating_add(down_bytes));
                 samples.push(Sample {
                     device: Some(session.key),
-                    uplink: path.uplink.as_deref().map(told),
+                    uplink: path.uplink.as_deref().map(sanitized),
                     over_ms,
                     rtt_us: u32::try_from((path.smoothed_rtt_ms * 1e6).round() as u64 / 1_000).ok(),
                     loss_ppm: Some((path.loss.clamp(0.0, 1.0) * 1e6) as u32),
@@ -88,7 +88,7 @@ impl Figures {
 }
 
 /// The name of an uplink, chosen by a box, without characters that JSON escapes with six bytes.
-fn told(name: &str) -> String {
+fn sanitized(name: &str) -> String {
     let is_odd = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}');
     name.chars().take(NAME_MAX).map(|c| if is_odd(c) { '?' } else { c }).collect()
 }

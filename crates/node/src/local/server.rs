@@ -188,13 +188,13 @@ fn serve(
             && let Some(subscription) = place
         {
             let interval = Duration::from_millis(subscribe.interval_ms);
-            let tell = |word: &str| {
+            let send = |word: &str| {
                 let topic = json!(subscribe.topic);
                 let begin = format!("{{\"jsonrpc\":\"2.0\",\"method\":{topic},\"params\":");
                 (&*stream).write_all(format!("{begin}{word}}}\n").as_bytes())
             };
             let _ = SockRef::from(stream).set_send_buffer_size(SEND_BUFFER);
-            return subscription.tell_all(interval, tell);
+            return subscription.send_all(interval, send);
         }
         if too_long {
             return Ok(());

@@ -21,7 +21,7 @@ pub(super) struct Used {
 
 impl Load {
     /// The share covers the time since an earlier call, [`PERIOD`] ago or more.
-    pub(super) fn tell(&mut self) -> Used {
+    pub(super) fn measure(&mut self) -> Used {
         self.update(Instant::now(), processor_time())
     }
 

@@ -20,11 +20,11 @@ impl ClientRole {
         }
     }
 
-    pub(super) fn take_news(&mut self, driver: &mut Driver<Client>, now: Instant) {
+    pub(super) fn apply_updates(&mut self, driver: &mut Driver<Client>, now: Instant) {
         let Some(fleet) = &self.fleet else { return };
         let FleetUpdates { configuration, candidates, revoked, .. } = fleet.updates();
         if let Some((version, reload)) = configuration {
-            self.passage.begin_anew();
+            self.passage.reset();
             let left_out = self.take_up(driver, now, reload);
             if let (Some(version), Some(why), Some(fleet)) = (version, left_out, &self.fleet) {
                 fleet.command(|it| it.refuse = Some((version, why)));
@@ -91,7 +91,7 @@ impl ClientRole {
         self.looks.retry = Some(now);
     }
 
-    pub(super) fn tell_uplinks(&mut self) {
+    pub(super) fn report_uplinks(&mut self) {
         if let Some(fleet) = &self.fleet
             && std::mem::take(&mut self.has_other_uplinks)
         {
@@ -100,14 +100,14 @@ impl ClientRole {
         }
     }
 
-    pub(super) fn tell_session(&self, client: &Client) {
+    pub(super) fn report_session(&self, client: &Client) {
         if let Some(fleet) = &self.fleet {
             let proxy = self.join.is_done.then_some(client.server().key);
             fleet.command(|it| it.session = Some(proxy));
         }
     }
 
-    pub(super) fn tell_passage(&mut self, client: &Client, now: Instant) {
+    pub(super) fn report_data_plane(&mut self, client: &Client, now: Instant) {
         let Some(fleet) = &self.fleet else { return };
         if !self.join.is_done || now < self.passage.next_look {
             return;
@@ -136,7 +136,7 @@ pub(super) struct DataPlaneCheck {
 }
 
 impl DataPlaneCheck {
-    fn begin_anew(&mut self) {
+    fn reset(&mut self) {
         self.last = None;
     }
 
@@ -198,7 +198,7 @@ mod tests {
         assert!(look(11, 6));
         assert!(!look(0, 0));
         assert!(look(0, 1));
-        passage.begin_anew();
+        passage.reset();
         passage.look(Some(Carried { left: 0, late: 1 }));
         assert!(!passage.is_mute, "other lanes");
         passage.look(None);

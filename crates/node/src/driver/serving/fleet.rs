@@ -84,7 +84,7 @@ impl InFleet {
         tables.for_each(|table| table.close_but(self.is_closed.then(|| self.of_file.clone())));
     }
 
-    pub(super) fn tell_away(&mut self, now: Instant, clients: &PeerTable) {
+    pub(super) fn update_away(&mut self, now: Instant, clients: &PeerTable) {
         let away = self.fleet.away(now);
         clients.set_away(away);
         let offline = self.offline_max.iter().filter(|(_, most)| away >= **most);
@@ -101,9 +101,9 @@ impl InFleet {
         self.offline = offline;
     }
 
-    /// `is_in_line`: whether the last table holds the current members.
-    pub(super) fn tell(&mut self, now: Instant, node: &mut impl Serves, is_in_line: bool) {
-        self.ends_by_table &= !is_in_line;
+    /// `is_table_current`: whether the last table holds the current members.
+    pub(super) fn report(&mut self, now: Instant, node: &mut impl Serves, is_table_current: bool) {
+        self.ends_by_table &= !is_table_current;
         let ends_by_table = self.ends_by_table;
         if let Some(batch) = self.ending.take_if(|_| !ends_by_table && node.is_settled()) {
             self.fleet.command(|it| it.ended = Some(batch));
@@ -124,7 +124,7 @@ impl InFleet {
         self.fleet.command(|it| it.figures = Some(figures));
     }
 
-    pub(super) fn take_news(
+    pub(super) fn apply_updates(
         &mut self,
         node: &mut impl Serves,
         now: Instant,

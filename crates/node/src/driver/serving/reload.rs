@@ -134,13 +134,13 @@ impl Reloader {
     ) -> Result<Self, DeviceError> {
         let (jobs, todo) = channel::<Job>();
         let (sender, outcomes) = channel();
-        let mut told = LeftOut::default();
+        let mut logged = LeftOut::default();
         let work = move || {
             while let Ok((mut machine, change)) = todo.recv() {
                 let ignored = match change.rereads {
                     false => Ok(Vec::new()),
                     true => reload().map(|reread| {
-                        let (read, ignored) = Reread::told(reread);
+                        let (read, ignored) = Reread::log_ignored(reread);
                         file = read;
                         ignored
                     }),
@@ -149,7 +149,7 @@ impl Reloader {
                     let own = machine.as_ref().map(|machine| &machine.addresses[..]);
                     let (mut reloaded, left_out) = merged(&file, &change, own);
                     reloaded.ignored = ignored;
-                    tell_left_out(&mut told, left_out);
+                    log_left_out(&mut logged, left_out);
                     machine.iter_mut().for_each(|machine| machine.lead(&reloaded.change.peers));
                     reloaded
                 });
@@ -207,8 +207,8 @@ impl Reloader {
 
     fn take(&mut self, (machine, reloaded): Outcome) -> Result<Reloaded, String> {
         (self.machine, self.is_busy) = (machine, false);
-        let told = |error: &String| tracing::error!("nothing was changed: {error}");
-        reloaded.inspect_err(told)
+        let log = |error: &String| tracing::error!("nothing was changed: {error}");
+        reloaded.inspect_err(log)
     }
 
     pub(super) fn take_due_again(&mut self) -> Option<bool> {
@@ -251,12 +251,12 @@ fn merged(file: &ServerReload, change: &Change, own: Option<&[IpNet]>) -> (Reloa
     (reloaded, left_out)
 }
 
-fn tell_left_out(told: &mut LeftOut, left_out: LeftOut) {
-    if *told == left_out {
+fn log_left_out(logged: &mut LeftOut, left_out: LeftOut) {
+    if *logged == left_out {
         return;
     }
-    *told = left_out;
-    let LeftOut { prefixes, first, members } = &*told;
+    *logged = left_out;
+    let LeftOut { prefixes, first, members } = &*logged;
     let first = first.as_ref().map(|(name, prefix)| format!("{prefix} of {name}"));
     tracing::warn!(
         members,

@@ -17,8 +17,8 @@ use super::slot::{ShardCommand, ShardSlot};
 use super::snapshot::Counters;
 use crate::driver::event_loop::{Driver, Role};
 use crate::driver::repeat_limiter::RepeatLimiter;
+use crate::driver::serving::log_receive_error;
 use crate::driver::serving::reload::Destinations;
-use crate::driver::serving::tell_failed;
 use crate::status::Status;
 use crate::streams::StreamConnector;
 
@@ -143,7 +143,7 @@ impl Role<Server> for ShardWorker<'_> {
         _: Option<UplinkId>,
         error: &io::Error,
     ) {
-        tell_failed(&mut self.receive_failed, now, error);
+        log_receive_error(&mut self.receive_failed, now, error);
     }
 
     fn handle_timeout(&mut self, driver: &mut Driver<Server>, now: Instant) {

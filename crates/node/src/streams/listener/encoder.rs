@@ -116,7 +116,7 @@ impl EventStreams {
             );
             let written = (&socket).write_all(head.as_bytes());
             let write = |word: &str| (&socket).write_all(format!("data: {word}\n\n").as_bytes());
-            let _ = written.and_then(|()| subscription.tell_all(interval, write));
+            let _ = written.and_then(|()| subscription.send_all(interval, write));
         });
     }
 }

@@ -16,7 +16,7 @@ impl ClientRole {
                 | ClientEvent::Moved { ref welcome, .. } => {
                     self.join.is_done = true;
                     self.looks.debounce.ask(driver.edge.clock.now());
-                    self.tell_session(&driver.node);
+                    self.report_session(&driver.node);
                     let (steering, filters) = (&self.steering, &mut self.filters);
                     let welcome = welcome.clone();
                     self.granted.begin(steering, filters, &self.options.file, &welcome, event);
@@ -25,7 +25,7 @@ impl ClientRole {
                 ClientEvent::Left { reason, rest } => {
                     self.join.is_done = false;
                     self.granted.due = None;
-                    self.tell_session(&driver.node);
+                    self.report_session(&driver.node);
                     self.steering.dns.unset();
                     let now = driver.edge.clock.now();
                     self.join.next_reminder = now + rest + SILENCE_MAX;
@@ -39,7 +39,7 @@ impl ClientRole {
                         );
                     }
                 }
-                ClientEvent::Notice(notice) => self.tell(driver.edge.clock.now(), &notice),
+                ClientEvent::Notice(notice) => self.log_notice(driver.edge.clock.now(), &notice),
             }
         }
     }
@@ -62,7 +62,7 @@ impl ClientRole {
         }
     }
 
-    fn tell(&mut self, now: Instant, notice: &Notice) {
+    fn log_notice(&mut self, now: Instant, notice: &Notice) {
         let text = printable(&notice.to_string());
         let event = notice.name();
         let uplink = notice.uplink().map(printable);
