@@ -22,7 +22,7 @@ use exchange::{Exchange, Try};
 use message::{AddressRecords, ENTROPY};
 
 pub use nat64::Nat64Prefix;
-pub use radvert::{Advertised, RouterNews, RouterNotices};
+pub use radvert::{Advertised, RouterNotices, RouterUpdate};
 pub use run::run;
 pub use servers::Network;
 pub(crate) use servers::told_portal;

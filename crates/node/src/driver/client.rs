@@ -356,7 +356,7 @@ impl Role<Client> for ClientRole {
                 self.steering.on_notice(now);
             }
             ROUTERS => {
-                let changed = self.resolver.on_router_news(now, &self.routers.poll());
+                let changed = self.resolver.on_router_updates(now, &self.routers.poll());
                 self.use_servers(&mut driver.node, now, &changed);
             }
             _ => self.streams.iter_mut().for_each(|streams| streams.on_ready(event)),
