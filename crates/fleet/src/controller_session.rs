@@ -166,23 +166,23 @@ impl ControllerSession {
         match frame {
             Up::Join(mut join) => {
                 join.addresses.truncate(JOIN_ADDRESSES_MAX);
-                self.tell(ControllerSessionEvent::Join(join));
+                self.push_event(ControllerSessionEvent::Join(join));
             }
             Up::Alive if self.frames.len() < FRAMES_MAX => self.frames.push_back(Down::Alive),
             Up::Alive => self.end("it does not read what is sent to it"),
             _ if !self.is_member => self.end("it does not belong to the fleet"),
             Up::Have(have) => self.on_have(have),
-            Up::Report(report) => self.tell(ControllerSessionEvent::Report(report)),
-            Up::Revoked { head } => self.tell(ControllerSessionEvent::Revoked(head)),
+            Up::Report(report) => self.push_event(ControllerSessionEvent::Report(report)),
+            Up::Revoked { head } => self.push_event(ControllerSessionEvent::Revoked(head)),
             Up::Surplus { entries, head } => self.on_surplus(entries, head),
-            Up::Samples { samples } => self.tell(ControllerSessionEvent::Samples(samples)),
+            Up::Samples { samples } => self.push_event(ControllerSessionEvent::Samples(samples)),
             Up::Anchors { round_trips } => {
                 let some = round_trips.into_iter().take(Up::ANCHORS_MAX);
-                self.tell(ControllerSessionEvent::Anchors(some.collect()));
+                self.push_event(ControllerSessionEvent::Anchors(some.collect()));
             }
             Up::Event { text } => {
                 let shown = text.chars().filter(|c| !c.is_control()).take(TEXT_MAX).collect();
-                self.tell(ControllerSessionEvent::Text(shown));
+                self.push_event(ControllerSessionEvent::Text(shown));
             }
         }
     }
@@ -283,7 +283,7 @@ impl ControllerSession {
         // The peer has restarted, or could not use what was sent.
         (self.sending, self.had) = (None, Some(have.clone()));
         self.frames.retain(|frame| !matches!(frame, Down::Revoke { .. }));
-        self.tell(ControllerSessionEvent::Have(have));
+        self.push_event(ControllerSessionEvent::Have(have));
         self.send_published();
         if self.ended {
             return;
@@ -347,7 +347,7 @@ impl ControllerSession {
         let held = had.documents.get(&kind).copied();
         if held >= Some(*version) {
             if let Some(held) = held.filter(|held| held > version) {
-                self.tell(ControllerSessionEvent::Ahead { kind, held });
+                self.push_event(ControllerSessionEvent::Ahead { kind, held });
             }
             return;
         }
@@ -363,7 +363,7 @@ impl ControllerSession {
         }
         if let Some(head) = head {
             let entries = std::mem::take(&mut self.surplus);
-            self.tell(ControllerSessionEvent::Surplus(entries, head));
+            self.push_event(ControllerSessionEvent::Surplus(entries, head));
         }
     }
 
@@ -372,10 +372,10 @@ impl ControllerSession {
         self.sending = None;
         self.frames.clear();
         self.refuse(why, false);
-        self.tell(ControllerSessionEvent::End(why));
+        self.push_event(ControllerSessionEvent::End(why));
     }
 
-    fn tell(&mut self, event: ControllerSessionEvent) {
+    fn push_event(&mut self, event: ControllerSessionEvent) {
         if self.events.len() < EVENTS_MAX {
             self.events.push_back(event);
         }

@@ -35,7 +35,7 @@ mod table;
 mod token;
 mod trust;
 
-pub use agent::{Agent, AgentEvent, Egress, Joining, Kept, VerifiedServer};
+pub use agent::{Agent, AgentEvent, Egress, Joining, PersistedState, VerifiedServer};
 pub use chain::{Admitted, Chain};
 pub use controller_session::{
     ControllerSession, ControllerSessionEvent, Published, PublishedTable, PublishedTrust,

@@ -128,7 +128,7 @@ impl Member {
     }
 
     fn text(&self) -> Option<String> {
-        self.agent.kept().configuration_in_force().1
+        self.agent.persisted().configuration_in_force().1
     }
 
     fn admitted(&self) -> Vec<(PublicKey, usize)> {
@@ -256,7 +256,7 @@ fn a_box_and_its_proxies_hear_of_each_other() {
             all.confirmed == ["member-20"]
         })
         .await;
-        assert_eq!(device.agent.kept().trust().revocations().head().serial, 0);
+        assert_eq!(device.agent.persisted().trust().revocations().head().serial, 0);
         port.update("member-20", |it: &mut Proxy| it.state = ProxyState::Draining).await;
         fra.until("drained", |it| it.events.contains(&AgentEvent::Drain(true))).await;
         device.until("one proxy", |it| it.proxies() == ["member-21"]).await;

@@ -5,7 +5,7 @@ use super::*;
 use crate::testing::{at, key, token};
 
 fn agent() -> Agent {
-    Agent::restore(at(0), key(5), Role::Box, "1.0", Kept::of_token(&token()))
+    Agent::restore(at(0), key(5), Role::Box, "1.0", PersistedState::of_token(&token()))
 }
 
 #[test]

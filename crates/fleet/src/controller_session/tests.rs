@@ -7,7 +7,7 @@ mod faults;
 mod revocations;
 
 use super::*;
-use crate::agent::{Agent, AgentEvent, Joining, Kept};
+use crate::agent::{Agent, AgentEvent, Joining, PersistedState};
 use crate::document::{Body, Candidate, Candidates, Configuration, Document};
 use crate::frame::Outcome;
 use crate::statement::Role;
@@ -65,18 +65,18 @@ fn events(agent: &mut Agent) -> Vec<AgentEvent> {
     std::iter::from_fn(|| agent.poll_event()).collect()
 }
 
-struct Stream {
+struct TestStream {
     agent: Agent,
     session: ControllerSession,
     down: usize,
     events: Vec<AgentEvent>,
-    told: Vec<ControllerSessionEvent>,
+    reported: Vec<ControllerSessionEvent>,
 }
 
-impl Stream {
+impl TestStream {
     fn new(agent: Agent, seed: u8, is_member: bool, published: &Arc<Published>) -> Self {
         let session = ControllerSession::new(at(0), key(seed), is_member, published.clone());
-        let mut stream = Self { agent, session, down: 0, events: vec![], told: vec![] };
+        let mut stream = Self { agent, session, down: 0, events: vec![], reported: vec![] };
         stream.agent.on_stream_up(at(0));
         stream.turn(0);
         stream
@@ -110,7 +110,7 @@ impl Stream {
             }
         }
         self.events.extend(events(&mut self.agent));
-        self.told.extend(std::iter::from_fn(|| self.session.poll_event()));
+        self.reported.extend(std::iter::from_fn(|| self.session.poll_event()));
     }
 
     fn warnings(&self) -> Vec<&String> {
@@ -123,11 +123,11 @@ impl Stream {
     }
 }
 
-fn joined(seed: u8, chain: Chain, published: &Arc<Published>) -> Stream {
+fn joined(seed: u8, chain: Chain, published: &Arc<Published>) -> TestStream {
     let how = Joining { token: token(), name: name("x"), chain: None };
     let agent = Agent::joining(at(0), key(seed), role(seed), "1.0", how);
-    let mut stream = Stream::new(agent, seed, false, published);
-    assert!(matches!(stream.told[..], [ControllerSessionEvent::Join { .. }]));
+    let mut stream = TestStream::new(agent, seed, false, published);
+    assert!(matches!(stream.reported[..], [ControllerSessionEvent::Join { .. }]));
     stream.session.welcome(chain, name("north"));
     stream.turn(0);
     stream
@@ -140,9 +140,9 @@ fn member(seed: u8, published: &Arc<Published>) -> Agent {
 }
 
 fn restart(agent: &Agent, seed: u8) -> Agent {
-    let text = serde_json::to_string(agent.kept()).expect("JSON");
-    let kept: Kept = serde_json::from_str(&text).expect("kept");
-    Agent::restore(at(0), key(seed), role(seed), "1.0", kept)
+    let text = serde_json::to_string(agent.persisted()).expect("JSON");
+    let persisted: PersistedState = serde_json::from_str(&text).expect("kept");
+    Agent::restore(at(0), key(seed), role(seed), "1.0", persisted)
 }
 
 fn document<B: Body>(
@@ -214,12 +214,12 @@ fn a_welcome_of_a_controller_that_cannot_sign_does_not_count() {
 #[test]
 fn only_what_is_missing_is_sent() {
     let published = published(0, &[30, 31]);
-    let mut stream = Stream::of(BOX, &published);
+    let mut stream = TestStream::of(BOX, &published);
     stream.configure(1, "a = 1");
     stream.turn(1);
     let down = stream.down;
     let again = restart(&stream.agent, BOX);
-    let mut stream = Stream::new(again, BOX, true, &published);
+    let mut stream = TestStream::new(again, BOX, true, &published);
     stream.configure(1, "a = 1");
     stream.turn(1);
     assert_eq!((down, stream.down), (1, 0), "{:?}", stream.events);
@@ -229,28 +229,28 @@ fn only_what_is_missing_is_sent() {
 #[test]
 fn a_configuration_is_in_force_at_once_confirmed_and_survives() {
     let published = published(0, &[]);
-    let mut stream = Stream::of(BOX, &published);
+    let mut stream = TestStream::of(BOX, &published);
     stream.configure(1, "a = 1");
     stream.turn(1);
     assert_eq!(texts(&stream.events), [None, Some("a = 1")]);
     stream.agent.on_session(at(2), true);
     stream.agent.handle_timeout(at(91));
-    assert_eq!(stream.agent.kept().on_trial(), Some(Version { epoch: 0, number: 1 }));
+    assert_eq!(stream.agent.persisted().on_trial(), Some(Version { epoch: 0, number: 1 }));
     stream.agent.handle_timeout(at(92));
     stream.turn(92);
-    assert_eq!(stream.agent.kept().on_trial(), None);
-    let outcomes = stream.told.iter().filter_map(|event| match event {
+    assert_eq!(stream.agent.persisted().on_trial(), None);
+    let outcomes = stream.reported.iter().filter_map(|event| match event {
         ControllerSessionEvent::Report(report) => Some(&report.outcome),
         _ => None,
     });
-    assert!(outcomes.eq([&Outcome::InForce, &Outcome::Confirmed]), "{:?}", stream.told);
+    assert!(outcomes.eq([&Outcome::InForce, &Outcome::Confirmed]), "{:?}", stream.reported);
     assert_eq!(texts(&events(&mut restart(&stream.agent, BOX))), [Some("a = 1")]);
 }
 
 #[test]
 fn a_configuration_that_cuts_a_box_off_is_taken_back_and_told() {
     let published = published(0, &[]);
-    let mut stream = Stream::of(BOX, &published);
+    let mut stream = TestStream::of(BOX, &published);
     for (number, text) in [(1, "good"), (2, "bad")] {
         let since = number * 1_000;
         stream.agent.on_session(at(since), true);
@@ -271,10 +271,10 @@ fn a_configuration_that_cuts_a_box_off_is_taken_back_and_told() {
     stream.agent.handle_timeout(at(2_190));
     stream.turn(2_190);
     assert_eq!(texts(&stream.events)[4..], [Some("bad"), Some("good")]);
-    assert!(stream.agent.kept().on_trial().is_some());
+    assert!(stream.agent.persisted().on_trial().is_some());
     stream.agent.on_session(at(2_195), true);
     stream.session = ControllerSession::new(at(2_196), key(BOX), true, published.clone());
-    stream.told.clear();
+    stream.reported.clear();
     stream.agent.on_stream_up(at(2_196));
     stream.turn(2_196);
     let taken_back = |event: &ControllerSessionEvent| {
@@ -283,17 +283,17 @@ fn a_configuration_that_cuts_a_box_off_is_taken_back_and_told() {
             ControllerSessionEvent::Report(Report { outcome: Outcome::TakenBack { .. }, .. })
         )
     };
-    assert!(stream.told.iter().any(taken_back), "{:?}", stream.told);
+    assert!(stream.reported.iter().any(taken_back), "{:?}", stream.reported);
     stream.configure(2, "bad");
     stream.turn(2_197);
     assert_eq!(texts(&stream.events).last(), Some(&Some("good")));
-    assert_eq!(stream.agent.kept().on_trial(), None);
+    assert_eq!(stream.agent.persisted().on_trial(), None);
 }
 
 #[test]
 fn a_member_that_holds_something_newer_is_told_of() {
     let published = published(0, &[]);
-    let mut stream = Stream::of(BOX, &published);
+    let mut stream = TestStream::of(BOX, &published);
     for number in [2, 1] {
         stream.session = ControllerSession::new(at(1), key(BOX), true, published.clone());
         stream.configure(number, "a = 1");
@@ -302,21 +302,21 @@ fn a_member_that_holds_something_newer_is_told_of() {
     }
     let held = Version { epoch: 0, number: 2 };
     let ahead = ControllerSessionEvent::Ahead { kind: Kind::Configuration, held };
-    assert_eq!(stream.told.iter().filter(|event| **event == ahead).count(), 1);
+    assert_eq!(stream.reported.iter().filter(|event| **event == ahead).count(), 1);
 }
 
 #[test]
 fn a_controller_that_retires_takes_nothing_with_it() {
     let before = published(0, &[30]);
-    let mut stream = Stream::of(BOX, &before);
+    let mut stream = TestStream::of(BOX, &before);
     stream.configure(1, "a = 1");
     stream.turn(1);
     let list = sign(&trust_list(2, ROOT, 3), ROOT);
-    stream.told.clear();
+    stream.reported.clear();
     stream.agent.handle_frame(at(2), Down::Trust { list });
     stream.turn(2);
     assert_eq!(texts(&stream.events).last(), Some(&Some("a = 1")), "it stays in force");
-    let have = stream.told.iter().find_map(|event| match event {
+    let have = stream.reported.iter().find_map(|event| match event {
         ControllerSessionEvent::Have(have) => Some(have.clone()),
         _ => None,
     });
@@ -327,25 +327,25 @@ fn a_controller_that_retires_takes_nothing_with_it() {
 #[test]
 fn a_table_of_thousands_crosses_in_parts_and_then_by_what_differs() {
     let published = published(0, &[]);
-    let mut stream = Stream::of(PROXY, &published);
+    let mut stream = TestStream::of(PROXY, &published);
     let one = testing::member(BOX, chain(BOX, Role::Box, ROOT));
     let of = |number| Member { key: numbered(number), ..one.clone() };
     let first = table_of(1, (0..1_000).map(of));
     stream.session.desire_table(first.clone(), None);
     stream.turn(1);
     assert!(stream.down > 5 && stream.warnings().is_empty(), "{:?}", stream.warnings());
-    assert_eq!(stream.agent.kept().taken()[&Kind::Table].number, 1);
+    assert_eq!(stream.agent.persisted().taken()[&Kind::Table].number, 1);
     let second = table_of(2, (1..1_001).map(of));
     assert_eq!(stream.session.table_version(), Some(first.version));
     let before = stream.down;
     stream.session.desire_table(second.clone(), Some(&first));
     stream.turn(2);
-    assert_eq!(stream.agent.kept().taken()[&Kind::Table].number, 2);
+    assert_eq!(stream.agent.persisted().taken()[&Kind::Table].number, 2);
     assert!(stream.down - before <= 2);
-    let mut stream = Stream::of(PROXY, &published);
+    let mut stream = TestStream::of(PROXY, &published);
     stream.session.desire_table(second, Some(&first));
     stream.turn(3);
-    assert_eq!(stream.agent.kept().taken()[&Kind::Table].number, 2);
+    assert_eq!(stream.agent.persisted().taken()[&Kind::Table].number, 2);
     assert_eq!(stream.agent.admission().refused.len(), 1_000, "the chain is another's");
 }
 
@@ -359,9 +359,9 @@ fn a_peer_that_was_away_hears_of_every_rotation_of_the_root() {
     let trust = vec![sign(1, ROOT, ROOT), sign(2, 40, ROOT), sign(3, 41, 40)];
     let before = published(0, &[]);
     let rotated = Published { trust, ..Published::clone(&before) };
-    let mut stream = Stream::new(member(BOX, &before), BOX, true, &Arc::new(rotated.clone()));
+    let mut stream = TestStream::new(member(BOX, &before), BOX, true, &Arc::new(rotated.clone()));
     stream.turn(1);
-    let trust = stream.agent.kept().trust();
+    let trust = stream.agent.persisted().trust();
     assert_eq!(trust.roots().collect::<Vec<_>>(), [key(41)], "{:?}", stream.warnings());
     assert_eq!((trust.list().number, stream.warnings().len()), (3, 0));
     let mut session = ControllerSession::new(at(0), key(BOX), true, Arc::new(rotated));
@@ -400,14 +400,14 @@ fn who_floods_is_cut_off() {
 #[test]
 fn a_box_says_which_proxy_it_is_on() {
     let published = published(0, &[]);
-    let mut stream = Stream::of(BOX, &published);
-    let told = |stream: &Stream| stream.session.had().and_then(|had| had.proxy);
-    assert_eq!(told(&stream), None);
+    let mut stream = TestStream::of(BOX, &published);
+    let reported = |stream: &TestStream| stream.session.had().and_then(|had| had.proxy);
+    assert_eq!(reported(&stream), None);
     stream.agent.set_proxy(Some(key(PROXY)));
     stream.turn(1);
-    assert_eq!(told(&stream), Some(key(PROXY)));
-    let heard = stream.told.len();
+    assert_eq!(reported(&stream), Some(key(PROXY)));
+    let heard = stream.reported.len();
     stream.agent.set_proxy(Some(key(PROXY)));
     stream.turn(2);
-    assert_eq!(stream.told.len(), heard, "what is known already is not said again");
+    assert_eq!(stream.reported.len(), heard, "what is known already is not said again");
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use roadweave_fleet::{
-    Agent, AgentEvent, Chain, JoinToken, Joining, Kept, Kind, Name, Role, Scope, Signed, Statement,
-    Trust, Version,
+    Agent, AgentEvent, Chain, JoinToken, Joining, Kind, Name, PersistedState, Role, Scope, Signed,
+    Statement, Trust, Version,
 };
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_linux::{Clock, DeviceError};
@@ -121,14 +121,14 @@ pub enum JoinError {
 /// the same command can be run again.
 pub fn join(options: JoinOptions) -> Result<Joined, JoinError> {
     let mut store = Store::open(&options.state_directory)?;
-    if let Some(kept) = store.read::<Kept>()
-        && let Some(joined) = already(&kept, &options, &store)?
+    if let Some(persisted) = store.read::<PersistedState>()
+        && let Some(joined) = already(&persisted, &options, &store)?
     {
         let JoinToken { addresses, controller, .. } = &options.token;
-        let is_known = kept.trust().controllers().any(|key| key == *controller);
-        return match is_known && kept.addresses() == addresses {
+        let is_known = persisted.trust().controllers().any(|key| key == *controller);
+        return match is_known && persisted.addresses() == addresses {
             true => Ok(joined),
-            false => find_again(kept, joined, options, store)
+            false => find_again(persisted, joined, options, store)
                 .map_err(|error| JoinError::Unchanged(Box::new(error))),
         };
     }
@@ -154,52 +154,56 @@ pub fn join(options: JoinOptions) -> Result<Joined, JoinError> {
         let source = std::io::Error::other("the admission of this key could not be written");
         return Err(StoreError::File { path: options.state_directory, source }.into());
     }
-    let kept = worker.agent.kept();
+    let persisted = worker.agent.persisted();
     Ok(Joined {
         before: false,
         moved_to: None,
-        tenant: kept.tenant().clone(),
+        tenant: persisted.tenant().clone(),
         name: statement.name,
         role,
         key,
         key_path: worker.state.store.key_path(),
-        documents: kept.taken().into_iter().collect(),
+        documents: persisted.taken().into_iter().collect(),
     })
 }
 
-fn already(kept: &Kept, options: &JoinOptions, store: &Store) -> Result<Option<Joined>, JoinError> {
-    let Some(chain) = kept.chain() else { return Ok(None) };
+fn already(
+    persisted: &PersistedState,
+    options: &JoinOptions,
+    store: &Store,
+) -> Result<Option<Joined>, JoinError> {
+    let Some(chain) = persisted.chain() else { return Ok(None) };
     // A new token admits a revoked key as a new member.
-    let Ok(who) = chain.verify(kept.trust()) else { return Ok(None) };
+    let Ok(who) = chain.verify(persisted.trust()) else { return Ok(None) };
     let Statement { key, name, role, .. } = who.statement;
     let JoinOptions { token, role: wanted, state_directory, .. } = options;
-    let is_same = kept.trust().roots().any(|root| root == token.root)
-        && *kept.tenant() == token.tenant
+    let is_same = persisted.trust().roots().any(|root| root == token.root)
+        && *persisted.tenant() == token.tenant
         && role == *wanted;
     if !is_same || store.key()?.public_key() != key {
         return Err(JoinError::Elsewhere {
             directory: state_directory.clone(),
             role: role_name(role),
             name,
-            tenant: kept.tenant().clone(),
+            tenant: persisted.tenant().clone(),
         });
     }
     Ok(Some(Joined {
         before: true,
         moved_to: None,
-        tenant: kept.tenant().clone(),
+        tenant: persisted.tenant().clone(),
         name,
         role,
         key,
         key_path: store.key_path(),
-        documents: kept.taken().into_iter().collect(),
+        documents: persisted.taken().into_iter().collect(),
     }))
 }
 
-/// Connects to the controller that the token names. A token is no proof: the kept state changes
-/// only once the controller shows a list in which a root in force names its key.
+/// Connects to the controller that the token names. A token is no proof: the persisted state
+/// changes only once the controller shows a list in which a root in force names its key.
 fn find_again(
-    kept: Kept,
+    persisted: PersistedState,
     joined: Joined,
     options: JoinOptions,
     store: Store,
@@ -209,7 +213,7 @@ fn find_again(
         return Err(JoinError::NoAddress(addresses.join(", ")));
     }
     let (clock, identity) = (Clock::start(), Arc::new(store.key()?));
-    let agent = Agent::restore(clock.now(), joined.key, joined.role, SOFTWARE, kept);
+    let agent = Agent::restore(clock.now(), joined.key, joined.role, SOFTWARE, persisted);
     let ways = vec![ControllerRoute::System];
     let mut worker = Worker::start(clock, agent, store, identity, ways, KEEP_ALIVE)?;
     worker.seek_at(names(&addresses), controller);

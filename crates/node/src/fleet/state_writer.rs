@@ -65,7 +65,7 @@ impl StateWriter {
         &mut self,
         now: Instant,
         mark: u64,
-        kept: &impl Serialize,
+        persisted: &impl Serialize,
         done: impl FnOnce() + Send + 'static,
     ) -> u64 {
         if let Some(is_written) = self.store.poll() {
@@ -80,7 +80,7 @@ impl StateWriter {
             let is_urgent = std::mem::take(&mut self.is_urgent);
             self.writing = Writing { began: now, is_urgent, mark };
             self.is_dirty = false;
-            self.store.begin(kept, done);
+            self.store.begin(persisted, done);
         }
         if self.is_written() {
             self.mark = mark;
@@ -96,8 +96,8 @@ impl StateWriter {
         (self.is_dirty && !self.store.is_writing()).then_some(self.next_write)
     }
 
-    pub(super) fn write(&mut self, now: Instant, kept: &impl Serialize) -> bool {
-        let is_written = self.store.write(kept);
+    pub(super) fn write(&mut self, now: Instant, persisted: &impl Serialize) -> bool {
+        let is_written = self.store.write(persisted);
         self.is_dirty = !is_written;
         self.is_urgent &= !is_written;
         self.on_written(now, is_written);

@@ -163,7 +163,7 @@ impl<C> Thread<C> {
                 self.update(|updates| updates.anchors = Some(anchors));
             }
             AgentEvent::Joined { .. } | AgentEvent::Refused { .. } => {}
-            AgentEvent::Keep | AgentEvent::Seek | AgentEvent::Warning(_) => {}
+            AgentEvent::Persist | AgentEvent::Seek | AgentEvent::Warning(_) => {}
         }
     }
 
@@ -179,7 +179,7 @@ impl<C> Thread<C> {
             tracing::warn!(%key, "a member of the fleet's table is not admitted: {why}");
         }
         // An anchor serves one tenant and knows no boxes of others.
-        let tenant = self.worker.agent.kept().tenant();
+        let tenant = self.worker.agent.persisted().tenant();
         let members = Members::of(&admission, (self.role == Role::Anchor).then_some(tenant));
         self.update(|updates| updates.members = Some(members));
     }
@@ -210,8 +210,8 @@ impl<C> Thread<C> {
 
     pub(super) fn update_status(&self) {
         let Worker { agent, contact, failure, state, .. } = &self.worker;
-        let kept = agent.kept();
-        let reports = kept.reports().into_iter().map(|report| {
+        let persisted = agent.persisted();
+        let reports = persisted.reports().into_iter().map(|report| {
             let (outcome, why) = match report.outcome {
                 Outcome::InForce => ("on trial", None),
                 Outcome::Confirmed => ("in force", None),
@@ -224,15 +224,15 @@ impl<C> Thread<C> {
         *lock(&self.mailbox.status) = FleetStatus {
             name: self.name.clone(),
             role: role_name(self.role).to_owned(),
-            tenant: kept.tenant().to_string(),
+            tenant: persisted.tenant().to_string(),
             controller: contact.as_ref().map(|(address, way)| format!("{address} over {way}")),
             away_since: agent.away_since(),
             away_seconds: None,
             away_at_least: !self.worker.has_met,
             away_why: failure.clone(),
             documents: reports.collect(),
-            pinned: kept.pinned().to_vec(),
-            revocations: kept.trust().revocations().head().serial,
+            pinned: persisted.pinned().to_vec(),
+            revocations: persisted.trust().revocations().head().serial,
             is_closed: self.is_closed,
             is_unwritten: state.store.is_failing,
         };

@@ -51,8 +51,8 @@ impl Worker {
         keep_alive: Duration,
     ) -> Result<Self, DeviceError> {
         let controllers = Arc::new(Controllers::default());
-        controllers.set(agent.kept().trust().controllers().collect());
-        let names = names(agent.kept().addresses());
+        controllers.set(agent.persisted().trust().controllers().collect());
+        let names = names(agent.persisted().addresses());
         let options = ConnectionOptions {
             identity,
             controllers: controllers.clone(),
@@ -97,12 +97,12 @@ impl Worker {
     /// [`StateWriter::write_due`] of the agent's state.
     pub(super) fn write_due(&mut self, now: Instant, mark: u64) -> u64 {
         let waker = self.connection.waker();
-        self.state.write_due(now, mark, self.agent.kept(), move || waker.wake())
+        self.state.write_due(now, mark, self.agent.persisted(), move || waker.wake())
     }
 
     /// Writes now, and waits for the disk.
     pub(super) fn write(&mut self, now: Instant) -> bool {
-        self.state.write(now, self.agent.kept())
+        self.state.write(now, self.agent.persisted())
     }
 
     pub(super) fn poll_event(&mut self) -> Option<AgentEvent> {
@@ -165,11 +165,11 @@ impl Worker {
 
     pub(super) fn has_proved_peer(&self) -> bool {
         let peer = self.connection.peer();
-        self.agent.kept().trust().controllers().any(|key| peer == Some(key))
+        self.agent.persisted().trust().controllers().any(|key| peer == Some(key))
     }
 
     fn speaks_with(&self) -> BTreeSet<PublicKey> {
-        self.agent.kept().trust().controllers().chain(self.unproved).collect()
+        self.agent.persisted().trust().controllers().chain(self.unproved).collect()
     }
 
     fn follow_trust(&mut self, now: Instant) {
@@ -210,7 +210,7 @@ impl Worker {
 
     fn on_agent(&mut self, now: Instant, event: AgentEvent) {
         match event {
-            AgentEvent::Keep => self.state.on_changed(),
+            AgentEvent::Persist => self.state.on_changed(),
             AgentEvent::Seek => self.connection.seek(now),
             AgentEvent::Warning(text) => {
                 if self.limiter.admit(now, WARNING, &text) {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn drains(stream: &mut Stream) -> Vec<bool> {
+fn drains(stream: &mut TestStream) -> Vec<bool> {
     let drain = |event| if let AgentEvent::Drain(drained) = event { Some(drained) } else { None };
     std::mem::take(&mut stream.events).into_iter().filter_map(drain).collect()
 }
@@ -10,7 +10,7 @@ fn drains(stream: &mut Stream) -> Vec<bool> {
 #[test]
 fn a_drain_is_a_state_that_every_stream_says_again() {
     let published = published(0, &[]);
-    let mut stream = Stream::of(PROXY, &published);
+    let mut stream = TestStream::of(PROXY, &published);
     let mut check = |drained: bool, expected: &[bool]| {
         stream.session.drain(drained);
         stream.turn(1);
@@ -27,8 +27,8 @@ fn a_drain_is_a_state_that_every_stream_says_again() {
     stream.turn(2);
     assert_eq!(drains(&mut stream), [false; 0]);
 
-    let Stream { agent, .. } = stream;
-    let mut stream = Stream::new(agent, PROXY, true, &published);
+    let TestStream { agent, .. } = stream;
+    let mut stream = TestStream::new(agent, PROXY, true, &published);
     assert_eq!(drains(&mut stream), [false; 0], "a session that knows nothing yet says nothing");
     stream.session.drain(false);
     stream.turn(3);
@@ -39,7 +39,7 @@ fn a_drain_is_a_state_that_every_stream_says_again() {
 
     for drained in [true, false] {
         let agent = restart(&stream.agent, PROXY);
-        let mut again = Stream::new(agent, PROXY, true, &published);
+        let mut again = TestStream::new(agent, PROXY, true, &published);
         again.session.drain(drained);
         again.turn(5);
         assert_eq!(drains(&mut again), if drained { vec![true] } else { vec![] });
@@ -63,7 +63,7 @@ fn who_knows_no_end_of_a_drain_is_not_sent_one() {
 #[test]
 fn nobody_drains_a_box() {
     let published = published(0, &[]);
-    let mut stream = Stream::of(BOX, &published);
+    let mut stream = TestStream::of(BOX, &published);
     stream.session.drain(true);
     stream.turn(1);
     assert_eq!(drains(&mut stream), [false; 0]);

@@ -4,18 +4,18 @@ use super::*;
 
 #[test]
 fn revocations_reach_a_proxy_and_are_confirmed_once_sessions_have_ended() {
-    let mut stream = Stream::of(PROXY, &published(0, &[]));
+    let mut stream = TestStream::of(PROXY, &published(0, &[]));
     stream.session.publish(published(0, &[BOX]));
     stream.turn(1);
     assert!(stream.events.contains(&AgentEvent::Revoked(vec![key(BOX)])));
     let head = published(0, &[BOX]).revocations.head();
     assert!(
-        !stream.told.contains(&ControllerSessionEvent::Revoked(head)),
+        !stream.reported.contains(&ControllerSessionEvent::Revoked(head)),
         "its session has not ended yet"
     );
     stream.agent.on_revoked();
     stream.turn(1);
-    assert!(stream.told.contains(&ControllerSessionEvent::Revoked(head)));
+    assert!(stream.reported.contains(&ControllerSessionEvent::Revoked(head)));
     let mut again = restart(&stream.agent, PROXY);
     assert_eq!(again.poll_event(), Some(AgentEvent::Revoked(vec![key(BOX)])));
 }
@@ -23,13 +23,13 @@ fn revocations_reach_a_proxy_and_are_confirmed_once_sessions_have_ended() {
 #[test]
 fn a_restored_controller_learns_what_it_forgot() {
     let before = published(0, &[30, 31]);
-    let mut stream = Stream::of(PROXY, &before);
-    assert!(stream.agent.kept().trust().is_revoked(&key(31)));
+    let mut stream = TestStream::of(PROXY, &before);
+    assert!(stream.agent.persisted().trust().is_revoked(&key(31)));
     let restored = published(1, &[30]);
     stream.session = ControllerSession::new(at(1), key(PROXY), true, restored);
     stream.agent.on_stream_up(at(1));
     stream.turn(1);
-    let surplus = stream.told.iter().find_map(|event| match event {
+    let surplus = stream.reported.iter().find_map(|event| match event {
         ControllerSessionEvent::Surplus(entries, head) => Some((entries.clone(), head.clone())),
         _ => None,
     });
@@ -37,10 +37,13 @@ fn a_restored_controller_learns_what_it_forgot() {
     let mut former = Revocations::default();
     former.extend(&entries, &head, [key(CONTROLLER)]).expect("signed by this controller");
     assert!(former.is_revoked(&key(31)));
-    assert!(stream.agent.kept().trust().is_revoked(&key(31)), "nothing is forgotten meanwhile");
+    assert!(
+        stream.agent.persisted().trust().is_revoked(&key(31)),
+        "nothing is forgotten meanwhile"
+    );
     stream.session.publish(published(1, &[30, 31]));
     stream.turn(2);
-    let head = stream.agent.kept().trust().revocations().head();
+    let head = stream.agent.persisted().trust().revocations().head();
     assert_eq!((head.epoch, head.serial), (1, 2));
 }
 
@@ -48,49 +51,54 @@ fn a_restored_controller_learns_what_it_forgot() {
 fn a_chain_that_forked_within_an_epoch_is_seen_and_heals() {
     let before = published(0, &[30, 31]);
     for fork in [&[30, 40][..], &[30]] {
-        let mut stream = Stream::of(PROXY, &before);
+        let mut stream = TestStream::of(PROXY, &before);
         let forked = published(0, fork);
         stream.session = ControllerSession::new(at(1), key(PROXY), true, forked.clone());
-        stream.told.clear();
+        stream.reported.clear();
         stream.agent.on_stream_up(at(1));
         stream.turn(1);
         let head = forked.revocations.head();
         assert!(
-            !stream.told.contains(&ControllerSessionEvent::Revoked(head)),
+            !stream.reported.contains(&ControllerSessionEvent::Revoked(head)),
             "it is not in force there"
         );
         let is_surplus =
             |event: &ControllerSessionEvent| matches!(event, ControllerSessionEvent::Surplus(..));
-        assert!(stream.told.iter().any(is_surplus), "{:?}", stream.told);
-        assert!(stream.agent.kept().trust().is_revoked(&key(31)), "nothing is forgotten");
+        assert!(stream.reported.iter().any(is_surplus), "{:?}", stream.reported);
+        assert!(stream.agent.persisted().trust().is_revoked(&key(31)), "nothing is forgotten");
         stream.session.publish(published(0, &[fork, &[41, 31]].concat()));
         stream.turn(2);
         stream.agent.on_revoked();
         stream.agent.on_revoked();
         stream.turn(2);
-        let trust = stream.agent.kept().trust();
+        let trust = stream.agent.persisted().trust();
         assert!([30, 31, 41].iter().all(|seed| trust.is_revoked(&key(*seed))));
         let head = published(0, &[fork, &[41, 31]].concat()).revocations.head();
         assert_eq!(trust.revocations().head(), head);
-        assert!(stream.told.contains(&ControllerSessionEvent::Revoked(head)), "{:?}", stream.told);
+        assert!(
+            stream.reported.contains(&ControllerSessionEvent::Revoked(head)),
+            "{:?}",
+            stream.reported
+        );
     }
 }
 
 #[test]
 fn a_proxy_whose_revocations_were_cut_off_lets_nobody_in() {
     let published = published(0, &[30, 31]);
-    let mut stream = Stream::of(PROXY, &published);
+    let mut stream = TestStream::of(PROXY, &published);
     stream.session.desire_table(table(1, &[BOX]), None);
     stream.turn(1);
     assert_eq!(stream.agent.admission().admitted.len(), 1);
-    let mut kept: serde_json::Value = serde_json::to_value(stream.agent.kept()).expect("JSON");
-    kept["trust"]["revocations"]["entries"].as_array_mut().expect("entries").pop();
-    let kept = serde_json::from_value(kept).expect("kept");
-    let proxy = Agent::restore(at(2), key(PROXY), Role::Proxy, "1.0", kept);
+    let mut persisted: serde_json::Value =
+        serde_json::to_value(stream.agent.persisted()).expect("JSON");
+    persisted["trust"]["revocations"]["entries"].as_array_mut().expect("entries").pop();
+    let persisted = serde_json::from_value(persisted).expect("kept");
+    let proxy = Agent::restore(at(2), key(PROXY), Role::Proxy, "1.0", persisted);
     assert_eq!(proxy.admission().admitted.len(), 0);
-    let stream = Stream::new(proxy, PROXY, true, &published);
+    let stream = TestStream::new(proxy, PROXY, true, &published);
     assert_eq!(stream.agent.admission().admitted.len(), 1, "the controller told them again");
-    assert!(stream.agent.kept().trust().is_revoked(&key(31)));
+    assert!(stream.agent.persisted().trust().is_revoked(&key(31)));
 }
 
 #[test]
@@ -128,11 +136,11 @@ fn a_proxy_hands_back_more_revocations_than_a_queue_holds() {
     revocations.extend(&entries, &head, [key(CONTROLLER)]).expect("a chain");
     let full = Published { revocations, head, ..Published::clone(&published(0, &[])) };
     let agent = member(PROXY, &published(0, &[]));
-    let mut stream = Stream::new(agent, PROXY, true, &Arc::new(full));
+    let mut stream = TestStream::new(agent, PROXY, true, &Arc::new(full));
     stream.session = ControllerSession::new(at(60), key(PROXY), true, published(1, &[30]));
     stream.agent.on_stream_up(at(60));
     stream.turn(60);
-    let handed_back = stream.told.iter().find_map(|event| match event {
+    let handed_back = stream.reported.iter().find_map(|event| match event {
         ControllerSessionEvent::Surplus(entries, _) => Some(entries.len() as u64),
         _ => None,
     });

@@ -23,7 +23,7 @@ use crate::trust::Trust;
 
 /// All that an agent keeps, as it was signed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct PersistedState {
     pub(super) trust: Trust,
     pub(super) tenant: Name,
     /// `host:port` each.
@@ -52,14 +52,14 @@ pub(super) struct OnTrial {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum KeptError {
+pub enum PersistedStateError {
     #[error(transparent)]
     Document(#[from] DocumentError),
     #[error(transparent)]
     Table(#[from] TableError),
 }
 
-impl Kept {
+impl PersistedState {
     /// The state that a token gives.
     pub fn of_token(token: &JoinToken) -> Self {
         Self {
@@ -188,7 +188,7 @@ impl Kept {
     }
 
     /// Drops what cannot be verified, so that it is sent again; returns the reasons.
-    fn prove(&mut self, key: PublicKey) -> Vec<(&'static str, KeptError)> {
+    fn prove(&mut self, key: PublicKey) -> Vec<(&'static str, PersistedStateError)> {
         let mut failed = Vec::new();
         self.doubt_documents();
         let Self { trust, configuration, trial, candidates, anchors, table, .. } = self;
@@ -213,48 +213,48 @@ fn is_doubted<T: Payload>(signed: Option<&Signed<T>>, trust: &Trust) -> bool {
 }
 
 fn forget_if<T>(
-    kept: &mut Option<T>,
+    persisted: &mut Option<T>,
     open: impl Fn(&T) -> Result<(), DocumentError>,
     what: &'static str,
-    failed: &mut Vec<(&'static str, KeptError)>,
+    failed: &mut Vec<(&'static str, PersistedStateError)>,
 ) {
-    if let Some(Err(error)) = kept.as_ref().map(open) {
-        *kept = None;
+    if let Some(Err(error)) = persisted.as_ref().map(open) {
+        *persisted = None;
         failed.push((what, error.into()));
     }
 }
 
 impl Agent {
-    pub(super) fn prove_kept(&mut self, now: Instant) {
-        for (what, error) in self.kept.prove(self.key) {
-            self.tell(AgentEvent::Warning(format!("{what} on disk is not used: {error}")));
+    pub(super) fn prove_persisted(&mut self, now: Instant) {
+        for (what, error) in self.persisted.prove(self.key) {
+            self.push_event(AgentEvent::Warning(format!("{what} on disk is not used: {error}")));
         }
-        if !self.kept.has_revocations_of(self.kept.trust.signers()) {
-            let held = self.kept.trust().revocations().head().serial;
+        if !self.persisted.has_revocations_of(self.persisted.trust.signers()) {
+            let held = self.persisted.trust().revocations().head().serial;
             let text = format!(
                 "the revocations on disk are verified only up to {held}, and later ones are not \
                  used: no box is admitted until a controller sends them again"
             );
-            self.tell(AgentEvent::Warning(text));
+            self.push_event(AgentEvent::Warning(text));
         }
-        let taken = self.kept.trust().revocations().entries(0);
+        let taken = self.persisted.trust().revocations().entries(0);
         let keys: Vec<PublicKey> = taken.iter().map(|entry| entry.key).collect();
         if !keys.is_empty() {
-            self.tell_revoked(keys);
+            self.report_revoked(keys);
         }
         let (works, is_mute) = (self.works, self.is_mute);
-        if let Some(on_trial) = &mut self.kept.trial {
+        if let Some(on_trial) = &mut self.persisted.trial {
             on_trial.trial.begin(now, works, is_mute);
             // The start counts, even if the program ends soon.
-            self.tell(AgentEvent::Keep);
+            self.push_event(AgentEvent::Persist);
         }
         self.handle_timeout(now);
         if !self.events.iter().any(|event| matches!(event, AgentEvent::Configure { .. })) {
             self.configure();
         }
-        self.tell_servers();
+        self.report_servers();
         if self.role != Role::Box {
-            self.tell(AgentEvent::Table);
+            self.push_event(AgentEvent::Table);
         }
     }
 
@@ -263,7 +263,7 @@ impl Agent {
         if self.is_doubtful {
             return Admission::default();
         }
-        let mut admission = self.kept.table.admission(&self.kept.trust);
+        let mut admission = self.persisted.table.admission(&self.persisted.trust);
         let role = self.role;
         let connects = |of: Role| of == Role::Box || (of == Role::Proxy && role == Role::Anchor);
         let is_wrong = |who: &Admitted| !connects(who.statement.role);
@@ -273,12 +273,12 @@ impl Agent {
         admission
     }
 
-    pub(super) fn tell_servers(&mut self) {
+    pub(super) fn report_servers(&mut self) {
         let mut warnings = Vec::new();
-        let kept = &self.kept;
-        let signers = || kept.trust.signers();
+        let persisted = &self.persisted;
+        let signers = || persisted.trust.signers();
         let mut prove = |chain: &Chain, role, tenant: &Name, uses: &mut Uses| {
-            let refused = match chain.verify(&kept.trust) {
+            let refused = match chain.verify(&persisted.trust) {
                 Ok(who) if who.statement.role != role => "it has another role".to_owned(),
                 Ok(who) if !who.statement.scope.covers(&Scope::Tenant(tenant.clone())) => {
                     "it belongs to another tenant".to_owned()
@@ -293,12 +293,12 @@ impl Agent {
             warnings.push(format!("{what} is not used: {refused}"));
             None
         };
-        let candidates = kept.candidates.as_ref().and_then(|c| c.verify_by(signers()).ok());
+        let candidates = persisted.candidates.as_ref().and_then(|c| c.verify_by(signers()).ok());
         let candidates = candidates.map(|(document, _)| {
             let proxies = document.body.proxies.into_iter().take(Candidates::MAX);
             let mut uses = Uses::default();
             let verified = |candidate: crate::document::Candidate| {
-                let about = prove(&candidate.chain, Role::Proxy, &kept.tenant, &mut uses)?;
+                let about = prove(&candidate.chain, Role::Proxy, &persisted.tenant, &mut uses)?;
                 Some(VerifiedServer {
                     key: about.key,
                     name: about.name,
@@ -310,7 +310,7 @@ impl Agent {
             };
             proxies.filter_map(verified).collect()
         });
-        let anchors = kept.anchors.as_ref().and_then(|a| a.verify_by(signers()).ok());
+        let anchors = persisted.anchors.as_ref().and_then(|a| a.verify_by(signers()).ok());
         let anchors = anchors.map(|(document, _)| {
             let mut uses = Uses::default();
             let verified = |anchor: crate::document::Anchor| {
@@ -328,12 +328,12 @@ impl Agent {
             };
             document.body.anchors.into_iter().filter_map(verified).collect()
         });
-        warnings.into_iter().for_each(|warning| self.tell(AgentEvent::Warning(warning)));
+        warnings.into_iter().for_each(|warning| self.push_event(AgentEvent::Warning(warning)));
         if let Some(candidates) = candidates {
-            self.tell(AgentEvent::Candidates(candidates));
+            self.push_event(AgentEvent::Candidates(candidates));
         }
         if let Some(anchors) = anchors {
-            self.tell(AgentEvent::Anchors(anchors));
+            self.push_event(AgentEvent::Anchors(anchors));
         }
     }
 }
