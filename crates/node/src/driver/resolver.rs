@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use roadweave_linux::lookup::{
-    self, Advertised, Found, Nat64Prefix, Network, Request, RouterUpdate,
+    self, Advertised, Found, LookupRequest, Nat64Prefix, Network, RouterUpdate,
 };
 use roadweave_linux::{Gateway, Uplink, Waker};
 use roadweave_proto::{Instant, ServerHost, ServerName, UplinkId};
@@ -157,7 +157,7 @@ impl Resolver {
         now: Instant,
         uplink: UplinkId,
         names: Vec<ServerName>,
-    ) -> Option<Request> {
+    ) -> Option<LookupRequest> {
         self.uplinks.get_mut(&uplink).map(|of| of.request(now, names))
     }
 
@@ -361,11 +361,11 @@ impl OfUplink {
         }
     }
 
-    fn request(&mut self, now: Instant, names: Vec<ServerName>) -> Request {
+    fn request(&mut self, now: Instant, names: Vec<ServerName>) -> LookupRequest {
         self.prefixes.retain(|(_, until)| *until > now);
         self.servers.retain(|(_, until)| *until > now);
         let advertised = self.servers.iter().map(|(server, _)| *server).collect();
-        Request {
+        LookupRequest {
             names,
             network: Network { advertised, ..self.network.clone() },
             ipv4: self.ipv4,

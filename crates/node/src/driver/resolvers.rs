@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use roadweave_identity::PublicKey;
-use roadweave_linux::lookup::{Request, RouterUpdate};
+use roadweave_linux::lookup::{LookupRequest, RouterUpdate};
 use roadweave_linux::{Uplink, Waker};
 use roadweave_proto::{Instant, ServerName, UplinkId};
 
@@ -64,7 +64,7 @@ impl Resolvers {
         now: Instant,
         uplink: UplinkId,
         names: Vec<ServerName>,
-    ) -> Option<Request> {
+    ) -> Option<LookupRequest> {
         let (_, resolver) = self.0.first_mut()?;
         resolver.request(now, uplink, names)
     }

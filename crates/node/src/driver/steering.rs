@@ -11,8 +11,8 @@ use std::time::Duration;
 use ipnet::IpNet;
 use roadweave_linux::dns::{Dns, nameservers};
 use roadweave_linux::{
-    Answers, ClientRoutes, DeviceError, Excluded, Grant, Instance, Repairs, RouteSettings, Turn,
-    Uplink, has_reverse_path_filter,
+    Answers, ClientRoutes, DeviceError, Excluded, Grant, Instance, Repairs, RouteSettings,
+    TableTurn, Uplink, has_reverse_path_filter,
 };
 use roadweave_proto::{Instant, UplinkSelector};
 
@@ -68,13 +68,13 @@ impl Steering {
 
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         match self.answers.turn(now) {
-            Turn::Replaced { was_changed: true } => log_restored_marks(),
-            Turn::Failed(error) => {
+            TableTurn::Replaced { was_changed: true } => log_restored_marks(),
+            TableTurn::Failed(error) => {
                 let what = "no further uplink is used until the marks for packets that arrive over \
                             it can be set";
                 self.log_text(&format!("{what}: {error}"));
             }
-            Turn::Unchanged | Turn::Replaced { was_changed: false } => {}
+            TableTurn::Unchanged | TableTurn::Replaced { was_changed: false } => {}
         }
         if self.next_look <= now {
             self.next_look = now + LOOK;

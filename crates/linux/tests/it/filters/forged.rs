@@ -4,7 +4,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::thread::sleep;
 use std::time::Duration;
 
-use roadweave_linux::{Answers, Instance, Turn, Uplink};
+use roadweave_linux::{Answers, Instance, TableTurn, Uplink};
 use roadweave_proto::{DropReason, Instant, UplinkId};
 
 use super::*;
@@ -66,7 +66,7 @@ fn an_answer_comes_in_where_its_connection_went_out() {
                 }
                 while !answers.are_ready() {
                     let turn = answers.turn(Instant::ZERO);
-                    assert!(!matches!(turn, Turn::Failed(_)), "{turn:?}");
+                    assert!(!matches!(turn, TableTurn::Failed(_)), "{turn:?}");
                     sleep(Duration::from_millis(5));
                 }
             })
