@@ -41,7 +41,7 @@ use sqlx::{
     SqlSafeStr as _,
 };
 
-pub use answer::{KeptAnswer, Once};
+pub use answer::{IdempotencyState, Once};
 pub use audit::AuditEntry;
 pub use backup::BackupError;
 pub use change::{Actor, Change};

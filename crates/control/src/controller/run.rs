@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::api::{self, App};
 use crate::clock::now_ms;
-use crate::connection_limits::Limits;
+use crate::connection_limits::ConnectionLimits;
 use crate::controller::folder::Folder;
 use crate::metrics::Metrics;
 use crate::outbox::{Health, Outbox};
@@ -66,7 +66,7 @@ async fn serve(folder: &Folder) -> Result<()> {
     let address = listener.local_addr()?;
     tracing::info!(%address, database = store.database.shown(), epoch, "serving");
     let web = api::router(&app);
-    let limits = Limits::default();
+    let limits = ConnectionLimits::default();
     let service = Service { web, web_tls: Arc::new(web_tls), streams, metrics, limits };
     serve::serve(listener, Arc::new(service), stopped).await;
     tracing::info!("stopped");

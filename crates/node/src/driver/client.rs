@@ -38,11 +38,11 @@ use self::options::{CandidateOptions, servers};
 use self::overrides::Overrides;
 use self::portals::Portals;
 use self::streams::LanStreams;
-use self::waiting::Waiting;
+use self::waiting::WaitingActions;
 use super::client_filters::ClientFilters;
 use super::debounce::Debounce;
 use super::edge::Edge;
-use super::event_loop::{Driver, MONITOR, ROUTERS, Role, Running, take_instance};
+use super::event_loop::{Driver, LoopRole, MONITOR, ROUTERS, Running, take_instance};
 use super::from_config::{excluded, route_settings, tun_options};
 use super::granted::Granted;
 use super::repeat_limiter::RepeatLimiter;
@@ -116,7 +116,7 @@ struct ClientRole {
     modems: Modems,
     has_other_uplinks: bool,
     passage: DataPlaneCheck,
-    waiting: Waiting,
+    waiting: WaitingActions,
     // Fields are dropped in this order.
     granted: Granted,
     filters: ClientFilters,
@@ -225,7 +225,7 @@ fn begin(
         modems: Modems::default(),
         has_other_uplinks: true,
         passage: DataPlaneCheck::default(),
-        waiting: Waiting::default(),
+        waiting: WaitingActions::default(),
         granted: Granted::default(),
         filters,
         steering,
@@ -286,7 +286,7 @@ fn stop(running: Running<Client, ClientRole>) -> Result<(), DriverError> {
     Ok(cleanup(&instance, &lock)?)
 }
 
-impl Role<Client> for ClientRole {
+impl LoopRole<Client> for ClientRole {
     fn on_start(&mut self, driver: &mut Driver<Client>) {
         self.update_time_of_day(&mut driver.node, Instant::ZERO);
         self.begin_in_fleet();

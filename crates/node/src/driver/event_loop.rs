@@ -31,7 +31,7 @@ use crate::local::{LocalRequest, LocalServer, RpcError, Subscribers};
 use crate::metrics::MetricsListener;
 use crate::status::{LogCounters, RoleStatus, Status};
 
-pub(super) trait Role<N: Node> {
+pub(super) trait LoopRole<N: Node> {
     /// Whether each socket's inner packets go to the TUN before the next socket is read.
     const DELIVERS_BY_SOCKET: bool = false;
 
@@ -133,7 +133,7 @@ pub(super) struct Running<N, R> {
     pub(super) lock: InstanceLock,
 }
 
-impl<N: Node, R: Role<N>> Running<N, R> {
+impl<N: Node, R: LoopRole<N>> Running<N, R> {
     pub(super) fn run(&mut self) -> Result<(), DriverError> {
         self.driver.run(&mut self.role)
     }
@@ -232,7 +232,7 @@ impl<N: Node> Driver<N> {
         deliver(&mut self.node, &mut self.edge);
     }
 
-    pub(super) fn run(&mut self, role: &mut impl Role<N>) -> Result<(), DriverError> {
+    pub(super) fn run(&mut self, role: &mut impl LoopRole<N>) -> Result<(), DriverError> {
         role.on_start(self);
         self.outside.iter_mut().for_each(|outside| outside.manager.on_ready());
         loop {
@@ -286,7 +286,7 @@ impl<N: Node> Driver<N> {
         }
     }
 
-    /// Waits at most [`TURN_MAX`]. `alone` is [`Role::feedback_alone_since`].
+    /// Waits at most [`TURN_MAX`]. `alone` is [`LoopRole::feedback_alone_since`].
     fn wait(
         &mut self,
         timeout: Option<Instant>,
@@ -316,7 +316,12 @@ impl<N: Node> Driver<N> {
         Ok(())
     }
 
-    fn read_socket<R: Role<N>>(&mut self, now: Instant, uplink: Option<UplinkId>, role: &mut R) {
+    fn read_socket<R: LoopRole<N>>(
+        &mut self,
+        now: Instant,
+        uplink: Option<UplinkId>,
+        role: &mut R,
+    ) {
         if let Err(error) = self.edge.read_socket(now, uplink, &mut self.node) {
             role.on_socket_failed(self, now, uplink, &error);
         }
@@ -327,7 +332,7 @@ impl<N: Node> Driver<N> {
 
     /// Reads the sockets again if this turn was interrupted since `began`: the node would take the
     /// wait of packets for silence of the network.
-    fn catch_up<R: Role<N>>(&mut self, began: Instant, role: &mut R) {
+    fn catch_up<R: LoopRole<N>>(&mut self, began: Instant, role: &mut R) {
         let now = self.edge.clock.now();
         if now.since(began) < TURN_LATE {
             return;
@@ -336,7 +341,7 @@ impl<N: Node> Driver<N> {
         sockets.into_iter().for_each(|uplink| self.read_socket(now, uplink, role));
     }
 
-    fn take_signals(&mut self, now: Instant, role: &mut impl Role<N>) -> bool {
+    fn take_signals(&mut self, now: Instant, role: &mut impl LoopRole<N>) -> bool {
         while let Some(signal) = self.outside.as_mut().and_then(|it| it.signals.take()) {
             match signal {
                 Signal::Interrupt | Signal::Terminate => return true,
@@ -351,7 +356,7 @@ impl<N: Node> Driver<N> {
         false
     }
 
-    fn answer(&mut self, now: Instant, role: &mut impl Role<N>) {
+    fn answer(&mut self, now: Instant, role: &mut impl LoopRole<N>) {
         let request = self.outside.as_mut().and_then(|it| it.local.poll_request());
         if let Some(request) = request {
             match request.method.as_str() {

@@ -31,7 +31,7 @@ use self::host::Host;
 use self::machine::Machine;
 use self::node::Serves;
 use self::presence_log::PresenceLog;
-use self::reload::{Change, Destinations, Reloaded, Reloader, ServerReload};
+use self::reload::{Destinations, ReloadRequest, Reloaded, Reloader, ServerReload};
 use super::event_loop::Driver;
 use super::repeat_limiter::RepeatLimiter;
 use super::reread::{Askers, Reload};
@@ -232,7 +232,7 @@ impl Serving {
     fn begin_reload(&mut self, rereads: bool) -> Option<u64> {
         let members = self.fleet.as_ref().map(|fleet| fleet.members.clone()).unwrap_or_default();
         let peers = self.tables.clients.peers();
-        self.reloader.begin(Change { rereads, members, peers })
+        self.reloader.begin(ReloadRequest { rereads, members, peers })
     }
 
     fn take(&mut self, node: &mut impl Serves, now: Instant, reloaded: Reloaded) -> ReloadAnswer {

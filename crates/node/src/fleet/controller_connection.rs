@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::backoff::Backoff;
 use super::controller_route::ControllerRoute;
-use super::stream::{Stream, StreamError};
+use super::stream::{ControllerStream, StreamError};
 
 const STAGGER: Duration = Duration::from_millis(300);
 const ATTEMPTS_MAX: usize = 4;
@@ -75,14 +75,14 @@ pub(super) struct ControllerConnection {
 enum ConnectionState {
     Resting(Instant),
     Dialling(Dialling),
-    Up { stream: Box<Stream>, since: Instant },
+    Up { stream: Box<ControllerStream>, since: Instant },
 }
 
 struct Dialling {
     sender: Sender<(ControllerRoute, Found)>,
     answers: Receiver<(ControllerRoute, Found)>,
     legs: Vec<Leg>,
-    attempts: Vec<Stream>,
+    attempts: Vec<ControllerStream>,
     next_start: Instant,
     reasons: Vec<String>,
 }
@@ -118,7 +118,7 @@ impl ControllerConnection {
     pub(super) fn wait(&mut self, now: Instant, until: Option<Instant>) {
         let until = [until, self.poll_timeout()].into_iter().flatten().min();
         let timeout = until.map_or(WAIT_MAX, |until| until.since(now)).min(WAIT_MAX);
-        let streams: Vec<&Stream> = match &self.state {
+        let streams: Vec<&ControllerStream> = match &self.state {
             ConnectionState::Resting(_) => Vec::new(),
             ConnectionState::Dialling(dialling) => dialling.attempts.iter().collect(),
             ConnectionState::Up { stream, .. } => vec![stream],
@@ -221,7 +221,7 @@ impl ControllerConnection {
             ConnectionState::Resting(until) => Some(*until),
             ConnectionState::Up { stream, .. } => Some(stream.poll_timeout()),
             ConnectionState::Dialling(dialling) => {
-                let attempts = dialling.attempts.iter().map(Stream::poll_timeout);
+                let attempts = dialling.attempts.iter().map(ControllerStream::poll_timeout);
                 let next = dialling.next_leg().map(|_| dialling.next_start);
                 attempts.chain(next).min()
             }
@@ -275,7 +275,7 @@ impl ControllerConnection {
             dialling.next_start = now + STAGGER;
             let ConnectionOptions { identity, controllers, keep_alive, .. } = &self.options;
             let (policy, route) = (controllers.clone(), way.clone());
-            match Stream::begin(now, identity, policy, route, address, *keep_alive) {
+            match ControllerStream::begin(now, identity, policy, route, address, *keep_alive) {
                 Ok(stream) => dialling.attempts.push(stream),
                 Err(error) => dialling.fail(now, &way, address, &error),
             }
@@ -286,7 +286,7 @@ impl ControllerConnection {
         }
     }
 
-    fn on_up(&mut self, now: Instant, stream: Stream) {
+    fn on_up(&mut self, now: Instant, stream: ControllerStream) {
         let Some(controller) = stream.peer() else { return };
         let (address, way) = (stream.address, stream.way.to_string());
         self.state = ConnectionState::Up { stream: Box::new(stream), since: now };
@@ -378,7 +378,7 @@ impl Dialling {
     }
 }
 
-fn interest_of(stream: &Stream) -> PollFlags {
+fn interest_of(stream: &ControllerStream) -> PollFlags {
     if stream.wants_write() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
 }
 

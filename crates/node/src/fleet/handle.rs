@@ -11,11 +11,11 @@ use roadweave_linux::{DeviceError, Waker};
 use roadweave_proto::Instant;
 
 use super::controller_route::ControllerRoute;
-use super::figures::Figures;
+use super::figures::FigureSampler;
 use super::mailbox::{FleetCommands, FleetMailbox, FleetUpdates};
 use super::membership::Membership;
 use super::thread::{Merge, Thread};
-use super::worker::{Worker, keep_alive};
+use super::worker::{FleetWorker, keep_alive};
 use crate::status::FleetStatus;
 
 pub(crate) struct FleetOptions<C> {
@@ -59,7 +59,7 @@ impl<C: Send + 'static> Fleet<C> {
             Role::Box => Vec::new(),
             _ => vec![ControllerRoute::System],
         };
-        let worker = Worker::start(clock, agent, store, identity, ways, keep_alive(role))?;
+        let worker = FleetWorker::start(clock, agent, store, identity, ways, keep_alive(role))?;
         let waker = worker.connection.waker();
         let mailbox = Arc::new(FleetMailbox {
             updates: Mutex::default(),
@@ -84,7 +84,7 @@ impl<C: Send + 'static> Fleet<C> {
             written: 0,
             ended: 0,
             confirmed: 0,
-            figures: Figures::default(),
+            figures: FigureSampler::default(),
         };
         events.into_iter().for_each(|event| thread.on_event(Instant::ZERO, event));
         thread.hand_over();

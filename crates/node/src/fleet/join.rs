@@ -15,8 +15,8 @@ use roadweave_proto::Instant;
 
 use super::controller_route::ControllerRoute;
 use super::membership::{SOFTWARE, role_name};
-use super::store::{Store, StoreError};
-use super::worker::{KEEP_ALIVE, Worker, names};
+use super::store::{StateStore, StoreError};
+use super::worker::{FleetWorker, KEEP_ALIVE, names};
 
 const SOUGHT_MAX: Duration = Duration::from_secs(30);
 const ROUNDS_MAX: u32 = 3;
@@ -120,7 +120,7 @@ pub enum JoinError {
 /// Joins a fleet; blocks until it is done or has failed. After a failure the key is kept, so that
 /// the same command can be run again.
 pub fn join(options: JoinOptions) -> Result<Joined, JoinError> {
-    let mut store = Store::open(&options.state_directory)?;
+    let mut store = StateStore::open(&options.state_directory)?;
     if let Some(persisted) = store.read::<PersistedState>()
         && let Some(joined) = already(&persisted, &options, &store)?
     {
@@ -147,7 +147,7 @@ pub fn join(options: JoinOptions) -> Result<Joined, JoinError> {
     let mut agent = Agent::joining(clock.now(), key, role, SOFTWARE, how);
     agent.listens_at(options.addresses);
     let ways = vec![ControllerRoute::System];
-    let mut worker = Worker::start(clock, agent, store, identity, ways, KEEP_ALIVE)?;
+    let mut worker = FleetWorker::start(clock, agent, store, identity, ways, KEEP_ALIVE)?;
     let statement = ask(&mut worker)?;
     take_documents(&mut worker);
     if !worker.write(clock.now()) {
@@ -170,7 +170,7 @@ pub fn join(options: JoinOptions) -> Result<Joined, JoinError> {
 fn already(
     persisted: &PersistedState,
     options: &JoinOptions,
-    store: &Store,
+    store: &StateStore,
 ) -> Result<Option<Joined>, JoinError> {
     let Some(chain) = persisted.chain() else { return Ok(None) };
     // A new token admits a revoked key as a new member.
@@ -206,7 +206,7 @@ fn find_again(
     persisted: PersistedState,
     joined: Joined,
     options: JoinOptions,
-    store: Store,
+    store: StateStore,
 ) -> Result<Joined, JoinError> {
     let JoinToken { addresses, controller, .. } = options.token;
     if names(&addresses).is_empty() {
@@ -215,7 +215,7 @@ fn find_again(
     let (clock, identity) = (Clock::start(), Arc::new(store.key()?));
     let agent = Agent::restore(clock.now(), joined.key, joined.role, SOFTWARE, persisted);
     let ways = vec![ControllerRoute::System];
-    let mut worker = Worker::start(clock, agent, store, identity, ways, KEEP_ALIVE)?;
+    let mut worker = FleetWorker::start(clock, agent, store, identity, ways, KEEP_ALIVE)?;
     worker.seek_at(names(&addresses), controller);
     hear(&mut worker)?;
     if !worker.has_proved_peer() {
@@ -229,7 +229,7 @@ fn find_again(
     Ok(Joined { moved_to: Some(addresses), ..joined })
 }
 
-fn hear(worker: &mut Worker) -> Result<(), JoinError> {
+fn hear(worker: &mut FleetWorker) -> Result<(), JoinError> {
     let until = worker.clock.now() + SOUGHT_MAX;
     loop {
         let now = worker.clock.now();
@@ -275,7 +275,7 @@ fn delegated(options: &JoinOptions, key: PublicKey) -> Result<Option<Chain>, Joi
     Ok(Some(chain))
 }
 
-fn ask(worker: &mut Worker) -> Result<Statement, JoinError> {
+fn ask(worker: &mut FleetWorker) -> Result<Statement, JoinError> {
     let sought_until = worker.clock.now() + SOUGHT_MAX;
     let mut answer_until = None;
     loop {
@@ -307,17 +307,17 @@ fn ask(worker: &mut Worker) -> Result<Statement, JoinError> {
     }
 }
 
-fn take_documents(worker: &mut Worker) {
+fn take_documents(worker: &mut FleetWorker) {
     let now = worker.clock.now();
     let now = serve(worker, now, DOCUMENTS_MAX, |worker| worker.is_in_step);
     serve(worker, now, Duration::from_millis(500), |_| false);
 }
 
 fn serve(
-    worker: &mut Worker,
+    worker: &mut FleetWorker,
     mut now: Instant,
     most: Duration,
-    is_over: impl Fn(&Worker) -> bool,
+    is_over: impl Fn(&FleetWorker) -> bool,
 ) -> Instant {
     let until = now + most;
     while now < until && !is_over(worker) {

@@ -9,13 +9,13 @@ use roadweave_identity::{Identity, PublicKey};
 use roadweave_linux::Clock;
 use roadweave_proto::Instant;
 
-use super::store::{Store, StoreError};
+use super::store::{StateStore, StoreError};
 
 /// This member's place in a fleet, restored and verified.
 pub struct Membership {
     pub(crate) clock: Clock,
     pub(super) agent: Agent,
-    pub(super) store: Store,
+    pub(super) store: StateStore,
     pub(super) identity: Arc<Identity>,
     pub(super) events: Vec<AgentEvent>,
     pub(super) role: Role,
@@ -49,16 +49,16 @@ pub enum MembershipError {
 impl Membership {
     /// Whether the state in `directory` shows that a join was begun.
     pub fn is_there(directory: &Path) -> bool {
-        Store::is_there(directory)
+        StateStore::is_there(directory)
     }
 
     /// The membership in `directory`, if there is one. Fails if the state cannot be read, another
     /// program uses it, or it is not of the role `wanted`.
     pub fn open(directory: &Path, wanted: Role) -> Result<Option<Self>, MembershipError> {
-        if !Store::is_there(directory) {
+        if !StateStore::is_there(directory) {
             return Ok(None);
         }
-        let mut store = Store::open(directory)?;
+        let mut store = StateStore::open(directory)?;
         let Some(persisted) =
             store.read::<PersistedState>().filter(|persisted| persisted.chain().is_some())
         else {

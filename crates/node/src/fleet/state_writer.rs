@@ -7,7 +7,7 @@ use roadweave_linux::Clock;
 use roadweave_proto::Instant;
 use serde::Serialize;
 
-use super::store::Store;
+use super::store::StateStore;
 
 const WRITE_INTERVAL: Duration = Duration::from_millis(200);
 /// The part of the time that is spent on writing is at most one of this many.
@@ -17,7 +17,7 @@ const WRITE_AGAIN_URGENT: Duration = Duration::from_secs(1);
 
 pub(super) struct StateWriter {
     clock: Clock,
-    pub(super) store: Store,
+    pub(super) store: StateStore,
     is_dirty: bool,
     is_urgent: bool,
     writing: Writing,
@@ -35,7 +35,7 @@ struct Writing {
 }
 
 impl StateWriter {
-    pub(super) fn new(clock: Clock, store: Store) -> Self {
+    pub(super) fn new(clock: Clock, store: StateStore) -> Self {
         Self {
             clock,
             store,

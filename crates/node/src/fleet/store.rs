@@ -31,7 +31,7 @@ use serde::de::DeserializeOwned;
 use zeroize::Zeroizing;
 
 #[derive(Debug)]
-pub(super) struct Store {
+pub(super) struct StateStore {
     directory: PathBuf,
     _lock: File,
     generation: u64,
@@ -75,7 +75,7 @@ pub enum StoreError {
     },
 }
 
-impl Store {
+impl StateStore {
     pub(super) fn is_there(directory: &Path) -> bool {
         GENERATIONS.iter().any(|name| directory.join(name).exists())
     }
@@ -152,7 +152,8 @@ impl Store {
         self.finish().unwrap_or(false)
     }
 
-    /// Writes in a thread, since a disk may hang. Calls `done` when [`Store::poll`] has a result.
+    /// Writes in a thread, since a disk may hang. Calls `done` when [`StateStore::poll`] has a
+    /// result.
     pub(super) fn begin(
         &mut self,
         persisted: &impl Serialize,

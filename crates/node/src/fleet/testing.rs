@@ -53,7 +53,7 @@ pub(super) fn chain(key: PublicKey, named: &str, role: Role, by: u8) -> Chain {
     Chain::new(vec![Signed::sign(&statement, &identity(by)).expect("signed")])
 }
 
-pub(super) struct Store {
+pub(super) struct TestStore {
     pub(super) published: Arc<Published>,
     pub(super) documents: Vec<(Kind, Version, Envelope)>,
     pub(super) table: Option<Arc<PublishedTable>>,
@@ -67,14 +67,14 @@ pub(super) struct Store {
 #[derive(Clone)]
 pub(super) struct Controller {
     pub(super) address: SocketAddr,
-    store: Arc<Mutex<Store>>,
+    store: Arc<Mutex<TestStore>>,
 }
 
 impl Controller {
     pub(super) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("it has one");
-        let store = Arc::new(Mutex::new(Store {
+        let store = Arc::new(Mutex::new(TestStore {
             published: published(&[]),
             documents: Vec::new(),
             table: None,
@@ -95,7 +95,7 @@ impl Controller {
         controller
     }
 
-    pub(super) fn store(&self) -> MutexGuard<'_, Store> {
+    pub(super) fn store(&self) -> MutexGuard<'_, TestStore> {
         self.store.lock().expect("no test has panicked with it")
     }
 

@@ -11,11 +11,11 @@ use roadweave_proto::{Instant, Rate, ServerName};
 use roadweave_tunnel::ProxyTenant;
 
 use super::controller_route::ControllerRoute;
-use super::figures::Figures;
+use super::figures::FigureSampler;
 use super::mailbox::{FleetCommands, FleetMailbox, FleetUpdates, ServerFigures};
 use super::members::Members;
 use super::membership::role_name;
-use super::worker::Worker;
+use super::worker::FleetWorker;
 use crate::status::{DocumentStatus, FleetStatus};
 
 const REFUSED_LOGGED_MAX: usize = 8;
@@ -25,7 +25,7 @@ const REFUSED_LOGGED_MAX: usize = 8;
 pub type Merge<C> = Box<dyn FnMut(Option<&str>) -> Result<(C, Vec<String>), String> + Send>;
 
 pub(super) struct Thread<C> {
-    pub(super) worker: Worker,
+    pub(super) worker: FleetWorker,
     pub(super) merge: Merge<C>,
     pub(super) role: Role,
     pub(super) name: String,
@@ -42,7 +42,7 @@ pub(super) struct Thread<C> {
     pub(super) written: u64,
     pub(super) ended: u64,
     pub(super) confirmed: u64,
-    pub(super) figures: Figures,
+    pub(super) figures: FigureSampler,
 }
 
 impl<C> Thread<C> {
@@ -209,7 +209,7 @@ impl<C> Thread<C> {
     }
 
     pub(super) fn update_status(&self) {
-        let Worker { agent, contact, failure, state, .. } = &self.worker;
+        let FleetWorker { agent, contact, failure, state, .. } = &self.worker;
         let persisted = agent.persisted();
         let reports = persisted.reports().into_iter().map(|report| {
             let (outcome, why) = match report.outcome {

@@ -15,14 +15,14 @@ use super::controller_connection::{
 };
 use super::controller_route::ControllerRoute;
 use super::state_writer::StateWriter;
-use super::store::Store;
+use super::store::StateStore;
 use crate::driver::RepeatLimiter;
 
 /// 9 MB a month.
 const KEEP_ALIVE_BOX: Duration = Duration::from_secs(50);
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-pub(super) struct Worker {
+pub(super) struct FleetWorker {
     pub(super) clock: Clock,
     pub(super) agent: Agent,
     pub(super) connection: ControllerConnection,
@@ -41,11 +41,11 @@ pub(super) struct Worker {
     pub(super) is_in_step: bool,
 }
 
-impl Worker {
+impl FleetWorker {
     pub(super) fn start(
         clock: Clock,
         agent: Agent,
-        store: Store,
+        store: StateStore,
         identity: Arc<Identity>,
         ways: Vec<ControllerRoute>,
         keep_alive: Duration,
@@ -81,7 +81,7 @@ impl Worker {
         })
     }
 
-    /// The caller takes all events afterwards, then calls [`Worker::write_due`].
+    /// The caller takes all events afterwards, then calls [`FleetWorker::write_due`].
     pub(super) fn turn(&mut self, now: Instant) {
         self.connection.turn(now);
         while let Some(event) = self.connection.poll_event() {

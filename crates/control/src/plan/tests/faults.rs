@@ -29,7 +29,7 @@ fn a_roll_out_goes_on_where_it_was_after_its_controller_died() {
         boxes[first].confirm().await;
         let confirmed = boxes[first].agent.persisted().taken()[&Kind::Configuration];
         boxes[first].rest(1_000).await;
-        let having = |boxes: &[Member]| boxes.iter().filter(|it| it.text().is_some()).count();
+        let having = |boxes: &[TestMember]| boxes.iter().filter(|it| it.text().is_some()).count();
         assert_eq!(having(&boxes), 1, "half a roll-out stays half a roll-out");
         succeed(&port).await;
         eventually("the second wave", async || {
@@ -50,7 +50,7 @@ fn a_roll_out_goes_on_where_it_was_after_its_controller_died() {
     });
 }
 
-fn admitted_after_restart(proxy: &Member) -> Vec<(PublicKey, usize)> {
+fn admitted_after_restart(proxy: &TestMember) -> Vec<(PublicKey, usize)> {
     let text = serde_json::to_string(proxy.agent.persisted()).unwrap();
     let persisted = serde_json::from_str(&text).unwrap();
     let key = identity(20).public_key();
@@ -61,7 +61,7 @@ fn admitted_after_restart(proxy: &Member) -> Vec<(PublicKey, usize)> {
 fn a_box_whose_row_was_deleted_is_out_once_it_is_read_and_no_other_is() {
     on_both(|world| async move {
         let port = Port::new(world).await;
-        let mut proxy = Member::new(&port, 20, Role::Proxy, None, "192.0.2.1:1").await;
+        let mut proxy = TestMember::new(&port, 20, Role::Proxy, None, "192.0.2.1:1").await;
         let _boxes = boxes(&port, 2).await;
         proxy.until("both", |it| it.admitted().len() == 2).await;
         port.planner.abort();
@@ -87,7 +87,7 @@ fn a_box_whose_row_was_deleted_is_out_once_it_is_read_and_no_other_is() {
 fn a_revocation_that_was_deleted_comes_back_from_a_proxy() {
     on_both(|world| async move {
         let port = Port::new(world).await;
-        let mut proxy = Member::new(&port, 20, Role::Proxy, None, "192.0.2.1:1").await;
+        let mut proxy = TestMember::new(&port, 20, Role::Proxy, None, "192.0.2.1:1").await;
         let gone = identity(1).public_key();
         port.revoke(1).await;
         proxy.until("revoked", |it| it.agent.persisted().trust().is_revoked(&gone)).await;

@@ -106,13 +106,13 @@ pub(super) struct Reloader {
     machine: Option<Machine>,
 }
 
-pub(super) struct Change {
+pub(super) struct ReloadRequest {
     pub(super) rereads: bool,
     pub(super) members: Arc<Members>,
     pub(super) peers: Arc<Peers>,
 }
 
-type Job = (Option<Machine>, Change);
+type Job = (Option<Machine>, ReloadRequest);
 type Outcome = (Option<Machine>, Result<Reloaded, String>);
 
 pub(super) struct Reloaded {
@@ -170,7 +170,7 @@ impl Reloader {
     }
 
     /// Returns the number of the reading that covers this change; `None` if the thread is gone.
-    pub(super) fn begin(&mut self, change: Change) -> Option<u64> {
+    pub(super) fn begin(&mut self, change: ReloadRequest) -> Option<u64> {
         let reading = self.begun + 1;
         if self.is_busy {
             self.again = Some(change.rereads || self.again.unwrap_or_default());
@@ -232,7 +232,11 @@ impl Reloader {
 
 const GONE: &str = "the thread that reloads is gone";
 
-fn merged(file: &ServerReload, change: &Change, own: Option<&[IpNet]>) -> (Reloaded, LeftOut) {
+fn merged(
+    file: &ServerReload,
+    change: &ReloadRequest,
+    own: Option<&[IpNet]>,
+) -> (Reloaded, LeftOut) {
     let Members { boxes, proxies } = &*change.members;
     let space = match own {
         Some(own) => Space::Networks { own, accepted: &file.accepted },
@@ -282,7 +286,8 @@ mod tests {
         let peer = Peer { tenant: "home".to_owned(), ..Peer::new("bus-1", nets(addresses)) };
         let key = Identity::from_seed([1; 32]).public_key();
         let members = Members { boxes: vec![(key, peer)], proxies: Vec::new() };
-        let change = Change { rereads: false, members: members.into(), peers: Arc::default() };
+        let change =
+            ReloadRequest { rereads: false, members: members.into(), peers: Arc::default() };
         let file = ServerReload { accepted: nets(accepted), ..ServerReload::default() };
         let own = nets(&["10.77.0.1/16"]);
         let (reloaded, left_out) = merged(&file, &change, (!is_proxy).then_some(&own[..]));

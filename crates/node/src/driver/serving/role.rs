@@ -15,7 +15,7 @@ use super::node::Serves;
 use super::reload::Destinations;
 use super::{Serving, ServingOptions, Tables, log_receive_error, open_by};
 use crate::driver::edge::Edge;
-use crate::driver::event_loop::{Driver, Role, Running, STREAMS, take_instance};
+use crate::driver::event_loop::{Driver, LoopRole, Running, STREAMS, take_instance};
 use crate::driver::from_config::tun_options;
 use crate::driver::shards::group;
 use crate::driver::{DriverError, requests};
@@ -234,7 +234,7 @@ impl<E: Egress> ServingRole<E> {
     }
 }
 
-impl<E: Egress> Role<E::Node> for ServingRole<E> {
+impl<E: Egress> LoopRole<E::Node> for ServingRole<E> {
     fn poll_timeout(&self) -> Option<Instant> {
         let streams = self.far_end.as_ref().and_then(StreamConnector::poll_timeout);
         earliest([Some(self.serving.poll_timeout()), self.egress.poll_timeout(), streams])

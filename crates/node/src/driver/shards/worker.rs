@@ -15,7 +15,7 @@ use roadweave_tunnel::{Server, ServerEvent};
 use super::exchange::Parcels;
 use super::slot::{ShardCommand, ShardSlot};
 use super::snapshot::Counters;
-use crate::driver::event_loop::{Driver, Role};
+use crate::driver::event_loop::{Driver, LoopRole};
 use crate::driver::repeat_limiter::RepeatLimiter;
 use crate::driver::serving::log_receive_error;
 use crate::driver::serving::reload::Destinations;
@@ -94,7 +94,7 @@ impl ShardWorker<'_> {
     }
 }
 
-impl Role<Server> for ShardWorker<'_> {
+impl LoopRole<Server> for ShardWorker<'_> {
     fn poll_timeout(&self) -> Option<Instant> {
         let streams = self.far_end.as_ref().and_then(StreamConnector::poll_timeout);
         earliest([Some(self.next_second), streams])

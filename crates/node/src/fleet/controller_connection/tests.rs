@@ -198,7 +198,9 @@ fn a_program_that_hangs_behind_its_key_is_left() {
     });
     let mut rig = Rig::new(&[hung]);
     let greets = |rig: &Rig| match &rig.connection.state {
-        ConnectionState::Dialling(dialling) => dialling.attempts.iter().any(Stream::is_greeting),
+        ConnectionState::Dialling(dialling) => {
+            dialling.attempts.iter().any(ControllerStream::is_greeting)
+        }
         _ => false,
     };
     rig.until(greets);

@@ -31,7 +31,7 @@ fn folder() -> tempfile::TempDir {
 #[test]
 fn a_box_joins_once_and_starts_by_what_is_on_its_disk() {
     let (controller, folder) = (Controller::start(), folder());
-    let store = Store::open(folder.path()).expect("made");
+    let store = StateStore::open(folder.path()).expect("made");
     let own = store.key().expect("made").public_key();
     drop(store);
     let proxy = Candidate {
@@ -71,7 +71,7 @@ fn a_refusal_is_told_and_the_key_kept_for_the_next_time() {
     let error = attempt(&controller, &folder).expect_err("refused");
     assert!(error.to_string().contains("refuses: the token is used up"), "{error}");
     assert!(Membership::open(folder.path(), Role::Box).expect("usable").is_none());
-    let own = Store::open(folder.path()).expect("free").key().expect("kept").public_key();
+    let own = StateStore::open(folder.path()).expect("free").key().expect("kept").public_key();
     controller.store().admits = Some(ROOT);
     assert_eq!(attempt(&controller, &folder).expect("joined").key, own);
 }
@@ -136,7 +136,7 @@ fn another_fleets_token_changes_nothing() {
 
 fn persisted(directory: &Path) -> (PersistedState, Vec<Vec<u8>>) {
     let files = ["fleet.0", "fleet.1"].map(|name| std::fs::read(directory.join(name)));
-    let persisted = Store::open(directory).expect("free").read().expect("there");
+    let persisted = StateStore::open(directory).expect("free").read().expect("there");
     (persisted, files.into_iter().flatten().collect())
 }
 
