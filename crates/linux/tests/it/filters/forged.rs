@@ -48,8 +48,8 @@ impl Begun {
 #[test]
 fn an_answer_comes_in_where_its_connection_went_out() {
     run_sandboxed(|| {
-        let road = Crossing::new();
-        let Crossing { machine, tunnel, lan, wifi, modem } = &road;
+        let crossing = Crossing::new();
+        let Crossing { machine, tunnel, lan, wifi, modem } = &crossing;
         let instance = Instance::new("rw0").unwrap();
         let mut keeper = keep(machine, "rw0", a_box(false));
         let other = NetNs::create("other").unwrap();
@@ -90,6 +90,6 @@ fn an_answer_comes_in_where_its_connection_went_out() {
         assert!(!begun.takes_from(modem, "10.3.0.1"));
         assert!(begun.0.again());
         assert_eq!(keeper.drops().get(DropReason::ForwardRefused), refused + 1);
-        assert!(road.reaches(wifi, machine, "10.3.0.1"));
+        assert!(crossing.reaches(wifi, machine, "10.3.0.1"));
     });
 }
