@@ -156,8 +156,8 @@ impl<'a> Anchor<'a> {
         }
     }
 
-    /// Asks the site and awaits its answer; earlier packets have arrived by then. Retransmits.
-    fn ask_site(&mut self, text: &str) {
+    /// Asks the remote host and awaits its answer; earlier packets have arrived by then. Retransmits.
+    fn ask_remote(&mut self, text: &str) {
         for (client, remote) in CLIENT.iter().zip(REMOTE) {
             let text = format!("{text} from {remote}");
             let answered = (0..20).any(|_| {
@@ -270,8 +270,8 @@ fn equal_addresses_of_two_tenants_have_their_own_connections() {
             b.say((client, 4000), (remote, 7), "b");
         }
         for round in 0..3 {
-            a.ask_site(&format!("a{round}"));
-            b.ask_site(&format!("b{round}"));
+            a.ask_remote(&format!("a{round}"));
+            b.ask_remote(&format!("b{round}"));
         }
         let connections = world.connections();
         for anchor in [&a, &b] {
@@ -307,15 +307,15 @@ fn equal_addresses_of_two_tenants_have_their_own_connections() {
         a.listen();
         world.machine.set_sysctl("net.ipv4.fwmark_reflect", "0").unwrap();
         b.write(dying(2));
-        a.ask_site("a and no word of another's");
+        a.ask_remote("a and no word of another's");
         assert!(a.heard.iter().all(|text| text.starts_with('a')), "{:?}", a.heard);
 
         a.stop();
-        b.ask_site("b alone");
+        b.ask_remote("b alone");
         b.heard.retain(|text| text != EXCEEDED);
         assert!(b.heard.iter().all(|text| text.starts_with('b')), "{:?}", b.heard);
         let mut a = Anchor::start(&world, "rwa", &NETWORKS, &[]);
-        a.ask_site("a again");
+        a.ask_remote("a again");
         b.listen();
         assert!(a.heard.iter().all(|text| text.starts_with('a')), "{:?}", a.heard);
         assert!(b.heard.iter().all(|text| text.starts_with('b')), "{:?}", b.heard);
@@ -331,11 +331,11 @@ fn no_client_reaches_another_tenants_by_any_address() {
     run_sandboxed(|| {
         let world = World::new();
         let networks = [&NETWORKS[..], &["10.88.0.1/24", "fd88::1/64"]].concat();
-        // The site's own address, and a network behind it, are clients' too.
+        // The remote host's own address, and a network behind it, are clients' too.
         let behind = ["203.0.113.2/32", "2001:db8::2/128", "192.168.50.0/24"];
         let mut a = Anchor::start(&world, "rwa", &NETWORKS, &behind);
         let mut b = Anchor::start(&world, "rwb", &networks, &[]);
-        b.ask_site("b");
+        b.ask_remote("b");
         for own in ["10.88.0.1", "fd88::1"] {
             world.echo(&world.machine, own, 9);
         }
@@ -345,7 +345,7 @@ fn no_client_reaches_another_tenants_by_any_address() {
                 a.say((from, 4000), (to, 9), "stolen");
             }
         }
-        // In the site's name, with the other tenant's ports.
+        // In the remote host's name, with the other tenant's ports.
         let connections = world.connections();
         for (remote, machine) in REMOTE.iter().zip(MACHINE) {
             let long = if machine.contains(':') { "2001:0db8:0000" } else { machine };
@@ -370,7 +370,7 @@ fn no_client_reaches_another_tenants_by_any_address() {
         halves(&packet, 9).into_iter().for_each(|half| second.write(half));
         b.hear(whole);
 
-        b.ask_site("b still");
+        b.ask_remote("b still");
         a.listen();
         b.listen();
         assert_eq!(a.heard, Vec::<String>::new());
@@ -401,7 +401,7 @@ fn answers_of_an_anchor_that_is_gone_reach_nobody() {
                 a.stop()
             }
             remote.send_to(b"late answer", from).unwrap();
-            b.ask_site("b");
+            b.ask_remote("b");
             assert!(b.heard.iter().all(|text| text.starts_with('b')), "{:?}", b.heard);
             b.stop();
         }
@@ -421,7 +421,7 @@ fn what_others_take_from_an_anchor_among_neighbours_comes_back() {
         let world = World::new();
         let a = Anchor::start(&world, "rwa", &NETWORKS, &["192.168.50.0/24"]);
         let mut b = Anchor::start(&world, "rwb", &NETWORKS, &["192.168.50.0/24"]);
-        b.ask_site("b");
+        b.ask_remote("b");
         let run = |words: &str| {
             let text = world.machine.run(&format!("ip {words}")).unwrap();
             let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
@@ -447,7 +447,7 @@ fn what_others_take_from_an_anchor_among_neighbours_comes_back() {
         let table = table.split("lookup ").nth(1).unwrap().split(' ').next().unwrap();
         run(&format!("route flush table {table}"));
         wait_or_show(WAIT_MAX, || format!("{:?}\n{before:?}", state()), || state() == before);
-        b.ask_site("b again");
+        b.ask_remote("b again");
         a.stop();
         b.stop();
     });
@@ -476,7 +476,7 @@ fn what_others_translate_for_one_tenant_reaches_no_other_while_its_anchor_is_sto
         a.hear("for a");
         a.stop();
         send(5001, "for a, who is away");
-        b.ask_site("b");
+        b.ask_remote("b");
         assert!(b.heard.iter().all(|text| text.starts_with('b')), "{:?}", b.heard);
         b.stop();
     });
@@ -496,7 +496,7 @@ fn marks_that_others_restore_do_not_lead_answers_astray() {
         let mut a = Anchor::start(&world, "rwa", &NETWORKS, &["192.168.50.0/24"]);
         let mut b = Anchor::start(&world, "rwb", &NETWORKS, &["192.168.50.0/24"]);
         for anchor in [&mut b, &mut a] {
-            anchor.ask_site("asked");
+            anchor.ask_remote("asked");
             anchor.say(("192.168.50.9", 4000), (REMOTE[0], 7), "from behind");
             anchor.hear("from behind");
         }
