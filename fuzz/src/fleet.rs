@@ -2,9 +2,9 @@
 //! both ends continue.
 
 use roadweave_fleet::{
-    Agent, Anchors, Candidates, Configuration, Desk, Document, Down, FrameDecoder, Head, JoinToken,
-    Kept, Published, PublishedTrust, Revocations, Role, Rollout, Secret, Signed, Statement, Table,
-    Trust, TrustList, Up, encode,
+    Agent, Anchors, Candidates, Configuration, ControllerSession, Document, Down, FrameDecoder,
+    Head, JoinToken, PersistedState, Published, PublishedTrust, Revocations, Role, Rollout, Secret,
+    Signed, Statement, Table, Trust, TrustList, Up, encode,
 };
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_proto::Instant;
@@ -19,15 +19,15 @@ pub fn frames(data: &[u8]) {
         agent.handle_frame(Instant::ZERO, frame);
         while agent.poll_event().is_some() || agent.poll_frame().is_some() {}
     }
-    let kept = serde_json::to_string(agent.kept()).expect("JSON");
-    serde_json::from_str::<Kept>(&kept).expect("what is kept can be read again");
+    let persisted = serde_json::to_string(agent.persisted()).expect("JSON");
+    serde_json::from_str::<PersistedState>(&persisted).expect("what is kept can be read again");
     let mut decoder = FrameDecoder::default();
     decoder.push(data);
-    let mut desk = desk();
+    let mut session = session();
     while let Ok(Some(frame)) = decoder.poll::<Up>() {
         same(&frame);
-        desk.handle_frame(Instant::ZERO, frame);
-        while desk.poll_event().is_some() || desk.poll_frame().is_some() {}
+        session.handle_frame(Instant::ZERO, frame);
+        while session.poll_event().is_some() || session.poll_frame().is_some() {}
     }
 }
 
@@ -36,8 +36,8 @@ pub fn documents(data: &[u8]) {
     if let Ok(token) = text.parse::<JoinToken>() {
         assert_eq!(token.to_string().parse(), Ok(token));
     }
-    if let Ok(kept) = serde_json::from_str::<Kept>(text) {
-        let mut agent = Agent::restore(Instant::ZERO, key(3), Role::Proxy, "1", kept);
+    if let Ok(persisted) = serde_json::from_str::<PersistedState>(text) {
+        let mut agent = Agent::restore(Instant::ZERO, key(3), Role::Proxy, "1", persisted);
         while agent.poll_event().is_some() {}
         agent.admission();
     }
@@ -85,10 +85,10 @@ pub fn frame_seeds() -> Vec<Vec<u8>> {
 }
 
 pub fn document_seeds() -> Vec<Vec<u8>> {
-    let kept = serde_json::to_vec(&Kept::of_token(&token())).expect("JSON");
+    let persisted = serde_json::to_vec(&PersistedState::of_token(&token())).expect("JSON");
     let revocations = serde_json::to_vec(&Revocations::default()).expect("JSON");
     let table = serde_json::to_vec(&Table::default()).expect("JSON");
-    vec![token().to_string().into_bytes(), kept, revocations, table]
+    vec![token().to_string().into_bytes(), persisted, revocations, table]
 }
 
 fn same<T: serde::Serialize + for<'a> serde::Deserialize<'a> + PartialEq>(frame: &T) {
@@ -133,15 +133,15 @@ fn list() -> Signed<TrustList> {
 }
 
 fn agent() -> Agent {
-    let kept = Kept::of_token(&token());
-    let mut agent = Agent::restore(Instant::ZERO, key(3), Role::Proxy, "1", kept);
+    let persisted = PersistedState::of_token(&token());
+    let mut agent = Agent::restore(Instant::ZERO, key(3), Role::Proxy, "1", persisted);
     agent.on_stream_up(Instant::ZERO);
     agent
 }
 
-fn desk() -> Desk {
+fn session() -> ControllerSession {
     let head = Signed::sign(&Head::EMPTY, &identity(2)).expect("signed");
     let trust = vec![PublishedTrust { number: 1, list: list() }];
     let published = Published { trust, revocations: Revocations::default(), head };
-    Desk::new(Instant::ZERO, key(3), true, std::sync::Arc::new(published))
+    ControllerSession::new(Instant::ZERO, key(3), true, std::sync::Arc::new(published))
 }

@@ -22,8 +22,8 @@ use roadweave_proto::peer_text;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 
-use self::changes::{Change, Changes, Session};
-use self::program::Outcome;
+use self::changes::{Changes, HookChange, HookSession};
+use self::program::HookOutcome;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -87,11 +87,11 @@ impl HooksArgs {
         Ok(())
     }
 
-    fn tell(&self, folder: &Path, change: &Change, signals: &mut Signals) -> bool {
+    fn tell(&self, folder: &Path, change: &HookChange, signals: &mut Signals) -> bool {
         let name = match change {
-            Change::Join(_) => "join",
-            Change::Leave(_) => "leave",
-            Change::Uplink(..) => "uplink",
+            HookChange::Join(_) => "join",
+            HookChange::Leave(_) => "leave",
+            HookChange::Uplink(..) => "uplink",
         };
         let (facts, path) = match (facts(change), program::find(folder, name)) {
             (Ok(facts), Ok(Some(path))) => (facts, path),
@@ -103,13 +103,15 @@ impl HooksArgs {
         };
         let time = Duration::from_secs(self.timeout);
         match program::run(&path, &facts, time, || signals.take().is_some()) {
-            Ok(Outcome::Ended(status)) if status.success() => {}
-            Ok(Outcome::Ended(status)) => out::note(format_args!("{}: {status}", path.display())),
-            Ok(Outcome::Killed) => {
+            Ok(HookOutcome::Ended(status)) if status.success() => {}
+            Ok(HookOutcome::Ended(status)) => {
+                out::note(format_args!("{}: {status}", path.display()))
+            }
+            Ok(HookOutcome::Killed) => {
                 let seconds = self.timeout;
                 out::note(format_args!("killed {} after {seconds} s", path.display()));
             }
-            Ok(Outcome::Interrupted) => return false,
+            Ok(HookOutcome::Interrupted) => return false,
             Err(error) => out::note(format_args!("cannot run {}: {error}", path.display())),
         }
         true
@@ -117,17 +119,17 @@ impl HooksArgs {
 }
 
 /// The environment of a program; fails if a name is not a plain interface name.
-fn facts(change: &Change) -> Result<Vec<(&'static str, String)>, String> {
+fn facts(change: &HookChange) -> Result<Vec<(&'static str, String)>, String> {
     Ok(match change {
-        Change::Join(session) => {
+        HookChange::Join(session) => {
             let mut facts = of_session("join", session)?;
             let addresses: Vec<_> = session.addresses.iter().map(ToString::to_string).collect();
             facts.push(("ADDRESSES", addresses.join(" ")));
             facts.extend(session.server.map(|server| ("SERVER", server.to_string())));
             facts
         }
-        Change::Leave(session) => of_session("leave", session)?,
-        Change::Uplink(uplink, state) => vec![
+        HookChange::Leave(session) => of_session("leave", session)?,
+        HookChange::Uplink(uplink, state) => vec![
             ("EVENT", "uplink".to_owned()),
             ("UPLINK", interface(uplink)?),
             ("UPLINK_STATE", state.name().to_owned()),
@@ -135,7 +137,7 @@ fn facts(change: &Change) -> Result<Vec<(&'static str, String)>, String> {
     })
 }
 
-fn of_session(event: &str, session: &Session) -> Result<Vec<(&'static str, String)>, String> {
+fn of_session(event: &str, session: &HookSession) -> Result<Vec<(&'static str, String)>, String> {
     Ok(vec![("EVENT", event.to_owned()), ("TUN", interface(&session.tun)?)])
 }
 

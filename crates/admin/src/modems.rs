@@ -32,7 +32,7 @@ use roadweave_proto::peer_text;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 
-use self::reader::{Reader, Reading};
+use self::reader::{ModemReader, ModemReading};
 
 /// Reports modems to a client: operator, technology, signal, SIM, APN
 ///
@@ -65,7 +65,7 @@ impl ModemsArgs {
             }
         }
         let (bus, root) = (self.bus.clone(), self.root.clone());
-        let mut reader = Reader { bus, root, named, ..Reader::default() };
+        let mut reader = ModemReader { bus, root, named, ..ModemReader::default() };
         let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
         let mut complaints = Complaints::default();
         while signals.take().is_none() {
@@ -94,7 +94,10 @@ impl ModemsArgs {
     }
 }
 
-fn read(mut reader: Reader, signals: &mut Signals) -> Result<Option<(Reader, Reading)>> {
+fn read(
+    mut reader: ModemReader,
+    signals: &mut Signals,
+) -> Result<Option<(ModemReader, ModemReading)>> {
     let (sender, receiver) = channel();
     // In a thread: a silent bus, or a device whose driver hangs, blocks without end.
     spawn(move || {

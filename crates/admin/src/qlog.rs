@@ -24,8 +24,8 @@ use roadweave_terminal::out;
 use roadweave_terminal::seconds::parse_seconds;
 use roadweave_tunnel::SessionStatus;
 
-use self::files::{Files, Limits, Part};
-use self::trace::{About, Beginning, Reading, Trace, uplinks};
+use self::files::{Files, TraceLimits, TracePart};
+use self::trace::{About, Beginning, StatusReading, Trace, uplinks};
 
 /// Writes qlog traces of the sessions and paths of a running client or server
 ///
@@ -72,7 +72,7 @@ impl QlogArgs {
             Some(socket) => socket.clone(),
             None => Instance::new(&self.name).map_err(BadInput::new)?.socket_path(),
         };
-        let limits = Limits { bytes_max: self.bytes, files_max: self.files as usize };
+        let limits = TraceLimits { bytes_max: self.bytes, files_max: self.files as usize };
         let files = Files::open(&self.folder, limits).map_err(BadInput::new)?;
         let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
         let mut log = Log::new(files, self.peer.clone(), SESSIONS_MAX.min(self.files as usize));
@@ -98,7 +98,7 @@ impl QlogArgs {
                 }
             }
             log.files.notices().for_each(out::note);
-            let left = INTERVAL.saturating_sub(asked.elapsed()).max(took * PATIENCE);
+            let left = INTERVAL.saturating_sub(asked.elapsed()).max(took * REST_FACTOR);
             if wait_readable(&signals, left).is_err() {
                 sleep(left);
             }
@@ -128,7 +128,7 @@ struct Log {
 
 struct Written {
     trace: Trace,
-    part: Option<Part>,
+    part: Option<TracePart>,
     parts: u64,
     lost: u64,
 }
@@ -171,7 +171,7 @@ impl Log {
                 self.sessions.insert(key.clone(), written);
             }
             if let Some(written) = self.sessions.get_mut(&key) {
-                written.take(&mut self.files, now, &Reading { session, uplinks: &uplinks });
+                written.take(&mut self.files, now, &StatusReading { session, uplinks: &uplinks });
             }
         }
         if left_out > 0 && !std::mem::replace(&mut self.is_crowd_told, true) {
@@ -201,7 +201,7 @@ impl Log {
 }
 
 impl Written {
-    fn take(&mut self, files: &mut Files, now: Now, reading: &Reading<'_>) {
+    fn take(&mut self, files: &mut Files, now: Now, reading: &StatusReading<'_>) {
         if let Some(mut part) = self.part.take() {
             let records = self.trace.news(now, reading);
             if files.append(now.run, &mut part, &records) {
@@ -248,7 +248,7 @@ fn reason(status: &Status, (peer, public_key): &(String, String)) -> Option<Stri
 }
 
 const INTERVAL: Duration = Duration::from_millis(100);
-const PATIENCE: u32 = 5;
+const REST_FACTOR: u32 = 5;
 const SESSIONS_MAX: usize = 64;
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use self::cursor::Cursor;
-use self::reader::{INTERVAL, Reader};
+use self::reader::{INTERVAL, StatusReader};
 
 const KEYS: Duration = Duration::from_millis(100);
 
@@ -62,7 +62,7 @@ impl TopArgs {
         }
         let mut history = History::new(INTERVAL);
         history.take(Instant::now(), local::status(&self.socket)?);
-        let reader = Reader::start(self.socket.clone())?;
+        let reader = StatusReader::start(self.socket.clone())?;
         let keys = keyboard().context("there is no terminal to read keys from")?;
         let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
         // A panic restores the terminal before it prints.
@@ -77,7 +77,7 @@ impl TopArgs {
 fn watch(
     terminal: &mut DefaultTerminal,
     mut history: History,
-    reader: &Reader,
+    reader: &StatusReader,
     keys: &OwnedFd,
     signals: &mut Signals,
 ) -> Result<()> {
@@ -155,11 +155,11 @@ fn action(key: KeyEvent) -> Action {
     }
 }
 
-fn pause(reader: &Reader, history: &mut History, cursor: Cursor) {
+fn pause(reader: &StatusReader, history: &mut History, cursor: Cursor) {
     let Some((uplink, is_paused)) = cursor.uplink(history) else { return };
     let change = SetUplink { uplink, paused: Some(!is_paused), ..SetUplink::default() };
     if reader.changes.try_send(change).is_err() {
-        history.tell(Instant::now(), "waiting for the previous change".to_owned());
+        history.add_event(Instant::now(), "waiting for the previous change".to_owned());
     }
 }
 

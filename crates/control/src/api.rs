@@ -34,14 +34,14 @@ use crate::metrics::Metrics;
 use crate::oidc::Oidc;
 use crate::outbox::Outbox;
 use crate::store::Store;
-use limit::{Limits, Watchers};
+use limit::{RateLimits, Watchers};
 use password::Passwords;
 
 pub struct App {
     pub store: Arc<Store>,
     pub authority: Arc<Authority>,
     pub outbox: Arc<Outbox>,
-    pub limits: Limits,
+    pub limits: RateLimits,
     pub passwords: Passwords,
     pub metrics: Arc<Metrics>,
     pub watchers: Watchers,
@@ -58,7 +58,7 @@ impl App {
         outbox: Arc<Outbox>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let (limits, passwords) = (Limits::default(), Passwords::default());
+        let (limits, passwords) = (RateLimits::default(), Passwords::default());
         let (watchers, oidc) = (Watchers::default(), None);
         Self { store, authority, outbox, limits, passwords, metrics, watchers, oidc }
     }

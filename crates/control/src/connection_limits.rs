@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ConnectionLimits {
     pub all: usize,
     pub web: usize,
     pub boxes: usize,
@@ -22,7 +22,7 @@ pub struct Limits {
     pub of_address: usize,
 }
 
-impl Default for Limits {
+impl Default for ConnectionLimits {
     fn default() -> Self {
         Self { all: 16_384, web: 2_048, boxes: 10_240, strangers: 2_048, of_address: 1_024 }
     }
@@ -56,7 +56,7 @@ impl ConnectionPermit {
 }
 
 pub(crate) struct Permits {
-    limits: Limits,
+    limits: ConnectionLimits,
     all: Arc<Semaphore>,
     boxes: Arc<Semaphore>,
     strangers: Arc<Semaphore>,
@@ -66,7 +66,7 @@ pub(crate) struct Permits {
 }
 
 impl Permits {
-    pub(crate) fn new(limits: Limits) -> Self {
+    pub(crate) fn new(limits: ConnectionLimits) -> Self {
         let [all, boxes, strangers] =
             [limits.all, limits.boxes, limits.strangers].map(|most| Arc::new(Semaphore::new(most)));
         let web = Arc::new(Web {
@@ -255,7 +255,8 @@ mod tests {
 
     #[test]
     fn the_oldest_stranger_gives_way_and_who_has_a_key_does_not() {
-        let permits = Permits::new(Limits { web: 2, strangers: 3, ..Limits::default() });
+        let permits =
+            Permits::new(ConnectionLimits { web: 2, strangers: 3, ..ConnectionLimits::default() });
         let web = permits.web();
         let known = [web.enter(), web.enter()];
         assert!(known.iter().all(|place| place.admit()));

@@ -48,8 +48,8 @@ pub fn command() -> clap::Command {
 pub fn main() -> ExitCode {
     let code = match Arguments::try_parse() {
         Ok(Arguments { log, access, json, command }) => {
-            let tell = |error: &anyhow::Error| client::report(error, json);
-            log.run_telling(|| commands::run(command, &access, json), tell)
+            let report = |error: &anyhow::Error| client::report(error, json);
+            log.run_reporting(|| commands::run(command, &access, json), report)
         }
         Err(error) => refuse(&error),
     };

@@ -46,7 +46,7 @@ impl Outbox {
         self.figures.subscribe()
     }
 
-    pub fn tell_figures(&self, figures: Live) {
+    pub fn send_figures(&self, figures: Live) {
         let _ = self.figures.send(figures);
     }
 
@@ -63,14 +63,15 @@ impl Outbox {
             tokio::spawn(Arc::clone(&self).hints(url));
         }
         let mut place = None;
-        let mut kept = Instant::now();
+        let mut saved = Instant::now();
         loop {
-            if kept.elapsed() >= KEEP {
-                kept = Instant::now();
-                let (floor, heads) = (Arc::clone(&store.floor), Arc::clone(&store.heads));
+            if saved.elapsed() >= SAVE_INTERVAL {
+                saved = Instant::now();
+                let (rollback_guard, audit_checkpoints) =
+                    (Arc::clone(&store.rollback_guard), Arc::clone(&store.audit_checkpoints));
                 tokio::task::spawn_blocking(move || {
-                    floor.keep();
-                    heads.keep();
+                    rollback_guard.save();
+                    audit_checkpoints.save();
                 });
             }
             match within(ANSWER_MAX, self.read(&store, &mut place)).await {
@@ -94,7 +95,7 @@ impl Outbox {
                 store.latest_change().await?;
                 return Ok(());
             };
-            store.floor.saw_change(last.sequence);
+            store.rollback_guard.record_change(last.sequence);
             at = (last.sequence, last.position);
             for line in lines {
                 let _ = self.changes.send(line);
@@ -135,6 +136,6 @@ impl Outbox {
 }
 
 const INTERVAL: Duration = Duration::from_millis(250);
-const KEEP: Duration = Duration::from_secs(2);
+const SAVE_INTERVAL: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_secs(2);
 const LISTENER_MAX: usize = 8192;

@@ -77,14 +77,14 @@ impl Planner {
 
     pub async fn run(mut self) {
         let mut changes = self.app.outbox.listen();
-        let mut is_told = false;
+        let mut is_logged = false;
         loop {
-            let lines = listen(&mut changes).await;
-            match within(ANSWERS_MAX, self.turn(lines)).await {
-                Ok(()) => is_told = false,
+            let batch = listen(&mut changes).await;
+            match within(ANSWERS_MAX, self.turn(batch)).await {
+                Ok(()) => is_logged = false,
                 Err(error) => {
                     self.forget();
-                    if !std::mem::replace(&mut is_told, true) {
+                    if !std::mem::replace(&mut is_logged, true) {
                         tracing::error!(%error, "cannot plan; trying again");
                     }
                     tokio::time::sleep(RETRY).await;
@@ -98,32 +98,32 @@ impl Planner {
         (self.documents, self.leads, self.placed_by) = (None, false, None);
     }
 
-    async fn turn(&mut self, lines: Option<Vec<Changed>>) -> Result<(), StoreError> {
-        let mut is_news = false;
-        let lines = match lines {
-            Some(lines) => lines,
+    async fn turn(&mut self, batch: Option<Vec<Changed>>) -> Result<(), StoreError> {
+        let mut has_changes = false;
+        let batch = match batch {
+            Some(batch) => batch,
             None => {
                 self.forget();
                 self.mailboxes.send_all(&StreamMessage::Look);
                 Vec::new()
             }
         };
-        for line in &lines {
-            is_news |= self.stale.take(line) || line.kind == "outcomes";
+        for change in &batch {
+            has_changes |= self.stale.take(change) || change.kind == "outcomes";
         }
-        is_news |= self.documents.is_none();
+        has_changes |= self.documents.is_none();
         let is_refreshed = !self.stale.is_empty();
         self.records.refresh(&self.app.store, &mut self.stale).await?;
         self.read_documents().await?;
-        for line in &lines {
-            self.deliver(line).await?;
+        for change in &batch {
+            self.deliver(change).await?;
         }
         if is_refreshed {
             self.deliver_late();
         }
-        is_news |= self.take_lead().await?;
+        has_changes |= self.take_lead().await?;
         if self.leads {
-            self.plan(is_news).await?;
+            self.plan(has_changes).await?;
         }
         Ok(())
     }
@@ -152,26 +152,26 @@ impl Planner {
         if self.documents.is_some() {
             return Ok(());
         }
-        let all = self.app.store.papers(Kind::Table).await?;
+        let all = self.app.store.documents(Kind::Table).await?;
         self.late_tables.extend(all.iter().filter(|it| it.of.1 == Kind::Table).cloned());
         self.documents = Some(all.into_iter().map(|it| (it.of, it.written)).collect());
         self.deliver_late();
         Ok(())
     }
 
-    async fn deliver(&mut self, line: &Changed) -> Result<(), StoreError> {
-        let id = (line.tenant.clone(), line.subject.clone());
+    async fn deliver(&mut self, change: &Changed) -> Result<(), StoreError> {
+        let id = (change.tenant.clone(), change.subject.clone());
         let fleet = &self.records.fleet;
-        match &*line.kind {
+        match &*change.kind {
             "documents" => {
-                for paper in self.app.store.papers_of_change(line.version).await? {
-                    self.deliver_document(paper);
+                for document in self.app.store.documents_of_change(change.version).await? {
+                    self.deliver_document(document);
                 }
                 self.deliver_late();
             }
             "outcomes" => {
-                for paper in self.app.store.papers_heard(line.version).await? {
-                    self.rollouts.hear(&paper.of.0, &paper.written);
+                for document in self.app.store.documents_heard(change.version).await? {
+                    self.rollouts.hear(&document.of.0, &document.written);
                 }
             }
             "watch" => {
@@ -194,16 +194,16 @@ impl Planner {
         Ok(())
     }
 
-    fn deliver_document(&mut self, paper: StoredDocument) {
-        let (key, kind) = paper.of;
+    fn deliver_document(&mut self, document: StoredDocument) {
+        let (key, kind) = document.of;
         if let Some(documents) = &mut self.documents {
-            documents.insert(paper.of, paper.written.clone());
+            documents.insert(document.of, document.written.clone());
         }
         if kind == Kind::Table {
-            self.late_tables.retain(|other| other.of != paper.of);
-            self.late_tables.push(paper);
-        } else if let Some(envelope) = paper.opened() {
-            let (version, envelope) = (paper.written.version, Box::new(envelope));
+            self.late_tables.retain(|other| other.of != document.of);
+            self.late_tables.push(document);
+        } else if let Some(envelope) = document.opened() {
+            let (version, envelope) = (document.written.version, Box::new(envelope));
             self.mailboxes.send(&key, StreamMessage::Document(kind, version, envelope));
         }
     }
@@ -214,20 +214,20 @@ impl Planner {
         }
         let fleet = &self.records.fleet;
         self.tables.refresh(fleet);
-        self.late_tables.retain(|paper| {
-            let gate = fleet.gates().find(|(.., key)| *key == paper.of.0);
+        self.late_tables.retain(|document| {
+            let gate = fleet.gates().find(|(.., key)| *key == document.of.0);
             let Some((id, gate, key)) = gate else { return true };
             let table = self.tables.of(fleet, id, gate);
-            let is_signed = paper.written.digest == table.digest();
-            let Some(envelope) = paper.opened().filter(|_| is_signed) else { return true };
-            let (version, head) = (paper.written.version, Signed::from(envelope));
+            let is_signed = document.written.digest == table.digest();
+            let Some(envelope) = document.opened().filter(|_| is_signed) else { return true };
+            let (version, head) = (document.written.version, Signed::from(envelope));
             let published = PublishedTable { version, table, head };
             self.mailboxes.publish_table(&key, Arc::new(published));
             false
         });
     }
 
-    async fn plan(&mut self, is_news: bool) -> Result<(), StoreError> {
+    async fn plan(&mut self, has_changes: bool) -> Result<(), StoreError> {
         let (now, now_ms) = (self.now(), now_ms());
         let fleet = &self.records.fleet;
         let Some(documents) = &self.documents else { return Ok(()) };
@@ -237,7 +237,7 @@ impl Planner {
         }
         // A clock that replicas share, since another may continue the roll-out.
         let shared = Instant::from_millis(now_ms.unsigned_abs());
-        if is_news {
+        if has_changes {
             let mut kept = BTreeMap::new();
             for id in self.rollouts.unread(fleet) {
                 let body = self.app.store.progress(&id.0, &id.1).await?;
@@ -249,7 +249,7 @@ impl Planner {
         let turned = self.rollouts.turn(fleet, shared, now_ms);
         let offers = self.proxies.offers(fleet);
         let placed_by = offers.digest();
-        let placed = match is_news || self.placed_by != Some(placed_by) {
+        let placed = match has_changes || self.placed_by != Some(placed_by) {
             true => Some(self.app.store.placed().await?),
             false => None,
         };
@@ -259,7 +259,7 @@ impl Planner {
         if let Some(placed) = placed {
             drafts.extend(planning.candidates(&offers, |id, _| Some(placed.get(id).copied())));
         }
-        if is_news || !turned.progress.is_empty() {
+        if has_changes || !turned.progress.is_empty() {
             drafts.extend(planning.configurations(&self.rollouts));
             drafts.extend(planning.anchors());
             drafts.extend(planning.tables(&mut self.tables));
@@ -282,9 +282,9 @@ impl Planner {
         let number = change.number();
         let controller = self.app.authority.controller();
         let version = Version { epoch: epoch.unsigned_abs(), number: number.unsigned_abs() };
-        let papers: Vec<StoredDocument> =
+        let signed_documents: Vec<StoredDocument> =
             drafts.iter().filter_map(|draft| signed(draft, controller, version)).collect();
-        change.keep_papers(&papers).await?;
+        change.store_documents(&signed_documents).await?;
         for ((tenant, rollout), machine) in &turned.progress {
             if let Ok(body) = serde_json::to_string(machine) {
                 change.keep_progress(tenant, rollout, &body).await?;
@@ -302,13 +302,13 @@ impl Planner {
             }
             change.update(before, after).await?;
         }
-        if !papers.is_empty() {
-            change.tell("", "documents", "", number).await?;
+        if !signed_documents.is_empty() {
+            change.publish("", "documents", "", number).await?;
         }
         change.commit().await?;
-        self.app.metrics.documents.inc_by(papers.len() as u64);
+        self.app.metrics.documents.inc_by(signed_documents.len() as u64);
         if let Some(documents) = &mut self.documents {
-            documents.extend(papers.into_iter().map(|it| (it.of, it.written)));
+            documents.extend(signed_documents.into_iter().map(|it| (it.of, it.written)));
         }
         self.app.outbox.hint();
         Ok(())
@@ -332,20 +332,20 @@ fn signed(draft: &Draft, controller: &Identity, version: Version) -> Option<Stor
 /// The next changes and those that follow closely; empty after `TURN`; `None` if some were missed.
 async fn listen(changes: &mut broadcast::Receiver<Changed>) -> Option<Vec<Changed>> {
     use broadcast::error::{RecvError, TryRecvError};
-    let mut lines = match tokio::time::timeout(TURN, changes.recv()).await {
+    let mut batch = match tokio::time::timeout(TURN, changes.recv()).await {
         Err(_) => return Some(Vec::new()),
-        Ok(Ok(line)) => vec![line],
+        Ok(Ok(change)) => vec![change],
         Ok(Err(RecvError::Lagged(_))) => return None,
         Ok(Err(RecvError::Closed)) => std::future::pending().await,
     };
-    if lines[0].kind != "documents" {
+    if batch[0].kind != "documents" {
         tokio::time::sleep(GATHER).await;
     }
     loop {
         match changes.try_recv() {
-            Ok(line) => lines.push(line),
+            Ok(change) => batch.push(change),
             Err(TryRecvError::Lagged(_)) => return None,
-            Err(TryRecvError::Empty | TryRecvError::Closed) => return Some(lines),
+            Err(TryRecvError::Empty | TryRecvError::Closed) => return Some(batch),
         }
     }
 }

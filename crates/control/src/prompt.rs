@@ -11,15 +11,15 @@ use tokio::time::{Instant, Sleep};
 /// A connection whose write fails after a while without progress.
 pub(crate) struct Prompt<C> {
     connection: C,
-    patience: Duration,
+    timeout: Duration,
     limit: Pin<Box<Sleep>>,
     waits: bool,
 }
 
 impl<C> Prompt<C> {
-    pub(crate) fn new(connection: C, patience: Duration) -> Self {
-        let limit = Box::pin(tokio::time::sleep(patience));
-        Self { connection, patience, limit, waits: false }
+    pub(crate) fn new(connection: C, timeout: Duration) -> Self {
+        let limit = Box::pin(tokio::time::sleep(timeout));
+        Self { connection, timeout, limit, waits: false }
     }
 
     fn within<T>(
@@ -32,7 +32,7 @@ impl<C> Prompt<C> {
             return written;
         }
         if !std::mem::replace(&mut self.waits, true) {
-            self.limit.as_mut().reset(Instant::now() + self.patience);
+            self.limit.as_mut().reset(Instant::now() + self.timeout);
         }
         ready!(self.limit.as_mut().poll(context));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
@@ -100,9 +100,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_peer_that_takes_a_little_now_and_then_is_not_left() {
-        let patience = Duration::from_secs(3_600);
+        let timeout = Duration::from_secs(3_600);
         let (near, mut far) = tokio::io::duplex(1);
-        let mut near = Prompt::new(near, patience);
+        let mut near = Prompt::new(near, timeout);
         let reading = async {
             for _ in 0..16 {
                 far.read_u8().await.unwrap();

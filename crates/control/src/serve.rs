@@ -31,7 +31,9 @@ use tokio_rustls::LazyConfigAcceptor;
 use tower::ServiceExt as _;
 
 use crate::api::RemoteAddress;
-use crate::connection_limits::{ConnectionPermit, Limits, Permits, Web, WebPlace, stopped};
+use crate::connection_limits::{
+    ConnectionLimits, ConnectionPermit, Permits, Web, WebPlace, stopped,
+};
 use crate::metrics::Metrics;
 use crate::prompt::Prompt;
 use crate::streams::{ALPN, Streams};
@@ -41,7 +43,7 @@ pub struct Service {
     pub web_tls: Arc<ServerConfig>,
     pub streams: Arc<Streams>,
     pub metrics: Arc<Metrics>,
-    pub limits: Limits,
+    pub limits: ConnectionLimits,
 }
 
 pub fn web_tls(certificate: &[u8], key: &[u8]) -> Result<ServerConfig, String> {

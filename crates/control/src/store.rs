@@ -41,7 +41,7 @@ use sqlx::{
     SqlSafeStr as _,
 };
 
-pub use answer::{KeptAnswer, Once};
+pub use answer::{IdempotencyState, Once};
 pub use audit::AuditEntry;
 pub use backup::BackupError;
 pub use change::{Actor, Change};
@@ -56,16 +56,16 @@ pub use revocation::{Revocable, Revocation};
 pub use roadweave_fleet::records::ProxyStatus;
 pub use token::{Delegated, Enrolment};
 
-use crate::floor::{Floor, Heads};
 use crate::keys::StoreKeys;
+use crate::rollback_guard::{AuditCheckpoints, RollbackGuard};
 
 pub struct Store {
     write: AnyPool,
     read: AnyPool,
     pub keys: StoreKeys,
     pub database: Database,
-    pub floor: Arc<Floor>,
-    pub heads: Arc<Heads>,
+    pub rollback_guard: Arc<RollbackGuard>,
+    pub audit_checkpoints: Arc<AuditCheckpoints>,
 }
 
 #[derive(Clone, PartialEq, Eq)]
@@ -128,8 +128,15 @@ impl Store {
                 (both.clone(), both)
             }
         };
-        let (floor, heads) = (Arc::default(), Arc::default());
-        let store = Self { write, read, keys, database: database.clone(), floor, heads };
+        let (rollback_guard, audit_checkpoints) = (Arc::default(), Arc::default());
+        let store = Self {
+            write,
+            read,
+            keys,
+            database: database.clone(),
+            rollback_guard,
+            audit_checkpoints,
+        };
         store.migrate().await?;
         Ok(store)
     }
@@ -148,13 +155,13 @@ impl Store {
     }
 
     #[must_use]
-    pub fn above(self, floor: Floor) -> Self {
-        Self { floor: Arc::new(floor), ..self }
+    pub fn with_rollback_guard(self, rollback_guard: RollbackGuard) -> Self {
+        Self { rollback_guard: Arc::new(rollback_guard), ..self }
     }
 
     #[must_use]
-    pub fn noting(self, heads: Heads) -> Self {
-        Self { heads: Arc::new(heads), ..self }
+    pub fn with_audit_checkpoints(self, audit_checkpoints: AuditCheckpoints) -> Self {
+        Self { audit_checkpoints: Arc::new(audit_checkpoints), ..self }
     }
 
     pub async fn ping(&self) -> Result<()> {

@@ -1,7 +1,8 @@
-//! The streams of boxes, proxies and anchors: a task each, around a controller session ([`Desk`]).
+//! The streams of boxes, proxies and anchors: a task each, around a controller session
+//! ([`ControllerSession`]).
 //!
 //! ```text
-//! peer ◄─► TLS ◄─► frames ◄─► Desk ─► events ─► Recorder ─► store
+//! peer ◄─► TLS ◄─► frames ◄─► ControllerSession ─► events ─► Recorder ─► store
 //!                              ▲
 //!   outbox ─► Published: trust, revocations; to proxies at once, to boxes periodically
 //!   planner ─► Mailboxes: documents, tables, commands, by key
@@ -9,8 +10,8 @@
 //!
 //! A peer that does not read is disconnected: its queues are bounded by number and time.
 
-mod keeping;
 pub mod mailboxes;
+mod peer_connection;
 mod publishing;
 mod recorder;
 
@@ -19,7 +20,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use roadweave_fleet::{Desk, FrameDecoder, Published, Up, encode};
+use roadweave_fleet::{ControllerSession, FrameDecoder, Published, Up, encode};
 use roadweave_identity::tls::{HandshakeRefusal, Side, peer_key, server};
 use roadweave_identity::{PeerPolicy, PublicKey, Refusal};
 use roadweave_proto::Instant;
@@ -30,8 +31,8 @@ use tokio::net::TcpStream;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_rustls::server::TlsStream;
 
-use self::keeping::Keeper;
 use self::mailboxes::{Mailboxes, StreamMessage};
+use self::peer_connection::PeerConnection;
 use self::recorder::{NOTES_MAX, record};
 use crate::authority::Authority;
 use crate::connection_limits::{ConnectionPermit, stopped};
@@ -90,7 +91,7 @@ impl Streams {
             time: Arc::new(DefaultTimeProvider),
         };
         let tls = Arc::new(server(side).map_err(|error| PublishError::Tls(error.to_string()))?);
-        tokio::spawn(keeping::keep_samples(Arc::clone(&store), inbox));
+        tokio::spawn(peer_connection::keep_samples(Arc::clone(&store), inbox));
         let (notes, noted) = mpsc::channel(NOTES_MAX);
         tokio::spawn(record(Arc::clone(&store), Arc::clone(&outbox), noted));
         Ok(Arc::new(Self {
@@ -122,19 +123,19 @@ impl Streams {
     }
 
     pub async fn run(self: Arc<Self>) {
-        tokio::spawn(tell_cut(self.outbox.health(), self.cut.clone()));
+        tokio::spawn(watch_database(self.outbox.health(), self.cut.clone()));
         let mut changes = self.outbox.listen();
         let mut boxes_hear = tokio::time::interval(BOXES_HEAR);
         let mut witness = tokio::time::interval(WITNESS);
         loop {
-            let is_news = tokio::select! {
+            let is_revocation = tokio::select! {
                 change = changes.recv() => match change {
                     Ok(change) => change.kind == "revocation",
                     Err(broadcast::error::RecvError::Lagged(_)) => true,
                     Err(broadcast::error::RecvError::Closed) => return,
                 },
                 _ = boxes_hear.tick() => {
-                    self.tell_boxes();
+                    self.notify_boxes();
                     false
                 }
                 _ = witness.tick() => {
@@ -145,24 +146,24 @@ impl Streams {
                     false
                 }
             };
-            if is_news {
+            if is_revocation {
                 self.publish().await;
             }
         }
     }
 
     async fn publish(&self) {
-        let mut told = String::new();
+        let mut logged = String::new();
         let published = loop {
             let publishing = publishing::published(&self.store, &self.authority);
             match within(ANSWERS_MAX, publishing).await {
                 Ok(published) => break Arc::new(published),
                 Err(error) => {
                     let error = error.to_string();
-                    if told != error {
+                    if logged != error {
                         tracing::error!(error, "cannot publish revocations; trying again");
                     }
-                    told = error;
+                    logged = error;
                     tokio::time::sleep(RETRY).await;
                 }
             }
@@ -179,15 +180,15 @@ impl Streams {
         }
         // Boxes must stop trusting a revoked proxy, anchor or delegate.
         if concerns_boxes {
-            self.tell_boxes();
+            self.notify_boxes();
         }
     }
 
-    fn tell_boxes(&self) {
+    fn notify_boxes(&self) {
         let newest = self.published.borrow().clone();
-        self.to_boxes.send_if_modified(|told| {
-            let is_other = told.revocations.head() != newest.revocations.head();
-            *told = newest;
+        self.to_boxes.send_if_modified(|held| {
+            let is_other = held.revocations.head() != newest.revocations.head();
+            *held = newest;
             is_other
         });
     }
@@ -212,46 +213,47 @@ impl Streams {
         let Some(key) = peer_key(certificates) else {
             return Err(io::Error::other("it did not present a raw public key"));
         };
-        let keeper = within(ANSWER_MAX, Keeper::new(self, key, peer)).await;
-        let mut keeper = keeper.map_err(io::Error::other)?;
+        let connection = within(ANSWER_MAX, PeerConnection::new(self, key, peer)).await;
+        let mut connection = connection.map_err(io::Error::other)?;
         self.metrics.streams.inc();
-        tracing::debug!(%peer, who = %keeper.name(), "a stream begins");
-        let ended = self.drive(tls, &mut keeper, &mut permit, stop).await;
+        tracing::debug!(%peer, who = %connection.name(), "a stream begins");
+        let ended = self.drive(tls, &mut connection, &mut permit, stop).await;
         self.metrics.streams.dec();
-        keeper.left();
-        tracing::debug!(%peer, who = %keeper.name(), "a stream ends");
+        connection.left();
+        tracing::debug!(%peer, who = %connection.name(), "a stream ends");
         ended
     }
 
     async fn drive(
         &self,
         mut tls: TlsStream<TcpStream>,
-        keeper: &mut Keeper<'_>,
+        connection: &mut PeerConnection<'_>,
         permit: &mut ConnectionPermit,
         mut stop: watch::Receiver<bool>,
     ) -> io::Result<()> {
-        let mut mailbox = self.mailboxes.open(keeper.key);
+        let mut mailbox = self.mailboxes.open(connection.key);
         let (mut to_gates, mut to_boxes) = (self.published.subscribe(), self.to_boxes.subscribe());
         let mut cut = self.cut.subscribe();
-        let told = if keeper.is_gate() { &mut to_gates } else { &mut to_boxes };
-        let first = told.borrow_and_update().clone();
-        let mut desk = Desk::new(self.now(), keeper.key, keeper.is_member(), first);
-        desk.signed_by(keeper.issuers.clone());
+        let publications = if connection.is_gate() { &mut to_gates } else { &mut to_boxes };
+        let first = publications.borrow_and_update().clone();
+        let mut session =
+            ControllerSession::new(self.now(), connection.key, connection.is_member(), first);
+        session.signed_by(connection.issuers.clone());
         let mut decoder = FrameDecoder::default();
         let mut buffer = vec![0; READ_AT_ONCE];
         let mut tick = tokio::time::interval(TICK);
         let mut heard = tokio::time::Instant::now();
-        answered(keeper.arrived(&mut desk)).await?;
+        answered(connection.arrived(&mut session)).await?;
         loop {
-            if !self.handle_events(&mut tls, &mut desk, keeper).await? {
+            if !self.handle_events(&mut tls, &mut session, connection).await? {
                 return Ok(());
             }
-            self.send(&mut tls, &mut desk).await?;
-            if !permit.settle(keeper.is_member(), keeper.is_gate()) {
+            self.send(&mut tls, &mut session).await?;
+            if !permit.settle(connection.is_member(), connection.is_gate()) {
                 let why = "the limit of boxes and unknown peers is reached";
                 return Err(self.refused("streams-of-boxes", why));
             }
-            let silent_max = if keeper.is_member() { SILENT_MAX } else { STRANGER_MAX };
+            let silent_max = if connection.is_member() { SILENT_MAX } else { STRANGER_MAX };
             tokio::select! {
                 read = tls.read(&mut buffer) => {
                     let length = read?;
@@ -259,30 +261,30 @@ impl Streams {
                         return Ok(());
                     }
                     // Data does not extend the time of a stranger.
-                    if keeper.is_member() {
+                    if connection.is_member() {
                         heard = tokio::time::Instant::now();
-                        keeper.heard();
+                        connection.heard();
                     }
                     decoder.push(&buffer[..length]);
-                    if !self.handle_frames(&mut tls, &mut decoder, &mut desk, keeper).await? {
+                    if !self.handle_frames(&mut tls, &mut decoder, &mut session, connection).await? {
                         return Ok(());
                     }
                 }
-                published = changed(&mut to_gates), if keeper.is_gate() => desk.publish(published?),
-                published = changed(&mut to_boxes), if !keeper.is_gate() => desk.publish(published?),
-                word = mailbox.recv() => match word {
-                    Some(word) => keeper.take(word, &mut desk),
+                published = changed(&mut to_gates), if connection.is_gate() => session.publish(published?),
+                published = changed(&mut to_boxes), if !connection.is_gate() => session.publish(published?),
+                message = mailbox.recv() => match message {
+                    Some(message) => connection.take(message, &mut session),
                     None if mailbox.is_superseded() => {
                         let why = "its key has opened newer streams";
                         return Err(self.refused("streams-of-key", why));
                     }
                     None => return Err(self.refused("slow", "it does not read what is sent to it")),
                 },
-                () = stopped(&mut cut), if keeper.is_gate() => {
+                () = stopped(&mut cut), if connection.is_gate() => {
                     let why = "no database here: other controllers may reach it";
                     return Err(self.refused("database-away", why));
                 }
-                _ = tick.tick() => answered(keeper.tick(&mut desk)).await?,
+                _ = tick.tick() => answered(connection.tick(&mut session)).await?,
                 () = tokio::time::sleep_until(heard + silent_max) => {
                     self.metrics.refuse("silent");
                     return Err(io::ErrorKind::TimedOut.into());
@@ -301,13 +303,13 @@ impl Streams {
         &self,
         tls: &mut TlsStream<TcpStream>,
         decoder: &mut FrameDecoder,
-        desk: &mut Desk,
-        keeper: &mut Keeper<'_>,
+        session: &mut ControllerSession,
+        connection: &mut PeerConnection<'_>,
     ) -> io::Result<bool> {
         while let Some(frame) = decoder.poll::<Up>().map_err(io::Error::other)? {
             self.metrics.frames("up", 1);
-            desk.handle_frame(self.now(), frame);
-            if !self.handle_events(tls, desk, keeper).await? {
+            session.handle_frame(self.now(), frame);
+            if !self.handle_events(tls, session, connection).await? {
                 return Ok(false);
             }
         }
@@ -317,24 +319,28 @@ impl Streams {
     async fn handle_events(
         &self,
         tls: &mut TlsStream<TcpStream>,
-        desk: &mut Desk,
-        keeper: &mut Keeper<'_>,
+        session: &mut ControllerSession,
+        connection: &mut PeerConnection<'_>,
     ) -> io::Result<bool> {
-        while let Some(event) = desk.poll_event() {
-            if let Err(why) = answered(keeper.handle(event, desk)).await? {
+        while let Some(event) = session.poll_event() {
+            if let Err(why) = answered(connection.handle(event, session)).await? {
                 self.metrics.refuse("stream");
-                tracing::info!(who = %keeper.name(), why, "a stream was ended");
-                self.send(tls, desk).await?;
+                tracing::info!(who = %connection.name(), why, "a stream was ended");
+                self.send(tls, session).await?;
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    async fn send(&self, tls: &mut TlsStream<TcpStream>, desk: &mut Desk) -> io::Result<()> {
+    async fn send(
+        &self,
+        tls: &mut TlsStream<TcpStream>,
+        session: &mut ControllerSession,
+    ) -> io::Result<()> {
         let mut count = 0;
         let sending = async {
-            while let Some(frame) = desk.poll_frame() {
+            while let Some(frame) = session.poll_frame() {
                 tls.write_all(&encode(&frame).map_err(io::Error::other)?).await?;
                 count += 1;
             }
@@ -353,7 +359,7 @@ async fn changed(published: &mut watch::Receiver<Arc<Published>>) -> io::Result<
 
 /// Sets `cut` when the database has been away for too long: revocations would not arrive, and a
 /// peer with a live stream would neither try another controller nor notice.
-async fn tell_cut(mut health: watch::Receiver<Health>, cut: watch::Sender<bool>) {
+async fn watch_database(mut health: watch::Receiver<Health>, cut: watch::Sender<bool>) {
     loop {
         if health.wait_for(|it| *it != Health::Good).await.is_err() {
             return;

@@ -4,12 +4,12 @@
 //!              frames                          events, for its driver
 //! stream ─────────────► trust, revocations ──► Revoked, Table, Candidates, Anchors
 //!        ◄───────────── configuration on trial ─► Configure
-//!         have, reports                         Keep: write what is to survive
+//!         have, reports                         Persist: write what is to survive
 //! ```
 //!
 //! It works without a stream: the data plane's needs are kept on disk, and verified when read.
 
-mod keeping;
+mod persisted_state;
 mod taking;
 mod trial;
 
@@ -19,8 +19,8 @@ use std::time::Duration;
 use roadweave_identity::PublicKey;
 use roadweave_proto::Instant;
 
-pub use self::keeping::Kept;
-use self::keeping::OnTrial;
+use self::persisted_state::OnTrial;
+pub use self::persisted_state::PersistedState;
 pub use self::trial::Works;
 use self::trial::{Decision, Question};
 use crate::chain::Chain;
@@ -70,9 +70,9 @@ pub enum AgentEvent {
     Drain(bool),
     /// Send samples often until then.
     Watch(Instant),
-    /// [`Agent::kept`] has changed: write it before a later [`AgentEvent::Configure`] is in force,
-    /// whose version may end the program.
-    Keep,
+    /// [`Agent::persisted`] has changed: write it before a later [`AgentEvent::Configure`] is in
+    /// force, whose version may end the program.
+    Persist,
     /// Look for a stream now, if none is up.
     Seek,
     /// A warning for a person.
@@ -122,7 +122,7 @@ pub struct Agent {
     key: PublicKey,
     role: Role,
     software: String,
-    kept: Kept,
+    persisted: PersistedState,
     joining: Option<Joining>,
     addresses: Vec<String>,
     works: Works,
@@ -159,8 +159,8 @@ pub struct Joining {
 impl Agent {
     /// Creates an agent that does not belong to a fleet yet.
     pub fn joining(now: Instant, key: PublicKey, role: Role, software: &str, how: Joining) -> Self {
-        let kept = Kept::of_token(&how.token);
-        let mut agent = Self::of(now, key, role, software, kept);
+        let persisted = PersistedState::of_token(&how.token);
+        let mut agent = Self::of(now, key, role, software, persisted);
         agent.joining = Some(how);
         agent
     }
@@ -172,25 +172,37 @@ impl Agent {
 
     /// Sets the addresses of controllers, found under a key that a root names: `host:port` each.
     pub fn set_controllers_at(&mut self, addresses: Vec<String>) {
-        self.kept.addresses = addresses;
-        self.tell(AgentEvent::Keep);
+        self.persisted.addresses = addresses;
+        self.push_event(AgentEvent::Persist);
     }
 
     /// Creates an agent from its persisted state, which it reports as events, revocations first.
     /// Parts that cannot be verified are dropped with a warning.
-    pub fn restore(now: Instant, key: PublicKey, role: Role, software: &str, kept: Kept) -> Self {
-        let mut agent = Self::of(now, key, role, software, kept);
-        agent.is_doubtful = !agent.kept.has_revocations_of(agent.kept.trust.signers());
-        agent.prove_kept(now);
+    pub fn restore(
+        now: Instant,
+        key: PublicKey,
+        role: Role,
+        software: &str,
+        persisted: PersistedState,
+    ) -> Self {
+        let mut agent = Self::of(now, key, role, software, persisted);
+        agent.is_doubtful = !agent.persisted.has_revocations_of(agent.persisted.trust.signers());
+        agent.prove_persisted(now);
         agent
     }
 
-    fn of(now: Instant, key: PublicKey, role: Role, software: &str, kept: Kept) -> Self {
+    fn of(
+        now: Instant,
+        key: PublicKey,
+        role: Role,
+        software: &str,
+        persisted: PersistedState,
+    ) -> Self {
         Self {
             key,
             role,
             software: software.to_owned(),
-            kept,
+            persisted,
             joining: None,
             addresses: Vec::new(),
             works: Works::default(),
@@ -261,11 +273,11 @@ impl Agent {
 
     /// Sets the round trips of a proxy to its tenants' anchors; changes of a millisecond are sent.
     pub fn on_anchors(&mut self, round_trips: impl IntoIterator<Item = (Name, Duration)>) {
-        let told = |(tenant, round_trip): (Name, Duration)| {
+        let reported = |(tenant, round_trip): (Name, Duration)| {
             let millis = u32::try_from(round_trip.as_micros().div_ceil(1_000)).unwrap_or(u32::MAX);
             (tenant, millis.saturating_mul(1_000))
         };
-        let anchors = round_trips.into_iter().map(told).take(Up::ANCHORS_MAX).collect();
+        let anchors = round_trips.into_iter().map(reported).take(Up::ANCHORS_MAX).collect();
         if self.anchors != anchors {
             self.anchors = anchors;
             self.send_anchors();
@@ -286,14 +298,14 @@ impl Agent {
         }
     }
 
-    fn tell_revoked(&mut self, keys: Vec<PublicKey>) {
-        self.ending.waiting.push_back(self.kept.trust().revocations().head());
-        self.tell(AgentEvent::Revoked(keys));
+    fn report_revoked(&mut self, keys: Vec<PublicKey>) {
+        self.ending.waiting.push_back(self.persisted.trust().revocations().head());
+        self.push_event(AgentEvent::Revoked(keys));
     }
 
     /// A configuration cannot be used.
     pub fn refuse(&mut self, _: Instant, version: Version, why: &str) {
-        if self.kept.refuse(version) {
+        if self.persisted.refuse(version) {
             self.configure();
             self.report(Kind::Configuration, version, Outcome::Refused { why: why.to_owned() });
         }
@@ -301,7 +313,7 @@ impl Agent {
 
     /// Sets the fields that the file of this box overrides.
     pub fn set_pinned(&mut self, pinned: Vec<String>) {
-        self.kept.pinned = pinned;
+        self.persisted.pinned = pinned;
     }
 
     /// Sends samples, unless too many frames wait.
@@ -314,36 +326,36 @@ impl Agent {
     /// Handles expired timers.
     pub fn handle_timeout(&mut self, now: Instant) {
         let poll = |on_trial: &mut OnTrial| Some((on_trial.version, on_trial.trial.poll(now)?));
-        while let Some((version, decision)) = self.kept.trial.as_mut().and_then(poll) {
+        while let Some((version, decision)) = self.persisted.trial.as_mut().and_then(poll) {
             match decision {
                 Decision::Confirmed => {
-                    if let Some(on_trial) = self.kept.trial.take() {
-                        self.kept.configuration = Some(on_trial.document);
+                    if let Some(on_trial) = self.persisted.trial.take() {
+                        self.persisted.configuration = Some(on_trial.document);
                     }
                     self.report(Kind::Configuration, version, Outcome::Confirmed);
                 }
                 Decision::TakenBack(why) => {
-                    self.kept.trial = None;
+                    self.persisted.trial = None;
                     self.configure();
                     let why = why.to_owned();
                     self.report(Kind::Configuration, version, Outcome::TakenBack { why });
                 }
                 Decision::Compare | Decision::Again => {
-                    self.tell(AgentEvent::Keep);
+                    self.push_event(AgentEvent::Persist);
                     self.configure();
                 }
             }
         }
-        match self.kept.trial.as_mut().and_then(|it| it.trial.poll_question()) {
+        match self.persisted.trial.as_mut().and_then(|it| it.trial.poll_question()) {
             Some(Question::Ask) => self.send(Up::Alive),
-            Some(Question::Seek) => self.tell(AgentEvent::Seek),
+            Some(Question::Seek) => self.push_event(AgentEvent::Seek),
             None => {}
         }
     }
 
     /// When [`Agent::handle_timeout`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.kept.trial.as_ref()?.trial.poll_timeout()
+        self.persisted.trial.as_ref()?.trial.poll_timeout()
     }
 
     /// The next frame to send.
@@ -357,8 +369,8 @@ impl Agent {
     }
 
     /// What is to be written to disk.
-    pub fn kept(&self) -> &Kept {
-        &self.kept
+    pub fn persisted(&self) -> &PersistedState {
+        &self.persisted
     }
 
     /// Since when no stream is up.
@@ -368,43 +380,43 @@ impl Agent {
 
     /// Whether this side belongs to a fleet.
     pub fn is_member(&self) -> bool {
-        self.kept.chain().is_some()
+        self.persisted.chain().is_some()
     }
 
     fn set_works(&mut self, now: Instant, works: Works) {
         self.works = works;
-        if let Some(on_trial) = &mut self.kept.trial {
+        if let Some(on_trial) = &mut self.persisted.trial {
             on_trial.trial.on_works(now, works, self.is_mute);
         }
         self.handle_timeout(now);
     }
 
     fn configure(&mut self) {
-        let (version, text) = self.kept.configuration_in_force();
-        self.tell(AgentEvent::Configure { version, text });
+        let (version, text) = self.persisted.configuration_in_force();
+        self.push_event(AgentEvent::Configure { version, text });
     }
 
     fn report(&mut self, kind: Kind, version: Version, outcome: Outcome) {
         let outcome = outcome.shortened();
         let pinned = match kind {
-            Kind::Configuration => self.kept.pinned().to_vec(),
+            Kind::Configuration => self.persisted.pinned().to_vec(),
             _ => Vec::new(),
         };
         let report = Report { kind, version, outcome, pinned };
-        self.kept.reports.insert(kind, report.clone());
-        self.tell(AgentEvent::Keep);
+        self.persisted.reports.insert(kind, report.clone());
+        self.push_event(AgentEvent::Persist);
         if self.away_since.is_none() {
             self.send(Up::Report(report));
         }
     }
 
     fn send_have(&mut self) {
-        let head = self.kept.trust().revocations().head();
-        let is_proved = self.kept.has_revocations_of(self.kept.trust.controllers());
-        let documents: BTreeMap<Kind, Version> = self.kept.taken();
+        let head = self.persisted.trust().revocations().head();
+        let is_proved = self.persisted.has_revocations_of(self.persisted.trust.controllers());
+        let documents: BTreeMap<Kind, Version> = self.persisted.taken();
         let have = HeldVersions {
             software: self.software.clone(),
-            trust: self.kept.trust().list().number,
+            trust: self.persisted.trust().list().number,
             revocations: if is_proved { head } else { Head { epoch: head.epoch, ..Head::EMPTY } },
             documents,
             sessions: self.sessions,
@@ -416,7 +428,7 @@ impl Agent {
             self.send_anchors();
         }
         self.send(Up::Revoked { head: self.ending.done });
-        for report in self.kept.reports() {
+        for report in self.persisted.reports() {
             self.send(Up::Report(report));
         }
     }
@@ -428,9 +440,9 @@ impl Agent {
         }
     }
 
-    fn tell(&mut self, event: AgentEvent) {
-        let is_told = event == AgentEvent::Keep && self.events.contains(&event);
-        if !is_told && self.events.len() < EVENTS_MAX {
+    fn push_event(&mut self, event: AgentEvent) {
+        let is_queued = event == AgentEvent::Persist && self.events.contains(&event);
+        if !is_queued && self.events.len() < EVENTS_MAX {
             self.events.push_back(event);
         }
     }

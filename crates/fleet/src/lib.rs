@@ -11,7 +11,7 @@
 //! Rollout: a version of a configuration on its way to many boxes
 //! Planning: the documents that all members are to hold
 //! Frame: one message of the stream, length and JSON
-//! Agent ◄──── stream ────► Desk         of a box, proxy or anchor; of the controller
+//! Agent ◄──── stream ────► ControllerSession   of a box, proxy or anchor; of the controller
 //! ```
 //!
 //! Versions are numbers, not dates, so that a box with a wrong clock can join. A signature verifies
@@ -19,7 +19,7 @@
 
 mod agent;
 mod chain;
-mod desk;
+mod controller_session;
 mod digest;
 mod document;
 mod envelope;
@@ -35,9 +35,11 @@ mod table;
 mod token;
 mod trust;
 
-pub use agent::{Agent, AgentEvent, Egress, Joining, Kept, VerifiedServer};
+pub use agent::{Agent, AgentEvent, Egress, Joining, PersistedState, VerifiedServer};
 pub use chain::{Admitted, Chain};
-pub use desk::{Desk, DeskEvent, Published, PublishedTable, PublishedTrust};
+pub use controller_session::{
+    ControllerSession, ControllerSessionEvent, Published, PublishedTable, PublishedTrust,
+};
 pub use digest::Digest;
 pub use document::{
     Anchor, Anchors, Approval, Body, Candidate, Candidates, Configuration, Document, Kind, Version,

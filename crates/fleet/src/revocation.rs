@@ -71,7 +71,7 @@ impl Payload for Head {
 
 /// The revoked keys that one side knows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(from = "Kept", into = "Kept")]
+#[serde(from = "StoredRevocations", into = "StoredRevocations")]
 pub struct Revocations {
     log: Log,
     /// Another chain, of a later epoch or a fork, until it contains all keys of this one.
@@ -79,7 +79,7 @@ pub struct Revocations {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct StoredRevocations {
     epoch: u64,
     entries: Vec<Revocation>,
 }
@@ -245,7 +245,7 @@ impl Log {
     }
 }
 
-impl From<Revocations> for Kept {
+impl From<Revocations> for StoredRevocations {
     fn from(revocations: Revocations) -> Self {
         let Log { head, entries, .. } = revocations.log;
         Self { epoch: head.epoch, entries }
@@ -253,11 +253,11 @@ impl From<Revocations> for Kept {
 }
 
 /// An entry changed on disk ends the chain before it, whose end is not the signed one then.
-impl From<Kept> for Revocations {
-    fn from(kept: Kept) -> Self {
-        let mut log = Log::new(kept.epoch);
-        for entry in kept.entries {
-            let head = Head { epoch: kept.epoch, serial: entry.serial, hash: entry.hash() };
+impl From<StoredRevocations> for Revocations {
+    fn from(stored: StoredRevocations) -> Self {
+        let mut log = Log::new(stored.epoch);
+        for entry in stored.entries {
+            let head = Head { epoch: stored.epoch, serial: entry.serial, hash: entry.hash() };
             if log.extend(std::slice::from_ref(&entry), head).is_err() {
                 break;
             }

@@ -30,8 +30,8 @@ use roadweave_proto::{DropReason, Instant, Side, UplinkId};
 
 use crate::apart::GROUP;
 use crate::filter::{
-    Chain, KeptTable, Turn, begin, count_and_drop, counter, counter_from, end, is_quotable,
-    set_mark,
+    Chain, MaintainedTable, TableTurn, begin, count_and_drop, counter, counter_from, end,
+    is_quotable, set_mark,
 };
 use crate::{DeviceError, Instance, Uplink, Waker, sysctl};
 
@@ -41,7 +41,7 @@ pub struct Answers {
     instance: Instance,
     /// All interfaces that ever were uplinks, since one may return before it is noticed.
     uplinks: BTreeMap<String, Marked>,
-    table: KeptTable,
+    table: MaintainedTable,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ struct Marked {
 impl Answers {
     /// Installs nothing yet; what an earlier run left is kept until the first uplink comes.
     pub fn new(instance: &Instance) -> Self {
-        let table = KeptTable::new(instance.answers_table(), None);
+        let table = MaintainedTable::new(instance.answers_table(), None);
         Self { instance: instance.clone(), uplinks: BTreeMap::new(), table }
     }
 
@@ -99,7 +99,7 @@ impl Answers {
     }
 
     /// Keeps the table in place.
-    pub fn turn(&mut self, now: Instant) -> Turn {
+    pub fn turn(&mut self, now: Instant) -> TableTurn {
         let (instance, uplinks) = (&self.instance, &self.uplinks);
         self.table.turn(now, |counts| {
             let count = counts.get(&counter(DropReason::ForwardRefused)).copied();

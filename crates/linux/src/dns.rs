@@ -36,14 +36,14 @@ pub struct Dns {
 }
 
 #[derive(Debug)]
-struct Worker {
+struct DnsWorker {
     instance: Instance,
     tun: String,
     servers: Vec<IpAddr>,
     state_directory: PathBuf,
     backend: Option<DnsBackend>,
     is_due: bool,
-    told: String,
+    logged: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,17 +64,17 @@ impl Dns {
         if servers.is_empty() {
             return Ok(Self { servers, due: None, thread: None });
         }
-        let mut worker = Worker {
+        let mut worker = DnsWorker {
             instance: instance.clone(),
             tun: tun.to_owned(),
             servers: servers.clone(),
             state_directory: state_directory.to_owned(),
             backend: None,
             is_due: false,
-            told: String::new(),
+            logged: String::new(),
         };
-        let (due, told) = channel();
-        let thread = spawn("resolvers", move || worker.run(&told))?;
+        let (due, wakes) = channel();
+        let thread = spawn("resolvers", move || worker.run(&wakes))?;
         Ok(Self { servers, due: Some(due), thread: Some(thread) })
     }
 
@@ -107,7 +107,7 @@ impl Drop for Dns {
     }
 }
 
-impl Worker {
+impl DnsWorker {
     fn run(&mut self, due: &Receiver<bool>) {
         loop {
             let result = match due.recv_timeout(LOOK) {
@@ -117,10 +117,10 @@ impl Worker {
                 Err(RecvTimeoutError::Disconnected) => return,
             };
             let text = result.err().map(|error| error.to_string()).unwrap_or_default();
-            if !text.is_empty() && text != self.told {
+            if !text.is_empty() && text != self.logged {
                 tracing::warn!("{text}");
             }
-            self.told = text;
+            self.logged = text;
         }
     }
 

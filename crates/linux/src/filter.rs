@@ -38,9 +38,9 @@ use ruleset::ruleset;
 pub(crate) use sets::is_quotable;
 use shares::Shares;
 pub use sockets::check_sockets;
-pub use table::KeptTable;
+pub use table::MaintainedTable;
 use table::Table;
-pub use table::Turn;
+pub use table::TableTurn;
 
 /// The filters of one instance. Dropping it restores the forwarding settings and removes the table.
 #[derive(Debug)]

@@ -58,8 +58,8 @@ pub use clock::{Clock, processor_time};
 pub use conflicts::{Owner, Protected};
 pub use error::DeviceError;
 pub use filter::{
-    Destination, FilterKeeper, FilterOptions, Filters, FlowRemover, Forward, Forwarding, KeptTable,
-    Share, Turn, check_sockets, split,
+    Destination, FilterKeeper, FilterOptions, Filters, FlowRemover, Forward, Forwarding,
+    MaintainedTable, Share, TableTurn, check_sockets, split,
 };
 pub use monitor::{Gateway, Monitor, Uplink, UplinkEvent};
 pub use netlink::{Interface, Netlink, NetworkInterface, Route, Rule};

@@ -18,20 +18,20 @@ mod radvert;
 mod run;
 mod servers;
 
-use exchange::{Exchange, Try};
+use exchange::{QueryExchange, Try};
 use message::{AddressRecords, ENTROPY};
 
 pub use nat64::Nat64Prefix;
-pub use radvert::{Advertised, RouterNews, RouterNotices};
+pub use radvert::{Advertised, RouterNotices, RouterUpdate};
 pub use run::run;
 pub use servers::Network;
-pub(crate) use servers::told_portal;
+pub(crate) use servers::advertised_portal;
 
 pub(crate) const ADDRESSES_MAX: usize = 8;
 
 /// The servers to find, and the network to find them by.
 #[derive(Clone, Debug, Default)]
-pub struct Request {
+pub struct LookupRequest {
     /// The servers' names.
     pub names: Vec<ServerName>,
     /// The network by which they are looked up.
@@ -55,7 +55,7 @@ pub struct Found {
     pub reason: Option<String>,
 }
 
-impl Request {
+impl LookupRequest {
     fn needs_nat64(&self) -> bool {
         self.ipv6 && !self.ipv4
     }
@@ -79,9 +79,9 @@ impl Request {
 
 #[derive(Debug)]
 pub(crate) struct Search {
-    request: Request,
+    request: LookupRequest,
     hosts: Vec<Vec<IpAddr>>,
-    questions: Vec<Exchange>,
+    questions: Vec<QueryExchange>,
     deadline: Instant,
     others_deadline: Option<Instant>,
 }
@@ -91,7 +91,7 @@ fn dns_name(host: &str) -> Name<Vec<u8>> {
 }
 
 impl Search {
-    fn new(now: Instant, request: Request, servers: Vec<SocketAddr>, root: &Path) -> Self {
+    fn new(now: Instant, request: LookupRequest, servers: Vec<SocketAddr>, root: &Path) -> Self {
         let of_host = |name: &ServerName| match name.host() {
             ServerHost::Address(_) => Vec::new(),
             ServerHost::Name(host) => hosts::addresses(root, host),
@@ -105,13 +105,13 @@ impl Search {
             request,
         };
         for (name, kind) in this.plan() {
-            this.questions.push(Exchange::new(now, name, kind, servers.clone()));
+            this.questions.push(QueryExchange::new(now, name, kind, servers.clone()));
         }
         this
     }
 
     fn plan(&self) -> Vec<(Name<Vec<u8>>, Rtype)> {
-        let Request { names, ipv4, ipv6, prefixes, .. } = &self.request;
+        let LookupRequest { names, ipv4, ipv6, prefixes, .. } = &self.request;
         let mut plan = Vec::new();
         let mut has_ipv4 = false;
         for (name, known) in names.iter().zip(&self.hosts) {
@@ -224,7 +224,7 @@ impl Search {
         kind: Rtype,
         found: &mut Found,
     ) -> Option<AddressRecords> {
-        let asked = |it: &&Exchange| it.name == *name && it.kind == kind;
+        let asked = |it: &&QueryExchange| it.name == *name && it.kind == kind;
         let exchange = self.questions.iter().find(asked)?;
         match exchange.outcome.as_ref()? {
             Ok(answer) => {
@@ -242,7 +242,7 @@ impl Search {
     }
 
     fn reachable(&self, addresses: &[IpAddr], prefixes: &[Nat64Prefix]) -> Vec<IpAddr> {
-        let Request { ipv4, ipv6, .. } = self.request;
+        let LookupRequest { ipv4, ipv6, .. } = self.request;
         let mut reachable: Vec<IpAddr> = Vec::new();
         for address in addresses {
             match address {

@@ -12,7 +12,7 @@ use roadweave_proto::{Instant, ProbeUrl};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::Clock;
-use crate::lookup::{self, Network, Request, told_portal};
+use crate::lookup::{self, LookupRequest, Network, advertised_portal};
 use crate::udp::bind_to_interface;
 
 /// The result of a probe.
@@ -27,7 +27,7 @@ pub enum Finding {
 }
 
 /// Probes in the calling thread's namespace, at most half a minute or until `interest` is dropped.
-pub fn run(url: &ProbeUrl, request: Request, interest: &Weak<()>) -> Finding {
+pub fn run(url: &ProbeUrl, request: LookupRequest, interest: &Weak<()>) -> Finding {
     let network = request.network.clone();
     let found = lookup::run(request, interest);
     let reason = || found.reason.clone().unwrap_or_else(|| "no address was found".to_owned());
@@ -43,8 +43,8 @@ pub fn run(url: &ProbeUrl, request: Request, interest: &Weak<()>) -> Finding {
         match finding {
             Finding::Nothing(_) => nothing = finding,
             Finding::Portal(None) => {
-                let told = told_portal(Path::new("/"), &network);
-                return Finding::Portal(told.and_then(|told| legal(&told)));
+                let advertised = advertised_portal(Path::new("/"), &network);
+                return Finding::Portal(advertised.and_then(|advertised| legal(&advertised)));
             }
             finding => return finding,
         }

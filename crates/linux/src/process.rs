@@ -136,8 +136,8 @@ impl Instance {
             return Err(DeviceError::AlreadyRunning { instance, pid: pid.trim().parse().ok() });
         }
         // A full disk does not prevent the start: the pid is only for messages.
-        let told = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
-        if let Err(error) = told {
+        let written = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+        if let Err(error) = written {
             tracing::debug!(%error, "cannot write the pid into the lock file");
         }
         Ok(InstanceLock { _file: file })

@@ -29,11 +29,11 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 /// Lines on their way to a file or pipe; clones share the queue.
 #[derive(Clone, Debug)]
-pub struct Lines(Arc<Shared>);
+pub struct Lines(Arc<SharedQueue>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct SharedQueue {
+    state: Mutex<QueueState>,
     pushed: Condvar,
     idle: Condvar,
     /// The target, if it can be asked for room.
@@ -41,7 +41,7 @@ struct Shared {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QueueState {
     queue: VecDeque<Vec<u8>>,
     queue_bytes: usize,
     is_writing: bool,
@@ -60,7 +60,7 @@ impl Lines {
         descriptor: Option<OwnedFd>,
         notice: Notice,
     ) -> io::Result<Self> {
-        let lines = Self(Arc::new(Shared { target: descriptor, ..Shared::default() }));
+        let lines = Self(Arc::new(SharedQueue { target: descriptor, ..SharedQueue::default() }));
         let shared = Arc::clone(&lines.0);
         let work = move || {
             // The thread needs no capabilities. A thread that may not drop them has none.
@@ -92,9 +92,9 @@ impl Lines {
         self.0.lock().lost
     }
 
-    /// Waits until all pushed lines are written or lost: for `patience` while the reader takes
+    /// Waits until all pushed lines are written or lost: for `timeout` while the reader takes
     /// nothing, and for `longest` while this machine is too busy to run the writing thread.
-    pub fn flush(&self, patience: Duration, longest: Duration) {
+    pub fn flush(&self, timeout: Duration, longest: Duration) {
         let began = Instant::now();
         let mut state = self.0.lock();
         let (mut taken, mut moved) = (state.taken, began);
@@ -103,10 +103,10 @@ impl Lines {
             if state.taken != taken || self.0.has_room() {
                 (taken, moved) = (state.taken, now);
             }
-            if now - moved >= patience || now - began >= longest {
+            if now - moved >= timeout || now - began >= longest {
                 return;
             }
-            let left = patience.saturating_sub(now - moved).min(NAP);
+            let left = timeout.saturating_sub(now - moved).min(NAP);
             state = match self.0.idle.wait_timeout(state, left) {
                 Ok((state, _)) => state,
                 Err(poison) => poison.into_inner().0,
@@ -115,9 +115,9 @@ impl Lines {
     }
 }
 
-impl Shared {
+impl SharedQueue {
     /// No panic leaves a state half changed, so a poisoned one is whole.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
@@ -178,7 +178,7 @@ struct Writer<W> {
 }
 
 impl<W: Write> Writer<W> {
-    fn run(mut self, shared: &Shared) {
+    fn run(mut self, shared: &SharedQueue) {
         // No report before a write has succeeded.
         let mut tell = None;
         loop {
@@ -199,7 +199,7 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    fn tell(&mut self, shared: &Shared) -> io::Result<Tell> {
+    fn tell(&mut self, shared: &SharedQueue) -> io::Result<Tell> {
         let (lost, told) = {
             let state = shared.lock();
             (state.lost, state.told)

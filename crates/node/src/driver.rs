@@ -9,11 +9,10 @@
 //! run_router ─► RouterRole  ─┘
 //! ```
 
+mod ack_coalescing;
 mod anchor;
-mod cadence;
 mod client;
 mod client_filters;
-mod courtesy;
 mod debounce;
 mod edge;
 mod event_loop;
@@ -34,6 +33,7 @@ mod shards;
 mod steering;
 mod technology;
 mod tun_name;
+mod yield_policy;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

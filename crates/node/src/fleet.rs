@@ -1,16 +1,16 @@
 //! A member of a fleet: the control plane of a box, a proxy or an anchor.
 //!
 //! A thread runs the agent, with one TLS stream to a controller and the signed state on the disk,
-//! and exchanges news and orders with the event loop. Without a controller, also after restarts,
-//! the data plane uses the state on the disk.
+//! and exchanges updates and commands with the event loop. Without a controller, also after
+//! restarts, the data plane uses the state on the disk.
 
 mod backoff;
+mod controller_connection;
 mod controller_route;
 mod figures;
 mod handle;
 mod join;
-mod latest;
-mod line;
+mod mailbox;
 mod members;
 mod membership;
 mod state_writer;
@@ -27,5 +27,5 @@ pub use store::StoreError;
 pub use thread::Merge;
 
 pub(crate) use handle::{Fleet, FleetOptions};
-pub(crate) use latest::{News, ServerFigures};
+pub(crate) use mailbox::{FleetUpdates, ServerFigures};
 pub(crate) use members::{LeftOut, Members, Space, beside};

@@ -31,7 +31,7 @@ pub struct History {
     /// The newest first; names that others chose are not escaped.
     pub events: VecDeque<(Instant, String)>,
     /// The number of events so far.
-    pub events_told: u64,
+    pub events_added: u64,
     delays: VecDeque<(Instant, Option<f64>)>,
     interval: Duration,
 }
@@ -74,7 +74,7 @@ impl History {
             links: BTreeMap::new(),
             clients: BTreeMap::new(),
             events: VecDeque::new(),
-            events_told: 0,
+            events_added: 0,
             delays: VecDeque::new(),
             interval,
         }
@@ -84,7 +84,7 @@ impl History {
     pub fn take(&mut self, now: Instant, status: Status) {
         self.read_at = Some(now);
         if self.away.take().is_some() {
-            self.tell(now, "it answers again".to_owned());
+            self.add_event(now, "it answers again".to_owned());
         }
         // A smaller uptime means that the instance restarted and its counters were reset.
         let before = self.status.take();
@@ -104,7 +104,7 @@ impl History {
     /// Notes that the instance does not answer, and why.
     pub fn miss(&mut self, now: Instant, why: String) {
         if self.away.is_none() {
-            self.tell(now, why.clone());
+            self.add_event(now, why.clone());
         }
         self.away = Some(why);
         self.goodput = None;
@@ -128,7 +128,7 @@ impl History {
             let went = was.iter().filter(|session| !new.contains_key(&session.public_key));
             let came = came.map(|session| format!("{} has a session", session.peer));
             let went = went.map(|session| gone(status, session));
-            came.chain(went).take(EVENTS).for_each(|event| self.tell(now, event));
+            came.chain(went).take(EVENTS).for_each(|event| self.add_event(now, event));
         }
         let rates = new.into_iter().filter_map(|(key, new)| {
             let (old, seconds) = (old.get(&key)?, seconds?);
@@ -151,9 +151,9 @@ impl History {
         match (was.is_some_and(|was| !was.sessions.is_empty()), client.sessions.first()) {
             (true, None) => {
                 let why = client.no_session.clone().unwrap_or_default();
-                self.tell(now, format!("the session is over: {why}"));
+                self.add_event(now, format!("the session is over: {why}"));
             }
-            (false, Some(session)) => self.tell(now, format!("session with {}", session.peer)),
+            (false, Some(session)) => self.add_event(now, format!("session with {}", session.peer)),
             _ => {}
         }
         let (old, new) = (was.map(bytes_over).unwrap_or_default(), bytes_over(client));
@@ -203,7 +203,7 @@ impl History {
                 best = Some(best.map_or(link.round_trip_ms, |best| best.min(link.round_trip_ms)));
             }
         }
-        events.into_iter().for_each(|event| self.tell(now, event));
+        events.into_iter().for_each(|event| self.add_event(now, event));
         self.sample(now, best);
     }
 
@@ -235,8 +235,8 @@ impl History {
     }
 
     /// Adds an event.
-    pub fn tell(&mut self, now: Instant, event: String) {
-        self.events_told += 1;
+    pub fn add_event(&mut self, now: Instant, event: String) {
+        self.events_added += 1;
         self.events.push_front((now, event));
         self.events.truncate(EVENTS);
     }

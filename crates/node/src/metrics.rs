@@ -18,8 +18,8 @@ use roadweave_linux::threads::{lock, spawn};
 use roadweave_linux::{Callers, DeviceError};
 use serde_json::Value;
 
-use self::http::{Answer, read_request};
-use self::load::{Load, Used};
+use self::http::{HttpAnswer, read_request};
+use self::load::{ProcessLoad, Used};
 use crate::local::{RequestSender, RpcError};
 use crate::status::Status;
 
@@ -79,14 +79,14 @@ impl MetricsListener {
 struct Served {
     sender: RequestSender,
     summary: Mutex<Option<Summary>>,
-    load: Mutex<Load>,
+    load: Mutex<ProcessLoad>,
     /// Callers share the permit of their address.
     addresses: Mutex<HashMap<IpAddr, Arc<()>>>,
 }
 
 struct Summary {
     at: Instant,
-    told: Result<Status, RpcError>,
+    status: Result<Status, RpcError>,
 }
 
 impl Served {
@@ -108,18 +108,18 @@ impl Served {
         (Arc::strong_count(permit) <= CALLERS_OF_ONE_MAX).then(|| permit.clone())
     }
 
-    fn answer(&self, path: &str) -> Answer {
+    fn answer(&self, path: &str) -> HttpAnswer {
         if !["/metrics", "/healthz", "/readyz"].contains(&path) {
-            return Answer::text(404, "there are /metrics, /healthz and /readyz\n");
+            return HttpAnswer::text(404, "there are /metrics, /healthz and /readyz\n");
         }
         match (path, self.summary()) {
-            (_, Err(error)) => Answer::text(503, format!("{error}\n")),
-            ("/metrics", Ok(status)) => Answer::open_metrics(text::encode(status, self.used())),
+            (_, Err(error)) => HttpAnswer::text(503, format!("{error}\n")),
+            ("/metrics", Ok(status)) => HttpAnswer::open_metrics(text::encode(status, self.used())),
             ("/readyz", Ok(status)) => match status.role.unready() {
-                Some(why) => Answer::text(503, format!("{why}\n")),
-                None => Answer::text(200, "ok\n"),
+                Some(why) => HttpAnswer::text(503, format!("{why}\n")),
+                None => HttpAnswer::text(200, "ok\n"),
             },
-            (_, Ok(_)) => Answer::text(200, "ok\n"),
+            (_, Ok(_)) => HttpAnswer::text(200, "ok\n"),
         }
     }
 
@@ -128,18 +128,18 @@ impl Served {
         let summary = match last.take().filter(|summary| summary.at.elapsed() < FRESH) {
             Some(summary) => summary,
             None => {
-                let told = self
+                let status = self
                     .sender
                     .ask("summary", Value::Null)
                     .and_then(|value| serde_json::from_value(value).map_err(RpcError::internal));
-                Summary { at: Instant::now(), told }
+                Summary { at: Instant::now(), status }
             }
         };
-        last.insert(summary).told.clone()
+        last.insert(summary).status.clone()
     }
 
     fn used(&self) -> Used {
-        lock(&self.load).tell()
+        lock(&self.load).measure()
     }
 }
 

@@ -95,7 +95,7 @@ impl ModemFacts {
     }
 
     /// Operator, technology, signal and access point on one line.
-    pub fn in_a_line(&self) -> String {
+    pub fn summary(&self) -> String {
         let figure = |name: &str, figure: Option<f64>, unit: &str| {
             figure.map(|figure| format!("{name} {figure:.0} {unit}"))
         };
@@ -115,40 +115,40 @@ impl ModemFacts {
 
 #[derive(Debug, Default)]
 pub(crate) struct Modems {
-    told: BTreeMap<String, (Instant, ModemFacts)>,
+    reports: BTreeMap<String, (Instant, ModemFacts)>,
     /// The last reported SIM of each interface: it stays without reports, and so do its caps.
     iccids: BTreeMap<String, String>,
 }
 
 impl Modems {
-    pub(crate) fn tell(&mut self, now: Instant, uplink: String, facts: ModemFacts) {
+    pub(crate) fn record(&mut self, now: Instant, uplink: String, facts: ModemFacts) {
         let has_room = |known: usize, is_known| known < MODEMS_MAX || is_known;
         if let Some(iccid) = &facts.iccid
             && has_room(self.iccids.len(), self.iccids.contains_key(&uplink))
         {
             self.iccids.insert(uplink.clone(), iccid.clone());
         }
-        if has_room(self.told.len(), self.told.contains_key(&uplink)) {
-            self.told.insert(uplink, (now, facts));
+        if has_room(self.reports.len(), self.reports.contains_key(&uplink)) {
+            self.reports.insert(uplink, (now, facts));
         }
     }
 
     pub(crate) fn remove(&mut self, uplink: &str) {
-        self.told.remove(uplink);
+        self.reports.remove(uplink);
         self.iccids.remove(uplink);
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        self.told.values().map(|(at, _)| *at + FRESH).min()
+        self.reports.values().map(|(at, _)| *at + FRESH).min()
     }
 
     pub(crate) fn forget(&mut self, now: Instant) -> Vec<String> {
-        let old = self.told.extract_if(.., |_, (at, _)| now.since(*at) >= FRESH);
+        let old = self.reports.extract_if(.., |_, (at, _)| now.since(*at) >= FRESH);
         old.map(|(name, _)| name).collect()
     }
 
     pub(crate) fn of(&self, uplink: &str) -> Option<&ModemFacts> {
-        self.told.get(uplink).map(|(_, facts)| facts)
+        self.reports.get(uplink).map(|(_, facts)| facts)
     }
 
     pub(crate) fn iccid(&self, uplink: &str) -> Option<&str> {
@@ -156,7 +156,7 @@ impl Modems {
     }
 
     pub(crate) fn facts(&self, now: Instant) -> BTreeMap<String, ModemFacts> {
-        let fresh = self.told.iter().filter(|(_, (at, _))| now.since(*at) < FRESH);
+        let fresh = self.reports.iter().filter(|(_, (at, _))| now.since(*at) < FRESH);
         fresh.map(|(name, (_, facts))| (name.clone(), facts.clone())).collect()
     }
 }
@@ -210,8 +210,8 @@ mod tests {
     fn what_nobody_tells_again_vanishes_and_names_take_no_room_without_end() {
         let at = |seconds: u64| Instant::from_millis(seconds * 1_000);
         let mut modems = Modems::default();
-        modems.tell(at(0), "wwan0".to_owned(), facts());
-        modems.tell(at(20), "wwan1".to_owned(), ModemFacts::default());
+        modems.record(at(0), "wwan0".to_owned(), facts());
+        modems.record(at(20), "wwan1".to_owned(), ModemFacts::default());
         let names = |modems: &Modems, now| modems.facts(now).into_keys().collect::<Vec<_>>();
         assert_eq!(names(&modems, at(29)), ["wwan0", "wwan1"]);
         assert_eq!(names(&modems, at(30)), ["wwan1"]);
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(modems.iccid("wwan0"), Some("8949020000012345678F"), "its cap holds on");
         modems.remove("wwan0");
         assert_eq!(modems.iccid("wwan0"), None, "another one may be plugged in there");
-        (0..1_000).for_each(|number| modems.tell(at(40), format!("u{number}"), facts()));
+        (0..1_000).for_each(|number| modems.record(at(40), format!("u{number}"), facts()));
         assert_eq!(modems.facts(at(41)).len(), MODEMS_MAX);
     }
 }

@@ -95,7 +95,7 @@ impl<T: Kept> StateFile<T> {
         let (contents, is_failing) = (kept.clone(), Arc::clone(&self.is_failing));
         let work = move || {
             let result = contents.encode().and_then(|text| replace(&path, &text));
-            tell(&path, &result, &is_failing);
+            log_result(&path, &result, &is_failing);
             result.is_ok()
         };
         match std::thread::Builder::new().name("state".to_owned()).spawn(work) {
@@ -298,7 +298,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-fn tell(path: &Path, result: &io::Result<()>, is_failing: &AtomicBool) {
+fn log_result(path: &Path, result: &io::Result<()>, is_failing: &AtomicBool) {
     let was_failing = is_failing.swap(result.is_err(), Ordering::Relaxed);
     match result {
         Err(error) if !was_failing => tracing::warn!(

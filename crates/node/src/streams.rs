@@ -1,31 +1,31 @@
 //! TCP connections of applications, carried as streams of a session.
 //!
-//! An [`Entrance`] belongs to a box. Its owner lends it the [`Streams`](roadweave_stream::Streams)
+//! An [`StreamListener`] belongs to a box. Its owner lends it the [`Streams`](roadweave_stream::Streams)
 //! of the session and calls `on_ready` for events of its tokens, `handle_events` after the packets
 //! of a turn, `turn` once in each turn of the loop, and `poll_timeout` for the time of the next.
 //!
 //! Sockets are polled edge-triggered: backpressure may last for minutes, in which level-triggered
 //! polling would spin. Connections with more to do than a turn allows wait in a FIFO queue.
 
-mod entrance;
-mod exit;
-mod hearing;
+mod connector;
+mod http_sniffer;
+mod listener;
 mod player;
 mod splice;
 mod table;
 
 use std::collections::BTreeMap;
 
-pub(crate) use entrance::LOOPBACK;
-pub use entrance::{Entrance, EntranceEnd, EntranceSettings, EventStreams, Listening};
-pub(crate) use exit::check_rights;
-pub use exit::{Exit, ExitEnd, ExitRules, ExitSettings, Sources};
-pub use player::PlayerTold;
+pub(crate) use connector::check_rights;
+pub use connector::{ConnectorEnd, ConnectorRules, ConnectorSettings, Sources, StreamConnector};
+pub(crate) use listener::LOOPBACK;
+pub use listener::{EventStreams, ListenerEnd, ListenerSettings, Listening, StreamListener};
+pub use player::PlayerReport;
 
 /// Bytes that all connections together move in a turn.
 const TURN: usize = 512 << 10;
 const SCRATCH: usize = 64 << 10;
-/// The token range of an entrance; a machine never opens more sockets.
+/// The token range of a listener; a machine never opens more sockets.
 const TOKENS: u64 = 1 << 56;
 
 /// Raises the limit of open files to its maximum and returns two thirds of it, for connections.

@@ -75,7 +75,7 @@ impl TimeOfDay {
     }
 
     /// The time that counts, seconds since 1970, given a reading.
-    pub fn tell(&mut self, now: Instant, reading: ClockReading) -> u64 {
+    pub fn update(&mut self, now: Instant, reading: ClockReading) -> u64 {
         let ClockReading { unix_seconds, is_synchronised } = reading;
         if is_synchronised && unix_seconds > self.highest.unix_seconds {
             self.highest = HighestTime { unix_seconds };
@@ -135,39 +135,39 @@ mod tests {
     fn a_clock_that_went_back_is_not_believed_after_a_restart_either() {
         let folder = tempfile::tempdir().unwrap();
         let mut time = TimeOfDay::new(folder.path(), "rws");
-        assert_eq!(time.tell(at(0), reading(100, false)), 100, "nothing better is known");
-        assert_eq!(time.tell(at(1), reading(YEAR_2026, true)), YEAR_2026);
-        assert_eq!(time.tell(at(2), reading(YEAR_2026 - 9_999, true)), YEAR_2026);
-        assert_eq!(time.tell(at(3), reading(YEAR_2026 + 5, true)), YEAR_2026 + 5);
+        assert_eq!(time.update(at(0), reading(100, false)), 100, "nothing better is known");
+        assert_eq!(time.update(at(1), reading(YEAR_2026, true)), YEAR_2026);
+        assert_eq!(time.update(at(2), reading(YEAR_2026 - 9_999, true)), YEAR_2026);
+        assert_eq!(time.update(at(3), reading(YEAR_2026 + 5, true)), YEAR_2026 + 5);
         time.write_last();
         let mut again = TimeOfDay::new(folder.path(), "rws");
-        assert_eq!(again.tell(at(0), reading(0, false)), YEAR_2026 + 5);
+        assert_eq!(again.update(at(0), reading(0, false)), YEAR_2026 + 5);
         let mut other = TimeOfDay::new(folder.path(), "rwt");
-        assert_eq!(other.tell(at(0), reading(7, false)), 7, "another instance has its own");
+        assert_eq!(other.update(at(0), reading(7, false)), 7, "another instance has its own");
     }
 
     #[test]
     fn one_clock_in_2099_does_not_expire_all_keys_for_ever() {
         let folder = tempfile::tempdir().unwrap();
         let mut time = TimeOfDay::new(folder.path(), "rws");
-        time.tell(at(0), reading(YEAR_2026, true));
-        assert_eq!(time.tell(at(1), reading(YEAR_2099, false)), YEAR_2099);
-        assert_eq!(time.tell(at(2), reading(YEAR_2026 + 2, true)), YEAR_2026 + 2);
-        assert_eq!(time.tell(at(3), reading(YEAR_2099, true)), YEAR_2099);
+        time.update(at(0), reading(YEAR_2026, true));
+        assert_eq!(time.update(at(1), reading(YEAR_2099, false)), YEAR_2099);
+        assert_eq!(time.update(at(2), reading(YEAR_2026 + 2, true)), YEAR_2026 + 2);
+        assert_eq!(time.update(at(3), reading(YEAR_2099, true)), YEAR_2099);
         time.write_last();
         std::fs::remove_file(folder.path().join("rws.time.json")).unwrap();
         let mut again = TimeOfDay::new(folder.path(), "rws");
-        assert_eq!(again.tell(at(0), reading(YEAR_2026 + 9, true)), YEAR_2026 + 9);
+        assert_eq!(again.update(at(0), reading(YEAR_2026 + 9, true)), YEAR_2026 + 9);
     }
 
     #[test]
     fn the_file_is_not_written_each_second() {
         let folder = tempfile::tempdir().unwrap();
         let mut time = TimeOfDay::new(folder.path(), "rws");
-        time.tell(at(0), reading(YEAR_2026, true));
+        time.update(at(0), reading(YEAR_2026, true));
         time.file.write_last(&time.highest);
         for second in 1..60 {
-            time.tell(at(second), reading(YEAR_2026 + second, true));
+            time.update(at(second), reading(YEAR_2026 + second, true));
         }
         assert_eq!(TimeOfDay::new(folder.path(), "rws").highest.unix_seconds, YEAR_2026);
     }

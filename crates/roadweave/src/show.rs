@@ -154,7 +154,7 @@ fn render(status: &Status, rates: &Rates, selection: &Selection) -> String {
             text += &format!("behind a portal, log in first: {}\n", captive.join(", "));
         }
         for (uplink, facts) in &client.modems {
-            text += &format!("modem {uplink}: {}\n", facts.in_a_line());
+            text += &format!("modem {uplink}: {}\n", facts.summary());
         }
         if !client.paused.is_empty() {
             text += &format!("paused: {}\n", client.paused.join(", "));

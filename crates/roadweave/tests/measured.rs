@@ -35,15 +35,15 @@ fn speedtest(words: &[&str]) -> Output {
 #[test]
 fn each_uplink_shows_what_its_cable_carries_and_a_metered_one_waits_to_be_meant() {
     run_sandboxed(|| {
-        let road = Road::new();
-        road.edit("client.toml", |text| text + METERED);
-        road.edit("server.toml", |text| text + "\n[speedtest]\nenabled = true\n");
-        let ends = [(&road.vehicle, "eth1", 8), (&road.server, "eth1", 16)];
+        let network = TestNetwork::new();
+        network.edit("client.toml", |text| text + METERED);
+        network.edit("server.toml", |text| text + "\n[speedtest]\nenabled = true\n");
+        let ends = [(&network.vehicle, "eth1", 8), (&network.server, "eth1", 16)];
         if !ends.iter().all(|(namespace, interface, mbps)| is_shaped(namespace, interface, *mbps)) {
             return;
         }
-        let (server, client) = road.start_both();
-        road.wait_for_paths(&UPLINKS);
+        let (server, client) = network.start_both();
+        network.wait_for_paths(&UPLINKS);
 
         let output = speedtest(&["--seconds", "2", "--json"]);
         assert!(output.status.success(), "{output:?}");
@@ -67,7 +67,7 @@ fn each_uplink_shows_what_its_cable_carries_and_a_metered_one_waits_to_be_meant(
         let output = speedtest(&["--uplink", "wwan9"]);
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.code() == Some(2) && said.contains("eth1, eth2"), "{said}");
-        let session = &road.show(CLIENT)["sessions"][0];
+        let session = &network.show(CLIENT)["sessions"][0];
         assert!(session["load"]["sent_bytes"].as_u64() > Some(0), "{session:#}");
         assert_eq!((client.count("joined"), server.count("joined")), (1, 1), "{}", client.log());
         client.interrupt();

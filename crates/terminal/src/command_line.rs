@@ -31,18 +31,18 @@ pub struct LogOption {
 impl LogOption {
     /// Starts the log and runs `command`; reports its error and chooses the exit code.
     pub fn run(&self, command: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
-        self.run_telling(command, exit::report)
+        self.run_reporting(command, exit::report)
     }
 
     /// As [`run`](Self::run), but the callback reports the error and chooses the exit code.
-    pub fn run_telling(
+    pub fn run_reporting(
         &self,
         command: impl FnOnce() -> anyhow::Result<()>,
-        tell: impl FnOnce(&anyhow::Error) -> ExitCode,
+        report: impl FnOnce(&anyhow::Error) -> ExitCode,
     ) -> ExitCode {
         match logging::start(&self.filter, self.log_format).and_then(|()| command()) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) => tell(&error),
+            Err(error) => report(&error),
         }
     }
 }

@@ -42,7 +42,7 @@ pub fn start(filter: &str, format: LogFormat) -> anyhow::Result<()> {
             .with_ansi(colours)
             // The library would report these by `eprintln!`.
             .log_internal_errors(false)
-            .with_writer(move || Event { lines: lines.clone(), text: Vec::new() })
+            .with_writer(move || LogEvent { lines: lines.clone(), text: Vec::new() })
     });
     let structured = match format {
         LogFormat::Text => None,
@@ -134,12 +134,12 @@ fn notice(lost: u64) -> Vec<u8> {
     line.into_bytes()
 }
 
-struct Event {
+struct LogEvent {
     lines: Lines,
     text: Vec<u8>,
 }
 
-impl Write for Event {
+impl Write for LogEvent {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.text.extend_from_slice(bytes);
         Ok(bytes.len())
@@ -150,7 +150,7 @@ impl Write for Event {
     }
 }
 
-impl Drop for Event {
+impl Drop for LogEvent {
     fn drop(&mut self) {
         if !self.text.is_empty() {
             self.lines.push(one_event(&self.text));

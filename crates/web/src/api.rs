@@ -27,13 +27,13 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::connections::Place;
-use crate::guard::{Answer, Refusal, answer, let_in, named};
+use crate::connections::Permit;
+use crate::guard::{Answer, RequestRefusal, answer, let_in, named};
 use crate::names::Names;
 use crate::page;
 use crate::samples::Rows;
 use crate::token::Check;
-use crate::watcher::{Seen, Watcher};
+use crate::watcher::{WatchedStatus, Watcher};
 
 const BODY_MAX: usize = 4 * 1024;
 const BODY_WAIT: Duration = Duration::from_secs(5);
@@ -78,7 +78,7 @@ impl Api {
         Ok(Self { watcher, names, check, read_only, run: format!("{run:016x}"), changes })
     }
 
-    pub(crate) async fn answer(&self, place: &Place, request: Request<Incoming>) -> Answer {
+    pub(crate) async fn answer(&self, place: &Permit, request: Request<Incoming>) -> Answer {
         let (parts, body) = request.into_parts();
         if let Err(refusal) = named(&parts, &self.names) {
             return refuse(refusal);
@@ -132,7 +132,7 @@ impl Api {
 
     fn state_of<'a>(
         &'a self,
-        seen: &'a Seen,
+        seen: &'a WatchedStatus,
         after: u64,
         now_ms: u64,
         begun: Instant,
@@ -149,7 +149,7 @@ impl Api {
         let (stalls, stalled) = history.stalls();
         let events = history.events.iter().take(LIST_MAX).zip(0..);
         let events = events.map(|((at, text), back)| {
-            let number = history.events_told - back;
+            let number = history.events_added - back;
             json!({ "number": number, "ago_ms": ago(*at), "text": shown(text) })
         });
         let lanes = session.map_or(&[][..], |session| &session.stats.lanes[..]);
@@ -216,7 +216,7 @@ impl Api {
     }
 }
 
-fn links(client: &ClientStatus, seen: &Seen) -> Value {
+fn links(client: &ClientStatus, seen: &WatchedStatus) -> Value {
     let of = |(name, link): (&String, &Link)| {
         let path = client.paths().find(|path| path.uplink.as_ref() == Some(name));
         let technology = seen.technologies.get(name).copied().flatten();
@@ -269,7 +269,7 @@ fn fault(status: StatusCode, error: &str) -> Answer {
     json(status, &json!({ "error": error }))
 }
 
-fn refuse(refusal: Refusal) -> Answer {
+fn refuse(refusal: RequestRefusal) -> Answer {
     fault(refusal.status, refusal.why)
 }
 

@@ -21,19 +21,19 @@ pub(crate) struct Connections(Arc<Mutex<Places>>);
 
 #[derive(Debug, Default)]
 struct Places {
-    all: BTreeMap<u64, Entry>,
+    all: BTreeMap<u64, OpenConnection>,
     count: u64,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct OpenConnection {
     address: IpAddr,
     is_known: bool,
     gives_way: Arc<Notify>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct Permit {
     all: Connections,
     number: u64,
     gives_way: Arc<Notify>,
@@ -42,15 +42,16 @@ pub(crate) struct Place {
 
 impl Connections {
     /// `None` if all that could give way have shown the token.
-    pub(crate) fn take(&self, address: IpAddr) -> Option<Place> {
+    pub(crate) fn take(&self, address: IpAddr) -> Option<Permit> {
         let mut places = self.lock();
         let all = places.all.values();
         let of_one = all.clone().filter(|entry| entry.address == address).count();
         let of_strangers = all.clone().filter(|entry| !entry.is_known).count();
         let one_is_full = of_one >= ONE_MAX;
         if one_is_full || of_strangers >= STRANGERS_MAX || all.len() >= ALL_MAX {
-            let may_go =
-                |entry: &Entry| !entry.is_known && (!one_is_full || entry.address == address);
+            let may_go = |entry: &OpenConnection| {
+                !entry.is_known && (!one_is_full || entry.address == address)
+            };
             let oldest = places.all.iter().find(|(_, entry)| may_go(entry));
             let number = oldest.map(|(number, _)| *number)?;
             if let Some(entry) = places.all.remove(&number) {
@@ -59,10 +60,10 @@ impl Connections {
         }
         places.count += 1;
         let (number, gives_way) = (places.count, Arc::new(Notify::new()));
-        let entry = Entry { address, is_known: false, gives_way: Arc::clone(&gives_way) };
+        let entry = OpenConnection { address, is_known: false, gives_way: Arc::clone(&gives_way) };
         places.all.insert(number, entry);
         drop(places);
-        Some(Place { all: self.clone(), number, gives_way, requests: AtomicU32::new(0) })
+        Some(Permit { all: self.clone(), number, gives_way, requests: AtomicU32::new(0) })
     }
 
     fn lock(&self) -> MutexGuard<'_, Places> {
@@ -70,7 +71,7 @@ impl Connections {
     }
 }
 
-impl Place {
+impl Permit {
     pub(crate) fn is_known(&self) {
         if let Some(entry) = self.all.lock().all.get_mut(&self.number) {
             entry.is_known = true;
@@ -88,7 +89,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.all.lock().all.remove(&self.number);
     }
@@ -112,9 +113,9 @@ mod tests {
         let take = |last| connections.take(address(last)).expect("there is room");
         let crew = take(1);
         crew.is_known();
-        let same: Vec<Place> = (0..20).map(|_| take(1)).collect();
+        let same: Vec<Permit> = (0..20).map(|_| take(1)).collect();
         assert_eq!(numbers(&connections), [&[1], &(15..=21).collect::<Vec<u64>>()[..]].concat());
-        let others: Vec<Place> = (2..20).map(take).collect();
+        let others: Vec<Permit> = (2..20).map(take).collect();
         assert_eq!(numbers(&connections), [&[1], &(28..=39).collect::<Vec<u64>>()[..]].concat());
         drop((crew, same, others));
         assert!(numbers(&connections).is_empty());

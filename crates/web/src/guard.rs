@@ -17,7 +17,7 @@ use crate::token::Check;
 pub(crate) type Answer = Response<Full<Bytes>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct RequestRefusal {
     pub(crate) status: StatusCode,
     pub(crate) why: &'static str,
 }
@@ -43,13 +43,13 @@ const FIELDS: [(HeaderName, &str); 8] = [
 ];
 
 /// 421 for another name in Host, 400 without exactly one.
-pub(crate) fn named(parts: &Parts, names: &Names) -> Result<(), Refusal> {
-    let bad = Refusal { status: StatusCode::BAD_REQUEST, why: "one Host field is required" };
+pub(crate) fn named(parts: &Parts, names: &Names) -> Result<(), RequestRefusal> {
+    let bad = RequestRefusal { status: StatusCode::BAD_REQUEST, why: "one Host field is required" };
     let host = only(&parts.headers, &header::HOST).map_err(|()| bad)?.ok_or(bad)?;
     let of_target = parts.uri.authority().map(|authority| authority.as_str());
     match names.has(host) && of_target.is_none_or(|it| it.eq_ignore_ascii_case(host)) {
         true => Ok(()),
-        false => Err(Refusal {
+        false => Err(RequestRefusal {
             status: StatusCode::MISDIRECTED_REQUEST,
             why: "this host name is not allowed; add it with `roadweave web --host`",
         }),
@@ -57,15 +57,15 @@ pub(crate) fn named(parts: &Parts, names: &Names) -> Result<(), Refusal> {
 }
 
 /// 403 for a request of another page, 401 without the token.
-pub(crate) fn let_in(parts: &Parts, check: &Check) -> Result<(), Refusal> {
+pub(crate) fn let_in(parts: &Parts, check: &Check) -> Result<(), RequestRefusal> {
     if is_foreign(parts) {
-        return Err(Refusal { status: StatusCode::FORBIDDEN, why: "sent by another page" });
+        return Err(RequestRefusal { status: StatusCode::FORBIDDEN, why: "sent by another page" });
     }
     let shown = only(&parts.headers, &header::AUTHORIZATION).ok().flatten();
     let token = shown.and_then(|shown| shown.strip_prefix("Bearer "));
     match token.is_some_and(|token| check.is_right(token.as_bytes())) {
         true => Ok(()),
-        false => Err(Refusal {
+        false => Err(RequestRefusal {
             status: StatusCode::UNAUTHORIZED,
             why: "the token is missing or incorrect",
         }),

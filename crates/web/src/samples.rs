@@ -16,12 +16,12 @@ const LINKS_MAX: usize = 32;
 
 #[derive(Debug, Default)]
 pub(crate) struct Samples {
-    all: VecDeque<Sample>,
+    all: VecDeque<RateSample>,
     count: u64,
 }
 
 #[derive(Debug)]
-struct Sample {
+struct RateSample {
     number: u64,
     at: Duration,
     goodput_kbps: Option<[u64; 2]>,
@@ -55,14 +55,14 @@ impl Samples {
         let is_here = history.away.is_none();
         let links = history.links.iter().filter(|_| is_here).take(LINKS_MAX);
         let links = links.map(|(name, link)| (self.name(name), LinkRow::of(link))).collect();
-        self.all.push_back(Sample {
+        self.all.push_back(RateSample {
             number: self.count,
             at,
             goodput_kbps: history.goodput.map(|both| both.map(kbps)),
             target_kbps: target.filter(|_| is_here).map(|bps| bps / 1_000),
             links,
         });
-        let is_old = |sample: &Sample| at.saturating_sub(sample.at) > AGE_MAX;
+        let is_old = |sample: &RateSample| at.saturating_sub(sample.at) > AGE_MAX;
         while self.all.len() > COUNT_MAX || self.all.front().is_some_and(is_old) {
             self.all.pop_front();
         }

@@ -22,7 +22,7 @@ use tokio::time::{interval, sleep, timeout};
 
 use crate::Arguments;
 use crate::api::Api;
-use crate::connections::{Connections, Place as Permit};
+use crate::connections::{Connections, Permit};
 use crate::names::Names;
 use crate::place::Place;
 use crate::token::{Check, Token};

@@ -24,21 +24,21 @@ const LOOK: Duration = Duration::from_millis(1_500);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Watcher {
-    shared: Arc<Shared>,
+    shared: Arc<WatcherShared>,
     reader: Thread,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct WatcherShared {
     socket: PathBuf,
     begun: Instant,
-    seen: Mutex<Seen>,
+    seen: Mutex<WatchedStatus>,
     /// Time of the last request, ms since the start; 0: none yet.
     looked_ms: AtomicU64,
 }
 
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct WatchedStatus {
     pub(crate) history: History,
     pub(crate) samples: Samples,
     pub(crate) technologies: BTreeMap<String, Option<Technology>>,
@@ -47,21 +47,21 @@ pub(crate) struct Seen {
 
 impl Watcher {
     pub(crate) fn start(socket: PathBuf) -> Result<Self> {
-        let seen = Seen {
+        let seen = WatchedStatus {
             history: History::new(WATCHED),
             samples: Samples::default(),
             technologies: BTreeMap::new(),
             levels: BTreeMap::new(),
         };
         let (begun, looked_ms) = (Instant::now(), AtomicU64::new(0));
-        let shared = Arc::new(Shared { socket, begun, seen: Mutex::new(seen), looked_ms });
+        let shared = Arc::new(WatcherShared { socket, begun, seen: Mutex::new(seen), looked_ms });
         let theirs = Arc::clone(&shared);
         let thread = thread::Builder::new().name("status".to_owned());
         let reader = thread.spawn(move || theirs.read_on())?.thread().clone();
         Ok(Self { shared, reader })
     }
 
-    pub(crate) fn seen(&self) -> MutexGuard<'_, Seen> {
+    pub(crate) fn seen(&self) -> MutexGuard<'_, WatchedStatus> {
         self.shared.lock()
     }
 
@@ -86,7 +86,7 @@ impl Watcher {
     }
 }
 
-impl Shared {
+impl WatcherShared {
     fn read_on(&self) {
         loop {
             let begun = Instant::now();
@@ -124,12 +124,12 @@ impl Shared {
         self.begun.elapsed().as_millis() as u64
     }
 
-    fn lock(&self) -> MutexGuard<'_, Seen> {
+    fn lock(&self) -> MutexGuard<'_, WatchedStatus> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Seen {
+impl WatchedStatus {
     fn keep(&mut self, at: Duration) {
         let links = &self.history.links;
         self.samples.keep(at, &self.history);

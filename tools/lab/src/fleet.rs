@@ -2,7 +2,7 @@
 //! and plan, over a model of the data plane.
 //!
 //! ```text
-//!  boxes ──Agent──┐  streams, with delays           ┌─ Desk ─┐
+//!  boxes ──Agent──┐  streams, with delays           ┌session─┐
 //!  proxies ─Agent─┴──────────────────────────────►  │ replica│──► Store (the database)
 //!     sessions are a model: who is on which proxy   └─ Proxies     records, documents,
 //!     faults: plan.rs                                              revocations, outbox

@@ -62,11 +62,11 @@ impl Probing {
         let Some(round_trip) = self.ask(sizes[0], Prober::PATIENCE / 3, &mut failed) else {
             return failed.map_or(ProbeOutcome::NoAnswer, ProbeOutcome::NotSent);
         };
-        let patience = (round_trip * 3).clamp(PAUSE, Prober::PATIENCE / 3);
+        let timeout = (round_trip * 3).clamp(PAUSE, Prober::PATIENCE / 3);
         let (mut good, mut bad) = (0, sizes.len());
         while good + 1 < bad {
             let next = if bad == sizes.len() { bad - 1 } else { good.midpoint(bad) };
-            match self.ask(sizes[next], patience, &mut None) {
+            match self.ask(sizes[next], timeout, &mut None) {
                 Some(_) => good = next,
                 None => bad = next,
             }
@@ -74,11 +74,11 @@ impl Probing {
         ProbeOutcome::Answered { round_trip, mtu: sizes[good] }
     }
 
-    /// Sends IP packets of `size` bytes and waits `patience` after each; returns the round trip.
+    /// Sends IP packets of `size` bytes and waits `timeout` after each; returns the round trip.
     fn ask(
         &mut self,
         size: u32,
-        patience: Duration,
+        timeout: Duration,
         failed: &mut Option<SendFailure>,
     ) -> Option<Duration> {
         self.seed[0] = self.seed[0].wrapping_add(1);
@@ -89,7 +89,7 @@ impl Probing {
             if let SendOutcome::Failed(failure) = self.send(&mut prober, size) {
                 *failed = Some(failure);
             }
-            self.listen(&mut prober, patience)
+            self.listen(&mut prober, timeout)
         })
     }
 
@@ -113,8 +113,8 @@ impl Probing {
         outcome
     }
 
-    fn listen(&mut self, prober: &mut Prober, patience: Duration) -> Option<Duration> {
-        let end = self.clock.now() + patience;
+    fn listen(&mut self, prober: &mut Prober, timeout: Duration) -> Option<Duration> {
+        let end = self.clock.now() + timeout;
         loop {
             let left = end.since(self.clock.now());
             if left.is_zero() {

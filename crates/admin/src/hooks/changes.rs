@@ -20,7 +20,7 @@ const UPLINKS_MAX: usize = 64;
 const ADDRESSES_MAX: usize = 16;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Session {
+pub(super) struct HookSession {
     pub(super) tun: String,
     pub(super) server: Option<SocketAddr>,
     pub(super) addresses: Vec<IpNet>,
@@ -40,24 +40,24 @@ roadweave_proto::named! {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum HookChange {
     /// Also when the addresses, the server or the TUN changed.
-    Join(Session),
-    Leave(Session),
+    Join(HookSession),
+    Leave(HookSession),
     Uplink(String, UplinkState),
 }
 
 #[derive(Clone, Debug, Default)]
-struct State {
-    session: Option<Session>,
+struct ConnectionFacts {
+    session: Option<HookSession>,
     uplinks: BTreeMap<String, UplinkState>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    read: State,
-    settled: State,
-    told: State,
+    read: ConnectionFacts,
+    settled: ConnectionFacts,
+    told: ConnectionFacts,
     started: Option<f64>,
     starts: u64,
 }
@@ -68,7 +68,7 @@ impl Changes {
         let read = match status.map(|status| (status, &status.role)) {
             None => {
                 self.started = Some(f64::NEG_INFINITY);
-                State { session: None, uplinks: self.read.uplinks.clone() }
+                ConnectionFacts { session: None, uplinks: self.read.uplinks.clone() }
             }
             Some((status, RoleStatus::Client(client))) => {
                 let started = now.as_secs_f64() - status.uptime_seconds;
@@ -76,7 +76,10 @@ impl Changes {
                     self.starts += 1;
                 }
                 self.started = Some(started);
-                State { session: session(status, client, self.starts), uplinks: uplinks(client) }
+                ConnectionFacts {
+                    session: session(status, client, self.starts),
+                    uplinks: uplinks(client),
+                }
             }
             Some(_) => return false,
         };
@@ -95,35 +98,35 @@ impl Changes {
         true
     }
 
-    pub(super) fn next(&mut self) -> Option<Change> {
+    pub(super) fn next(&mut self) -> Option<HookChange> {
         if self.told.session != self.settled.session {
             let before = std::mem::replace(&mut self.told.session, self.settled.session.clone());
             return match self.settled.session.clone() {
-                Some(session) => Some(Change::Join(session)),
-                None => before.map(Change::Leave),
+                Some(session) => Some(HookChange::Join(session)),
+                None => before.map(HookChange::Leave),
             };
         }
         let gone = self.told.uplinks.keys().find(|name| !self.settled.uplinks.contains_key(*name));
         if let Some(name) = gone.cloned() {
             self.told.uplinks.remove(&name);
-            return Some(Change::Uplink(name, UplinkState::Gone));
+            return Some(HookChange::Uplink(name, UplinkState::Gone));
         }
         let other =
             |(name, state): &(&String, &UplinkState)| self.told.uplinks.get(*name) != Some(state);
         let (name, state) = self.settled.uplinks.iter().find(other)?;
         let (name, state) = (name.clone(), *state);
         self.told.uplinks.insert(name.clone(), state);
-        Some(Change::Uplink(name, state))
+        Some(HookChange::Uplink(name, state))
     }
 }
 
-fn session(status: &Status, client: &ClientStatus, starts: u64) -> Option<Session> {
+fn session(status: &Status, client: &ClientStatus, starts: u64) -> Option<HookSession> {
     let session = client.sessions.first()?;
     let addresses = session.addresses.iter().filter_map(|text| {
         let host = || text.parse::<IpAddr>().ok().map(IpNet::from);
         text.parse().ok().or_else(host)
     });
-    Some(Session {
+    Some(HookSession {
         tun: status.tun.clone(),
         server: session.peer.parse().ok(),
         addresses: addresses.take(ADDRESSES_MAX).collect(),

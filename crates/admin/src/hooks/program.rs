@@ -16,7 +16,7 @@ const TURN: Duration = Duration::from_millis(20);
 const PREFIX: &str = "ROADWEAVE_";
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum HookOutcome {
     Ended(ExitStatus),
     Killed,
     Interrupted,
@@ -71,7 +71,7 @@ pub(super) fn run(
     facts: &[(&str, String)],
     time: Duration,
     mut is_over: impl FnMut() -> bool,
-) -> io::Result<Outcome> {
+) -> io::Result<HookOutcome> {
     let mut command = Command::new(path);
     // Remove inherited variables of ours, which are not facts.
     for (name, _) in std::env::vars_os() {
@@ -94,14 +94,14 @@ pub(super) fn run(
             Err(error) => return Err(error.into()),
         }
         if is_over() {
-            break Some(Outcome::Interrupted);
+            break Some(HookOutcome::Interrupted);
         }
         if Instant::now() >= end {
-            break Some(Outcome::Killed);
+            break Some(HookOutcome::Killed);
         }
         sleep(TURN);
     };
     let _ = kill_process_group(group, Signal::KILL);
     let status = child.wait()?;
-    Ok(outcome.unwrap_or(Outcome::Ended(status)))
+    Ok(outcome.unwrap_or(HookOutcome::Ended(status)))
 }

@@ -33,7 +33,7 @@ fn told_at(changes: &mut Changes, now: f64, status: Option<&Value>, times: usize
     for _ in 0..times {
         assert!(changes.take(Duration::from_secs_f64(now), status.as_ref()));
     }
-    let words = |change: Change| match facts(&change) {
+    let words = |change: HookChange| match facts(&change) {
         Ok(facts) => facts.iter().map(|(name, is)| format!("{name}={is} ")).collect(),
         Err(why) => why,
     };
@@ -121,7 +121,7 @@ fn uplinks_are_told_by_names_that_are_some_and_not_without_end() {
         ["", "-i", "..", "a b", "a;b", "$(a)", "a/b", "a\nb", "\u{e9}", "=", "0123456789abcdef"];
     for bad in bad {
         assert!(interface(bad).is_err(), "{bad}");
-        assert!(facts(&Change::Uplink(bad.to_owned(), UplinkState::Up)).is_err(), "{bad}");
+        assert!(facts(&HookChange::Uplink(bad.to_owned(), UplinkState::Up)).is_err(), "{bad}");
     }
     assert!(interface("\u{1b}[2J").unwrap_err().contains("\\u{1b}"));
 }

@@ -119,12 +119,12 @@ impl Port {
             }
             for byte in &buffer[..length] {
                 let Some(line) = self.take(*byte) else { continue };
-                match Line::of(&line, command) {
-                    Line::Ok => return Ok(Some(lines)),
-                    Line::Refused => return Ok(None),
-                    Line::Echo => {}
-                    Line::Text if lines.len() < LINES_MAX => lines.push(line),
-                    Line::Text => {}
+                match AtLine::of(&line, command) {
+                    AtLine::Ok => return Ok(Some(lines)),
+                    AtLine::Refused => return Ok(None),
+                    AtLine::Echo => {}
+                    AtLine::Text if lines.len() < LINES_MAX => lines.push(line),
+                    AtLine::Text => {}
                 }
             }
         }
@@ -157,14 +157,14 @@ impl Drop for Port {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Line {
+enum AtLine {
     Ok,
     Refused,
     Echo,
     Text,
 }
 
-impl Line {
+impl AtLine {
     fn of(line: &str, command: &str) -> Self {
         match line {
             "OK" => Self::Ok,
@@ -207,8 +207,8 @@ mod tests {
     #[test]
     fn lines_end_answers_echo_commands_or_say_something() {
         let lines = ["OK", "ERROR", "+CME ERROR: 10", "AT+CSQ", "+CSQ: 20,99", "NO CARRIER"];
-        let refused = Line::Refused;
-        let expected = [Line::Ok, refused, refused, Line::Echo, Line::Text, Line::Text];
-        assert_eq!(lines.map(|line| Line::of(line, "AT+CSQ")), expected);
+        let refused = AtLine::Refused;
+        let expected = [AtLine::Ok, refused, refused, AtLine::Echo, AtLine::Text, AtLine::Text];
+        assert_eq!(lines.map(|line| AtLine::of(line, "AT+CSQ")), expected);
     }
 }

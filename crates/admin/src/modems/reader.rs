@@ -17,13 +17,13 @@ use super::sysfs::Devices;
 use super::{at, bus, sysfs, uqmi};
 
 #[derive(Debug, Default)]
-pub(super) struct Reading {
+pub(super) struct ModemReading {
     pub(super) facts: BTreeMap<String, ModemFacts>,
     pub(super) complaints: BTreeSet<String>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Reader {
+pub(super) struct ModemReader {
     pub(super) bus: Option<String>,
     pub(super) root: PathBuf,
     pub(super) named: BTreeMap<String, PathBuf>,
@@ -32,9 +32,10 @@ pub(super) struct Reader {
     pub(super) has_manager: bool,
 }
 
-impl Reader {
-    pub(super) fn read(&mut self) -> Reading {
-        let mut reading = Reading { facts: sysfs::wifi(&self.root), ..Reading::default() };
+impl ModemReader {
+    pub(super) fn read(&mut self) -> ModemReading {
+        let mut reading =
+            ModemReading { facts: sysfs::wifi(&self.root), ..ModemReading::default() };
         let managed = bus::modems(self.bus.as_deref());
         self.has_manager |= managed.is_ok();
         let mut devices = match self.has_manager {

@@ -23,13 +23,13 @@ use rustix::process::geteuid;
 use crate::hooks::program;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct TraceLimits {
     pub(super) bytes_max: u64,
     pub(super) files_max: usize,
 }
 
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct TracePart {
     file: File,
     name: String,
     bytes: u64,
@@ -39,7 +39,7 @@ pub(super) struct Part {
 pub(super) struct Files {
     folder: OwnedFd,
     path: PathBuf,
-    limits: Limits,
+    limits: TraceLimits,
     begun: u64,
     open: BTreeSet<String>,
     failed: Option<Duration>,
@@ -49,7 +49,7 @@ pub(super) struct Files {
 
 impl Files {
     /// Fails if it is no folder, others could write to it, or another process writes there.
-    pub(super) fn open(path: &Path, limits: Limits) -> Result<Self, String> {
+    pub(super) fn open(path: &Path, limits: TraceLimits) -> Result<Self, String> {
         let path = program::folder(path)?;
         let failed = |error: Errno| format!("{}: {}", path.display(), io::Error::from(error));
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -76,7 +76,7 @@ impl Files {
         unix_ms: u128,
         peer: &str,
         records: &[u8],
-    ) -> Option<Part> {
+    ) -> Option<TracePart> {
         if self.failed.is_some_and(|at| now.saturating_sub(at) < RETRY) {
             self.lost += 1;
             return None;
@@ -92,7 +92,7 @@ impl Files {
                         "files can be written again; {lost} readings are missing"
                     ));
                 }
-                Some(Part { file, name, bytes: records.len() as u64 })
+                Some(TracePart { file, name, bytes: records.len() as u64 })
             }
             Err(error) => {
                 self.lost += 1;
@@ -103,7 +103,7 @@ impl Files {
     }
 
     /// Writes all of the records, or ends the file and returns `false`.
-    pub(super) fn append(&mut self, now: Duration, part: &mut Part, records: &[u8]) -> bool {
+    pub(super) fn append(&mut self, now: Duration, part: &mut TracePart, records: &[u8]) -> bool {
         if part.bytes + records.len() as u64 > self.limits.bytes_max.saturating_sub(LAST) {
             return false;
         }
@@ -111,7 +111,12 @@ impl Files {
     }
 
     /// Writes the last records of a session, at most [`LAST`] bytes, for which room is kept.
-    pub(super) fn append_last(&mut self, now: Duration, part: &mut Part, records: &[u8]) -> bool {
+    pub(super) fn append_last(
+        &mut self,
+        now: Duration,
+        part: &mut TracePart,
+        records: &[u8],
+    ) -> bool {
         let written = part.file.write_all(records);
         match &written {
             Ok(()) => part.bytes += records.len() as u64,
@@ -123,7 +128,7 @@ impl Files {
         written.is_ok()
     }
 
-    pub(super) fn end(&mut self, part: Part) {
+    pub(super) fn end(&mut self, part: TracePart) {
         self.open.remove(&part.name);
     }
 

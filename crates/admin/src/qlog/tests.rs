@@ -13,20 +13,20 @@ fn one() -> Value {
     client(&[(0, "wwan0", "usable")])
 }
 
-struct Run {
+struct TestRun {
     folder: TempDir,
     log: Log,
     seconds: f64,
 }
 
-impl Run {
+impl TestRun {
     fn new() -> Self {
         Self::with(1 << 20, 8)
     }
 
     fn with(bytes_max: u64, files_max: usize) -> Self {
         let folder = TempDir::new().unwrap();
-        let files = Files::open(folder.path(), Limits { bytes_max, files_max }).unwrap();
+        let files = Files::open(folder.path(), TraceLimits { bytes_max, files_max }).unwrap();
         Self { folder, log: Log::new(files, None, files_max), seconds: 0.0 }
     }
 
@@ -83,7 +83,7 @@ fn data(events: &[Value]) -> Vec<Value> {
 
 #[test]
 fn a_file_says_what_it_is_and_begins_with_all_that_holds() {
-    let mut run = Run::new();
+    let mut run = TestRun::new();
     run.take(&one());
     let golden = include_str!("../../tests/golden/qlog.jsonl");
     let golden = golden.replace("VERSION", env!("CARGO_PKG_VERSION"));
@@ -94,7 +94,7 @@ fn a_file_says_what_it_is_and_begins_with_all_that_holds() {
 #[test]
 fn each_change_of_a_path_is_one_event_with_what_has_changed() {
     let check = |change: Value, name: &str, data: Value| {
-        let told = Run::told(&one(), |status| {
+        let told = TestRun::told(&one(), |status| {
             for (field, value) in change.as_object().unwrap() {
                 status["sessions"][0]["paths"][0][field] = value.clone();
             }
@@ -131,12 +131,12 @@ fn each_change_of_a_path_is_one_event_with_what_has_changed() {
 #[test]
 fn a_path_that_comes_is_told_whole_and_one_that_goes_is_abandoned() {
     let both = client(&[(0, "wwan0", "usable"), (1, "wwan1", "validating")]);
-    let told = Run::told(&one(), |status| *status = both.clone());
+    let told = TestRun::told(&one(), |status| *status = both.clone());
     let expected = "uplink_updated tuple_assigned path_status_updated mtu_updated \
                     path_policy_updated recovery_metrics_updated";
     assert_eq!(names(&told), expected);
     assert!(told[1..].iter().all(|event| event["tuple"] == "1"), "{told:#?}");
-    let told = Run::told(&both, |status| *status = one());
+    let told = TestRun::told(&both, |status| *status = one());
     assert_eq!(names(&told), "uplink_updated path_status_updated tuple_assigned");
     let expected = [
         json!({ "uplink": "wwan1", "state": "gone" }),
@@ -149,7 +149,7 @@ fn a_path_that_comes_is_told_whole_and_one_that_goes_is_abandoned() {
 #[test]
 fn an_uplink_that_is_paused_or_wants_a_login_says_so() {
     let check = |change: fn(&mut Value), state: &str| {
-        let told = Run::told(&one(), change);
+        let told = TestRun::told(&one(), change);
         assert_eq!(data(&told), [json!({ "uplink": "wwan0", "state": state })]);
         assert_eq!(told[0]["tuple"], Value::Null);
     };
@@ -168,7 +168,7 @@ fn counters_are_told_once_a_second_as_they_are_even_when_they_go_back() {
         lane
     };
     status["sessions"][0]["lanes"] = json!([lane(7)]);
-    let mut run = Run::new();
+    let mut run = TestRun::new();
     run.take(&status);
     let begun = run.events(0);
     let first = begun.last().unwrap();
@@ -189,7 +189,7 @@ fn counters_are_told_once_a_second_as_they_are_even_when_they_go_back() {
 #[test]
 fn what_was_counted_in_the_last_second_is_told_at_the_end() {
     let both = client(&[(0, "wwan0", "usable"), (1, "wwan1", "usable")]);
-    let mut run = Run::new();
+    let mut run = TestRun::new();
     run.take(&both);
     let count = run.events(0).len();
     let mut status = both.clone();
@@ -212,7 +212,7 @@ fn what_was_counted_in_the_last_second_is_told_at_the_end() {
 #[test]
 fn a_session_that_ends_is_closed_and_the_next_one_has_a_trace_of_its_own() {
     let check = |again: fn(&mut Value)| {
-        let mut run = Run::new();
+        let mut run = TestRun::new();
         run.take(&one());
         let mut status = one();
         again(&mut status);
@@ -230,7 +230,7 @@ fn a_session_that_ends_is_closed_and_the_next_one_has_a_trace_of_its_own() {
     check(|status| status["sessions"][0]["paths"][0]["counters"]["packets_sent"] = json!(3));
     check(|status| status["sessions"][0]["paths"][0]["counters"]["packets_received"] = json!(0));
     check(|status| status["sessions"][0]["public_key"] = json!("other"));
-    let mut run = Run::new();
+    let mut run = TestRun::new();
     run.take(&client(&[(3, "wwan0", "usable")]));
     run.take(&client(&[(3, "wwan0", "usable"), (4, "wwan1", "usable")]));
     assert_eq!(run.files().len(), 1);
@@ -240,13 +240,13 @@ fn a_session_that_ends_is_closed_and_the_next_one_has_a_trace_of_its_own() {
 
 #[test]
 fn why_a_session_is_over_is_told_where_it_is_known() {
-    let mut run = Run::new();
+    let mut run = TestRun::new();
     run.take(&one());
     let mut status = one();
     status["sessions"] = json!([]);
     status["no_session"] = json!("the server \u{1b}[2J is away");
     run.take(&status);
-    let last = |run: &Run| run.events(0).pop().unwrap()["data"].clone();
+    let last = |run: &TestRun| run.events(0).pop().unwrap()["data"].clone();
     let expected = json!({ "trigger": "unspecified", "reason": "the server \\u{1b}[2J is away" });
     assert_eq!(last(&run), expected);
     run.take(&one());
@@ -259,7 +259,7 @@ fn why_a_session_is_over_is_told_where_it_is_known() {
 
 #[test]
 fn a_session_goes_on_in_another_file_that_begins_with_all_that_holds() {
-    let mut run = Run::with(files::LAST + 4500, 3);
+    let mut run = TestRun::with(files::LAST + 4500, 3);
     let mut status = one();
     for window in 0..100 {
         status["sessions"][0]["paths"][0]["congestion_window_bytes"] = json!(window);
@@ -285,7 +285,7 @@ fn a_session_goes_on_in_another_file_that_begins_with_all_that_holds() {
 
 #[test]
 fn readings_that_are_lost_are_counted_in_the_file_that_comes_next() {
-    let mut run = Run::new();
+    let mut run = TestRun::new();
     let taken = run.folder.path().join("roadweave-1790000000100-000001-198.51.100.1_4433.sqlog");
     fs::create_dir(&taken).unwrap();
     (0..12).for_each(|_| run.take(&one()));
@@ -301,7 +301,7 @@ fn a_crowd_of_clients_or_of_paths_is_bounded() {
         session["peer"] = json!(format!("bus-{number:05}"));
         session
     };
-    let mut run = Run::with(200_000, 4);
+    let mut run = TestRun::with(200_000, 4);
     run.take(&server((0..3000).map(session).collect()));
     assert_eq!((run.log.sessions.len(), run.files().len()), (4, 4));
     assert!(run.log.is_crowd_told);
@@ -312,7 +312,7 @@ fn a_crowd_of_clients_or_of_paths_is_bounded() {
 
     let long = "\u{1b}".repeat(1000);
     let paths: Vec<_> = (0..2000).map(|id| (id, long.as_str(), "usable")).collect();
-    let mut run = Run::with(200_000, 4);
+    let mut run = TestRun::with(200_000, 4);
     run.take(&client(&paths));
     let file = fs::read_dir(run.folder.path()).unwrap().next().unwrap().unwrap();
     assert!(file.metadata().unwrap().len() < 100_000);
@@ -325,7 +325,7 @@ fn what_is_no_client_and_no_server_is_refused() {
     status["role"] = json!("router");
     status["sessions"] = json!([]);
     status["sockets"] = json!([]);
-    let mut run = Run::new();
+    let mut run = TestRun::new();
     let error = run.log.take(run.now(), &serde_json::from_value(status).unwrap()).unwrap_err();
     let expected = "this instance is a router, which has no QUIC paths";
     assert_eq!(error.to_string(), expected);

@@ -56,7 +56,7 @@ pub(super) fn uplinks(status: &Status) -> Uplinks {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reading<'a> {
+pub(super) struct StatusReading<'a> {
     pub(super) session: &'a SessionStatus,
     pub(super) uplinks: &'a Uplinks,
 }
@@ -80,12 +80,12 @@ pub(super) struct Trace {
     peer: String,
     group: String,
     zero: Now,
-    told: Told,
+    told: ReportedCounters,
     seen: BTreeMap<u32, (u64, u64)>,
 }
 
 #[derive(Debug, Default)]
-struct Told {
+struct ReportedCounters {
     paths: BTreeMap<u32, PathStatusReport>,
     lanes: Vec<LaneStats>,
     uplinks: Uplinks,
@@ -102,7 +102,7 @@ impl Trace {
         };
         let group = format!("{}@{}", peer_text(who.as_bytes()), timestamp(now.wall));
         let peer = peer_text(session.peer.as_bytes());
-        let (told, seen) = (Told::default(), BTreeMap::new());
+        let (told, seen) = (ReportedCounters::default(), BTreeMap::new());
         Self { about, peer, group, zero: now, told, seen }
     }
 
@@ -118,8 +118,13 @@ impl Trace {
         session.paths.iter().all(goes_on)
     }
 
-    pub(super) fn begin(&mut self, now: Now, reading: &Reading<'_>, how: Beginning) -> Vec<u8> {
-        self.told = Told::default();
+    pub(super) fn begin(
+        &mut self,
+        now: Now,
+        reading: &StatusReading<'_>,
+        how: Beginning,
+    ) -> Vec<u8> {
+        self.told = ReportedCounters::default();
         let mut records = Records::at(self.time(now));
         records.push(&self.header(how.part));
         let began = match (how.part, self.about.is_new) {
@@ -139,7 +144,7 @@ impl Trace {
         records.bytes
     }
 
-    pub(super) fn news(&mut self, now: Now, reading: &Reading<'_>) -> Vec<u8> {
+    pub(super) fn news(&mut self, now: Now, reading: &StatusReading<'_>) -> Vec<u8> {
         let mut records = Records::at(self.time(now));
         self.tell(now, reading, &mut records);
         records.bytes
@@ -189,7 +194,7 @@ impl Trace {
         })
     }
 
-    fn tell(&mut self, now: Now, reading: &Reading<'_>, records: &mut Records) {
+    fn tell(&mut self, now: Now, reading: &StatusReading<'_>, records: &mut Records) {
         let paths = &reading.session.paths[..reading.session.paths.len().min(THINGS_MAX)];
         self.tell_uplinks(reading.uplinks, records);
         let gone = |id: &u32| !paths.iter().any(|path| path.id == *id);
@@ -244,7 +249,7 @@ impl Trace {
     }
 }
 
-impl Told {
+impl ReportedCounters {
     fn tell_path_counters(&mut self, path: &PathStatusReport, records: &mut Records) {
         let data = events::path_counters(path);
         if self.path_counters.get(&path.id) != Some(&data) {
@@ -266,7 +271,7 @@ pub(super) struct Records {
 }
 
 #[derive(Serialize)]
-struct Event<'a> {
+struct TraceEvent<'a> {
     time: f64,
     name: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -281,7 +286,7 @@ impl Records {
 
     fn event(&mut self, name: &str, path: Option<u32>, data: Value) {
         let tuple = path.map(|id| id.to_string());
-        self.push(&Event { time: self.time, name, tuple, data });
+        self.push(&TraceEvent { time: self.time, name, tuple, data });
     }
 
     /// JSON escapes control characters in texts, so RS and line feed separate records.

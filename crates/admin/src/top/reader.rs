@@ -12,42 +12,42 @@ use roadweave_node::status::Status;
 pub(super) const INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
-pub(super) enum Word {
+pub(super) enum ReaderMessage {
     Status(Box<Status>),
     Away(String),
     Told(String),
 }
 
-impl Word {
+impl ReaderMessage {
     pub(super) fn tell(self, history: &mut History, now: Instant) {
         match self {
             Self::Status(status) => history.take(now, *status),
             Self::Away(why) => history.miss(now, why),
-            Self::Told(event) => history.tell(now, event),
+            Self::Told(event) => history.add_event(now, event),
         }
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Reader {
-    pub(super) words: Receiver<Word>,
+pub(super) struct StatusReader {
+    pub(super) words: Receiver<ReaderMessage>,
     pub(super) changes: SyncSender<SetUplink>,
 }
 
-impl Reader {
+impl StatusReader {
     pub(super) fn start(socket: PathBuf) -> Result<Self> {
         let (tell, words) = sync_channel(4);
         let (changes, changed) = sync_channel(1);
         let ask = move || {
             loop {
                 let told = match changed.recv_timeout(INTERVAL) {
-                    Ok(change) => tell.send(Word::Told(set(&socket, &change))),
+                    Ok(change) => tell.send(ReaderMessage::Told(set(&socket, &change))),
                     Err(RecvTimeoutError::Timeout) => Ok(()),
                     Err(RecvTimeoutError::Disconnected) => return,
                 };
                 let word = match local::status(&socket) {
-                    Ok(status) => Word::Status(Box::new(status)),
-                    Err(error) => Word::Away(error.to_string()),
+                    Ok(status) => ReaderMessage::Status(Box::new(status)),
+                    Err(error) => ReaderMessage::Away(error.to_string()),
                 };
                 if told.and_then(|()| tell.send(word)).is_err() {
                     return;

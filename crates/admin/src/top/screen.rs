@@ -41,7 +41,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, history: &History, cursor: Cursor, now
     let chosen = history.links.iter().nth(cursor.place(history));
     let modem = chosen.and_then(|(name, link)| Some((name, link.modem.as_ref()?)));
     let modem = modem.map(|(name, facts)| {
-        Line::from(format!("modem of {}: {}", harmless(name), harmless(&facts.in_a_line())))
+        Line::from(format!("modem of {}: {}", harmless(name), harmless(&facts.summary())))
     });
     let rows = history.events.iter().map(|(at, event)| {
         let ago = now.saturating_duration_since(*at).as_secs();

@@ -21,7 +21,7 @@ use crate::clock::now_ms;
 use crate::connection_limits::{WebPlace, network};
 use crate::keys;
 use crate::model::{ApiKey, Login, Person, Role, Tenant};
-use crate::store::{Actor, KeptAnswer, Once, Store, StoreError, Stored};
+use crate::store::{Actor, IdempotencyState, Once, Store, StoreError, Stored};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
@@ -243,7 +243,7 @@ fn unknown(error: StoreError) -> Problem {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct StoredAnswer {
     status: u16,
     headers: Vec<(String, String)>,
     body: String,
@@ -282,48 +282,48 @@ async fn act(
     next: Next,
 ) -> Result<Response> {
     match store.note_request(&once, &fingerprint).await? {
-        KeptAnswer::New => {}
-        KeptAnswer::UnderWay => {
+        IdempotencyState::New => {}
+        IdempotencyState::UnderWay => {
             return Err(Problem::conflict("a request with this Idempotency-Key is still running"));
         }
-        KeptAnswer::OtherRequest => {
+        IdempotencyState::OtherRequest => {
             return Err(Problem::invalid("this Idempotency-Key was used for another request"));
         }
-        KeptAnswer::Acted => {
+        IdempotencyState::Acted => {
             let detail = "the request was carried out, but its answer is lost: check its effect";
             return Err(Problem::conflict(detail));
         }
-        KeptAnswer::Answered(text) => return repeated(&text),
+        IdempotencyState::Answered(text) => return repeated(&text),
     }
     let (parts, body) = next.run(request).await.into_parts();
     let body = to_bytes(body, ANSWER_MAX).await.unwrap_or_default();
-    let kept = parts.status.is_success().then(|| kept(&parts, &body));
-    if let Err(error) = store.keep_answer(&once, kept.as_deref()).await {
+    let stored = parts.status.is_success().then(|| encode_answer(&parts, &body));
+    if let Err(error) = store.store_answer(&once, stored.as_deref()).await {
         tracing::warn!(%error, "cannot store an answer for repeated requests");
     }
     Ok(Response::from_parts(parts, Body::from(body)))
 }
 
-fn kept(parts: &axum::http::response::Parts, body: &Bytes) -> String {
+fn encode_answer(parts: &axum::http::response::Parts, body: &Bytes) -> String {
     let of = |name: &header::HeaderName| {
         let value = parts.headers.get(name)?.to_str().ok()?;
         Some((name.to_string(), value.to_owned()))
     };
     let headers = [header::CONTENT_TYPE, header::ETAG, header::LOCATION].iter().filter_map(of);
-    let kept = Kept {
+    let stored = StoredAnswer {
         status: parts.status.as_u16(),
         headers: headers.collect(),
         body: String::from_utf8_lossy(body).into_owned(),
     };
-    serde_json::to_string(&kept).unwrap_or_default()
+    serde_json::to_string(&stored).unwrap_or_default()
 }
 
 fn repeated(text: &str) -> Result<Response> {
     let broken = || Problem::new(500, "altered", "cannot read the stored answer");
-    let kept: Kept = serde_json::from_str(text).map_err(|_| broken())?;
-    let status = StatusCode::from_u16(kept.status).map_err(|_| broken())?;
-    let mut response = (status, kept.body).into_response();
-    for (name, value) in kept.headers {
+    let stored: StoredAnswer = serde_json::from_str(text).map_err(|_| broken())?;
+    let status = StatusCode::from_u16(stored.status).map_err(|_| broken())?;
+    let mut response = (status, stored.body).into_response();
+    for (name, value) in stored.headers {
         let name = header::HeaderName::try_from(name).map_err(|_| broken())?;
         response.headers_mut().insert(name, value.parse().map_err(|_| broken())?);
     }

@@ -10,7 +10,7 @@ use roadweave_proto::TokenBucket;
 
 use super::{App, Caller, Problem, Result};
 
-pub struct Limits {
+pub struct RateLimits {
     pub logins: Limit<IpAddr>,
     /// Password attempts for a name, from anywhere. High enough that a few addresses, each limited
     /// by `logins`, cannot lock a person out.
@@ -20,7 +20,7 @@ pub struct Limits {
     pub secrets: Secrets,
 }
 
-impl Default for Limits {
+impl Default for RateLimits {
     fn default() -> Self {
         Self {
             logins: Limit::new(10, Duration::from_secs(6)),

@@ -35,13 +35,13 @@ pub(crate) struct Api {
     world: World,
 }
 
-pub(crate) struct Answer {
+pub(crate) struct TestResponse {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Value,
 }
 
-impl Answer {
+impl TestResponse {
     pub(crate) fn etag(&self) -> String {
         self.headers["etag"].to_str().unwrap().to_owned()
     }
@@ -105,12 +105,12 @@ impl Api {
 
     /// Starts the outbox, which sends only changes after its first reading.
     pub(crate) async fn follow(&self) {
-        let mut told = self.app.outbox.listen();
+        let mut changes = self.app.outbox.listen();
         tokio::spawn(Arc::clone(&self.app.outbox).follow(Arc::clone(&self.app.store)));
         for at in 0.. {
             let pool = json!({ "id": format!("told-{at}"), "settings": {} });
             assert_eq!(self.post_in("ferry", "/pools", pool).status().await, 201);
-            if tokio::time::timeout(Duration::from_secs(2), told.recv()).await.is_ok() {
+            if tokio::time::timeout(Duration::from_secs(2), changes.recv()).await.is_ok() {
                 return;
             }
         }
@@ -172,7 +172,7 @@ impl Api {
         self.create("/devices", json!({ "id": id, "public_key": key(seed) })).await;
     }
 
-    async fn revoke(&self, what: &str) -> Answer {
+    async fn revoke(&self, what: &str) -> TestResponse {
         let answer = self.post(&format!("{what}/revoke"), json!({ "reason": "lost" })).send().await;
         assert_eq!(answer.status, 200, "{what}: {}", answer.body);
         answer
@@ -229,14 +229,14 @@ impl Ask<'_> {
         self.api.router.clone().oneshot(request).await.unwrap()
     }
 
-    pub(crate) async fn send(self) -> Answer {
+    pub(crate) async fn send(self) -> TestResponse {
         let (parts, body) = self.response().await.into_parts();
         let endless = parts.headers.get("content-type").is_some_and(|it| it == "text/event-stream");
         let body = if endless { Body::empty() } else { body };
         let bytes = body.collect().await.unwrap().to_bytes();
         let body = serde_json::from_slice(&bytes)
             .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
-        let answer = Answer { status: parts.status.as_u16(), headers: parts.headers, body };
+        let answer = TestResponse { status: parts.status.as_u16(), headers: parts.headers, body };
         if parts.status.is_client_error() || parts.status.is_server_error() {
             assert_eq!(answer.headers["content-type"], "application/problem+json");
             assert_eq!(answer.body["status"], answer.status);

@@ -28,9 +28,9 @@ use zeroize::Zeroizing;
 use crate::authority::{Authority, Root};
 use crate::controller::file::ControllerFile;
 use crate::files::{bad, read_if_there, replace};
-use crate::floor::{Floor, Heads};
 use crate::keys::StoreKeys;
 use crate::oidc::{Oidc, Settings};
+use crate::rollback_guard::{AuditCheckpoints, RollbackGuard};
 use crate::store::{Database, Store};
 
 pub struct Folder {
@@ -110,9 +110,10 @@ impl Folder {
         opened.with_context(|| format!("database {}", database.shown()))
     }
 
-    pub fn heads(&self) -> Result<Heads> {
+    pub fn audit_checkpoints(&self) -> Result<AuditCheckpoints> {
         let path = self.at("heads.json");
-        Heads::open(path.clone()).with_context(|| format!("cannot read {}", path.display()))
+        AuditCheckpoints::open(path.clone())
+            .with_context(|| format!("cannot read {}", path.display()))
     }
 
     pub fn issuer(&self) -> Result<Option<Oidc>> {
@@ -130,9 +131,9 @@ impl Folder {
         replace(&self.at("epoch"), &format!("{epoch}\n"))
     }
 
-    pub fn floor(&self) -> Result<Floor> {
+    pub fn rollback_guard(&self) -> Result<RollbackGuard> {
         let path = self.at("seen.json");
-        Floor::open(path.clone(), self.epoch())
+        RollbackGuard::open(path.clone(), self.epoch())
             .with_context(|| format!("cannot read {}", path.display()))
     }
 

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::api::{self, App};
 use crate::clock::now_ms;
-use crate::connection_limits::Limits;
+use crate::connection_limits::ConnectionLimits;
 use crate::controller::folder::Folder;
 use crate::metrics::Metrics;
 use crate::outbox::{Health, Outbox};
@@ -66,13 +66,13 @@ async fn serve(folder: &Folder) -> Result<()> {
     let address = listener.local_addr()?;
     tracing::info!(%address, database = store.database.shown(), epoch, "serving");
     let web = api::router(&app);
-    let limits = Limits::default();
+    let limits = ConnectionLimits::default();
     let service = Service { web, web_tls: Arc::new(web_tls), streams, metrics, limits };
     serve::serve(listener, Arc::new(service), stopped).await;
     tracing::info!("stopped");
     let _ = tokio::time::timeout(CLOSE_MAX, store.close()).await;
-    store.floor.keep();
-    store.heads.keep();
+    store.rollback_guard.save();
+    store.audit_checkpoints.save();
     Ok(())
 }
 
@@ -86,14 +86,18 @@ fn older(error: StoreError) -> anyhow::Error {
 /// Waits for a database that does not answer yet. `None` after a stop signal.
 async fn open(folder: &Folder, mut stop: watch::Receiver<bool>) -> Result<Option<Arc<Store>>> {
     let database = folder.database()?;
-    let mut is_told = false;
+    let mut is_logged = false;
     loop {
         match Store::open(&database, folder.store_keys()?).await {
             Ok(store) => {
-                return Ok(Some(Arc::new(store.above(folder.floor()?).noting(folder.heads()?))));
+                return Ok(Some(Arc::new(
+                    store
+                        .with_rollback_guard(folder.rollback_guard()?)
+                        .with_audit_checkpoints(folder.audit_checkpoints()?),
+                )));
             }
             Err(error @ StoreError::Away(_)) => {
-                if !std::mem::replace(&mut is_told, true) {
+                if !std::mem::replace(&mut is_logged, true) {
                     tracing::error!(database = database.shown(), "{error}; trying again");
                 }
             }
@@ -153,11 +157,11 @@ async fn watch_logs(app: Arc<App>) {
     loop {
         times.tick().await;
         let Ok(tenants) = app.store.tenants("", 10_000).await else { continue };
-        let heads = &app.store.heads;
+        let audit_checkpoints = &app.store.audit_checkpoints;
         for tenant in tenants.items {
-            let seen = heads.of(&tenant.tenant);
+            let seen = audit_checkpoints.of(&tenant.tenant);
             match app.store.verify_audit(&tenant.tenant, seen).await {
-                Ok(Ok((serial, hash))) => heads.saw(&tenant.tenant, serial, hash),
+                Ok(Ok((serial, hash))) => audit_checkpoints.record(&tenant.tenant, serial, hash),
                 Ok(Err(fault)) => {
                     tracing::error!(tenant = tenant.tenant, %fault, "the audit log was altered");
                 }

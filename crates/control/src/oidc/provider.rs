@@ -76,14 +76,14 @@ fn redirect_url(text: String) -> Result<RedirectUrl, OidcError> {
     RedirectUrl::new(text).map_err(|error| OidcError::Issuer(error.to_string()))
 }
 
-fn told(error: &dyn std::error::Error) -> String {
+fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
         text = format!("{text}: {error}");
         cause = error.source();
     }
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(TOLD_MAX).collect()
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(ERROR_LENGTH_MAX).collect()
 }
 
 fn now() -> chrono::DateTime<chrono::Utc> {
@@ -105,10 +105,10 @@ const ALGORITHMS: [CoreJwsSigningAlgorithm; 9] = [
 ];
 const SKEW: chrono::TimeDelta = chrono::TimeDelta::seconds(60);
 const TOKEN_AGE_MAX: chrono::TimeDelta = chrono::TimeDelta::minutes(10);
-const KEPT: Duration = Duration::from_secs(600);
+const METADATA_AGE_MAX: Duration = Duration::from_secs(600);
 const KEYS_REST: Duration = Duration::from_secs(1);
 const AWAY_REST: Duration = Duration::from_secs(3);
-const TOLD_MAX: usize = 300;
+const ERROR_LENGTH_MAX: usize = 300;
 
 /// An https issuer may name https URLs only, so that neither people nor this controller are sent to
 /// a plain one, such as a local service.
@@ -153,7 +153,7 @@ impl Oidc {
                 format!("{url}/api/v1/sessions/oidc/callback")
             }
         };
-        let known = self.known(KEPT).await?;
+        let known = self.known(METADATA_AGE_MAX).await?;
         let (challenge, verifier) = PkceCodeChallenge::new_random_sha256();
         let (state, nonce) = (keys::secret(), keys::secret());
         let (csrf, once) = (CsrfToken::new(state.clone()), Nonce::new(nonce.clone()));
@@ -211,7 +211,7 @@ impl Oidc {
         let issuer =
             IssuerUrl::new(self.settings.issuer.clone()).map_err(|error| error.to_string())?;
         let metadata = CoreProviderMetadata::discover_async(issuer, &self.http).await;
-        let metadata = metadata.map_err(|error| told(&error))?;
+        let metadata = metadata.map_err(|error| error_chain(&error))?;
         check_addresses(&self.settings.issuer, &metadata)?;
         let secret = self.settings.client_secret.clone().map(ClientSecret::new);
         let client_id = ClientId::new(self.settings.client_id.clone());
@@ -224,23 +224,23 @@ impl Oidc {
         verifier: PkceCodeVerifier,
         redirect: String,
     ) -> Result<Tokens, OidcError> {
-        let known = self.known(KEPT).await?;
+        let known = self.known(METADATA_AGE_MAX).await?;
         let request = known
             .exchange_code(AuthorizationCode::new(code.to_owned()))
-            .map_err(|error| OidcError::Issuer(told(&error)))?
+            .map_err(|error| OidcError::Issuer(error_chain(&error)))?
             .set_pkce_verifier(verifier)
             .set_redirect_uri(Cow::Owned(redirect_url(redirect)?));
         request.request_async(&self.http).await.map_err(|error| match &error {
-            RequestTokenError::ServerResponse(_) => OidcError::Code(told(&error)),
-            RequestTokenError::Parse(..) => OidcError::Token(told(&error)),
-            _ => OidcError::Issuer(told(&error)),
+            RequestTokenError::ServerResponse(_) => OidcError::Code(error_chain(&error)),
+            RequestTokenError::Parse(..) => OidcError::Token(error_chain(&error)),
+            _ => OidcError::Issuer(error_chain(&error)),
         })
     }
 
     async fn claims(&self, tokens: &Tokens, nonce: &Nonce) -> Result<Claims, OidcError> {
         let token = tokens.id_token();
         let token = token.ok_or_else(|| OidcError::Token("there is no ID token".to_owned()))?;
-        let mut age_max = KEPT;
+        let mut age_max = METADATA_AGE_MAX;
         loop {
             let known = self.known(age_max).await?;
             let verifier = known
@@ -258,11 +258,11 @@ impl Oidc {
                 Ok(claims) => return Ok(claims.clone()),
                 // The issuer may have rotated its keys.
                 Err(openidconnect::ClaimsVerificationError::SignatureVerification(_))
-                    if age_max == KEPT =>
+                    if age_max == METADATA_AGE_MAX =>
                 {
                     age_max = KEYS_REST;
                 }
-                Err(error) => return Err(OidcError::Token(told(&error))),
+                Err(error) => return Err(OidcError::Token(error_chain(&error))),
             }
         }
     }

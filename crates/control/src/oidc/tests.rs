@@ -2,11 +2,11 @@
 
 mod issuer;
 
-use issuer::{Issuer, Mode};
+use issuer::{Issuer, IssuerMode};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::tests::{Answer, Api, PASSWORD};
+use crate::api::tests::{Api, PASSWORD, TestResponse};
 use crate::model::{Person, Role};
 use crate::store::tests::{on_both, sqlite};
 
@@ -67,19 +67,19 @@ impl World {
         Trip { url: answer.body["url"].as_str().unwrap().to_owned(), cookie }
     }
 
-    async fn come_back(&self, cookie: &str, code: &str, state: &str) -> Answer {
+    async fn come_back(&self, cookie: &str, code: &str, state: &str) -> TestResponse {
         let path = format!("/sessions/oidc/callback?code={code}&state={state}&next=//evil.test");
         let ask = self.api.ask("GET", &path).header("cookie", cookie).from(&self.issuer.peer());
         ask.send().await
     }
 
-    async fn sign_in(&self, change: impl FnOnce(&mut Value) + Send + 'static) -> Answer {
+    async fn sign_in(&self, change: impl FnOnce(&mut Value) + Send + 'static) -> TestResponse {
         let trip = self.begin(json!({})).await;
         let code = self.issuer.code(&trip.url, change);
         self.come_back(&trip.cookie, &code, &trip.part("state")).await
     }
 
-    async fn session(&self, cookie: &str) -> Answer {
+    async fn session(&self, cookie: &str) -> TestResponse {
         self.api.ask("GET", "/sessions/current").header("cookie", cookie).send().await
     }
 
@@ -90,12 +90,12 @@ impl World {
     }
 }
 
-fn set_cookies(answer: &Answer) -> Vec<String> {
+fn set_cookies(answer: &TestResponse) -> Vec<String> {
     let all = answer.headers.get_all("set-cookie").iter();
     all.map(|it| it.to_str().unwrap().to_owned()).collect()
 }
 
-fn login(answer: &Answer) -> String {
+fn login(answer: &TestResponse) -> String {
     let all = set_cookies(answer);
     let one = all.iter().find(|it| it.starts_with("__Host-roadweave=")).expect("a login");
     assert!(one.contains("SameSite=Strict"), "{one}");
@@ -264,12 +264,12 @@ async fn logins_of_an_issuer_that_is_not_set_any_more_count_no_more() {
         (Some(Settings { issuer: longer, ..is }), 401),
         (None, 401),
     ] {
-        let told = format!("{oidc:?}");
+        let settings_text = format!("{oidc:?}");
         let oidc = oidc.map(|it| Oidc::new(it, Http::new(None).unwrap()));
         let api = world.api.replica(oidc).await;
         let who = |cookie: &str| api.ask("GET", "/sessions/current").header("cookie", cookie);
-        assert_eq!(who(&anna).status().await, status, "{told}");
-        assert_eq!(who(&ben).status().await, 200, "{told}");
+        assert_eq!(who(&anna).status().await, status, "{settings_text}");
+        assert_eq!(who(&ben).status().await, 200, "{settings_text}");
     }
 }
 
@@ -298,14 +298,20 @@ async fn a_program_waits_on_its_own_machine_and_nowhere_else() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_issuer_that_is_away_or_bad_keeps_nobody_with_a_password_out() {
-    for mode in [Mode::Gone, Mode::Silent, Mode::Endless, Mode::OtherName, Mode::Elsewhere] {
+    for mode in [
+        IssuerMode::Gone,
+        IssuerMode::Silent,
+        IssuerMode::Endless,
+        IssuerMode::OtherName,
+        IssuerMode::Elsewhere,
+    ] {
         let world = World::new().await;
         world.api.person("tram", "ben", Role::Owner).await;
         world.issuer.set(mode);
         let begin = world.api.ask("POST", "/sessions/oidc").json(json!({}));
         let (begun, _) = tokio::join!(begin.send(), world.api.log_in("tram", "ben"));
         assert_eq!(begun.status, 502, "{mode:?}: {}", begun.body);
-        world.issuer.set(Mode::Good);
+        world.issuer.set(IssuerMode::Good);
         tokio::time::sleep(std::time::Duration::from_millis(3_100)).await;
         assert_eq!(world.sign_in(|_| {}).await.status, 303, "{mode:?}");
     }

@@ -29,12 +29,12 @@ pub struct Client {
     runtime: tokio::runtime::Runtime,
 }
 
-pub struct Answer {
+pub struct ApiResponse {
     pub headers: HeaderMap,
     pub body: Value,
 }
 
-impl Answer {
+impl ApiResponse {
     fn etag(&self) -> Option<&str> {
         self.headers.get(header::ETAG).and_then(|etag| etag.to_str().ok())
     }
@@ -108,7 +108,7 @@ impl Client {
         path: &str,
         body: Option<&Value>,
         etag: Option<&str>,
-    ) -> Result<Answer> {
+    ) -> Result<ApiResponse> {
         let work = async {
             let asked = self.exchange(method, path, body, etag);
             tokio::time::timeout(ANSWER_MAX, asked)
@@ -119,7 +119,7 @@ impl Client {
         if status < 400 {
             return Ok(answer);
         }
-        let refusal = Refusal::new(status, answer.body);
+        let refusal = ApiRefusal::new(status, answer.body);
         let is_login = self.account.cookie.as_deref().is_some_and(is_login);
         Err(match status == 401 && is_login {
             true => refusal.because("the login has expired: roadweave fleet login").into(),
@@ -133,7 +133,7 @@ impl Client {
         path: &str,
         body: Option<&Value>,
         etag: Option<&str>,
-    ) -> Result<(u16, Answer)> {
+    ) -> Result<(u16, ApiResponse)> {
         let place = format!("{}:{}", self.host, self.port);
         let below = format!("/tenants/{}/", self.account.tenant);
         let below = if path.starts_with('/') { "" } else { &*below };
@@ -175,13 +175,13 @@ impl Client {
         let body = Limited::new(body, BODY_MAX).collect().await;
         let body = body.map_err(|error| anyhow::anyhow!("cannot read the answer: {error}"))?;
         let body = serde_json::from_slice(&body.to_bytes()).unwrap_or_default();
-        Ok((parts.status.as_u16(), Answer { headers: parts.headers, body }))
+        Ok((parts.status.as_u16(), ApiResponse { headers: parts.headers, body }))
     }
 }
 
 fn settled(
     change: impl Fn(&mut Value),
-    ask: impl Fn(&str, Option<&Value>, Option<&str>) -> Result<Answer>,
+    ask: impl Fn(&str, Option<&Value>, Option<&str>) -> Result<ApiResponse>,
 ) -> Result<Value> {
     let mut tries = 1..=TRIES;
     loop {
@@ -198,7 +198,7 @@ fn settled(
 }
 
 fn refused(error: &anyhow::Error) -> Option<u16> {
-    error.downcast_ref::<Refusal>().map(|it| it.status)
+    error.downcast_ref::<ApiRefusal>().map(|it| it.status)
 }
 
 /// Attempts of one change: a roll-out, for example, changes by itself meanwhile.
@@ -212,12 +212,12 @@ const BODY_MAX: usize = 32 << 20;
 const ITEMS_MAX: usize = 100_000;
 
 #[derive(Debug)]
-pub struct Refusal {
+pub struct ApiRefusal {
     pub status: u16,
     problem: Value,
 }
 
-impl Refusal {
+impl ApiRefusal {
     pub fn new(status: u16, body: Value) -> Self {
         let problem = match body {
             Value::Object(_) => body,
@@ -240,7 +240,7 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for ApiRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let detail = self.problem["detail"].as_str().unwrap_or("no reason given");
         // Control characters could steer the terminal.
@@ -249,11 +249,11 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for ApiRefusal {}
 
 /// Prints an error, with `json` as a problem on one line, and chooses the exit code.
 pub fn report(error: &anyhow::Error, json: bool) -> ExitCode {
-    let refusal = error.downcast_ref::<Refusal>();
+    let refusal = error.downcast_ref::<ApiRefusal>();
     let usual = match json && !exit::is_reader_gone(error) {
         false => exit::report(error),
         true => {
@@ -294,12 +294,12 @@ mod tests {
                     let etag = etag.unwrap_or_default().to_owned();
                     all.borrow_mut().push((etag, format!("\"{}\"", body["from"])));
                     if all.borrow().len() <= late {
-                        return Err(Refusal::new(412, Value::Null).into());
+                        return Err(ApiRefusal::new(412, Value::Null).into());
                     }
                 }
                 let etag = format!("\"{}\"", version.get()).parse()?;
                 let headers = HeaderMap::from_iter([(header::ETAG, etag)]);
-                Ok(Answer { headers, body: json!({ "settings": { "from": version.get() } }) })
+                Ok(ApiResponse { headers, body: json!({ "settings": { "from": version.get() } }) })
             };
             let settled = settled(|settings| settings["tag"] = "tram".into(), ask);
             let status = settled.err().and_then(|error| refused(&error));
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_refusal_cannot_steer_a_terminal() {
-        let refusal = Refusal::new(412, json!({ "detail": "\u{1b}[2Jit was changed" }));
+        let refusal = ApiRefusal::new(412, json!({ "detail": "\u{1b}[2Jit was changed" }));
         assert_eq!(refusal.to_string(), "[2Jit was changed");
     }
 

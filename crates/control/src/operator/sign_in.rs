@@ -10,10 +10,10 @@ use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use serde_json::json;
 
-use crate::operator::client::{Answer, Client};
+use crate::operator::client::{ApiResponse, Client};
 use crate::operator::show;
 
-pub fn sign_in(client: &mut Client) -> Result<Answer> {
+pub fn sign_in(client: &mut Client) -> Result<ApiResponse> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no port to listen on")?;
     let port = listener.local_addr()?.port();
     let body = json!({ "loopback_port": port });
@@ -27,7 +27,7 @@ pub fn sign_in(client: &mut Client) -> Result<Answer> {
     client.ask("POST", "/sessions/oidc/code", Some(&json!({ "code": code, "state": state })), None)
 }
 
-pub fn cookie(answer: &Answer, name: &str) -> Option<String> {
+pub fn cookie(answer: &ApiResponse, name: &str) -> Option<String> {
     let all = answer.headers.get_all("set-cookie").iter().filter_map(|it| it.to_str().ok());
     let mut each = all.filter_map(|it| it.split(';').next());
     each.find(|it| it.split('=').next() == Some(name)).map(str::to_owned)

@@ -22,17 +22,17 @@ use crate::model::{
 };
 use crate::store::Stored;
 use crate::store::tests::{on_both, runtime, sqlite};
-use crate::streams::tests::{Client, Port, identity};
+use crate::streams::tests::{Port, TestClient, identity};
 
-struct Member {
+struct TestMember {
     agent: Agent,
-    client: Client,
+    client: TestClient,
     decoder: FrameDecoder,
     at: u64,
     events: Vec<AgentEvent>,
 }
 
-impl Member {
+impl TestMember {
     async fn join(port: &Port, seed: u8, role: Role, token: &JoinToken, address: &str) -> Self {
         let key = identity(seed).public_key();
         let name = format!("member-{seed}").parse().unwrap();
@@ -128,7 +128,7 @@ impl Member {
     }
 
     fn text(&self) -> Option<String> {
-        self.agent.kept().configuration_in_force().1
+        self.agent.persisted().configuration_in_force().1
     }
 
     fn admitted(&self) -> Vec<(PublicKey, usize)> {
@@ -141,16 +141,16 @@ fn admitted(agent: &Agent) -> Vec<(PublicKey, usize)> {
     admission.admitted.iter().map(|(_, it)| (it.key, it.addresses.len())).collect()
 }
 
-async fn rest(members: &mut [Member], millis: u64) {
+async fn rest(members: &mut [TestMember], millis: u64) {
     for member in members {
         member.rest(millis).await;
     }
 }
 
-async fn boxes(port: &Port, count: u8) -> Vec<Member> {
+async fn boxes(port: &Port, count: u8) -> Vec<TestMember> {
     let mut boxes = Vec::new();
     for seed in 1..=count {
-        boxes.push(Member::device(port, seed).await);
+        boxes.push(TestMember::device(port, seed).await);
     }
     boxes
 }
@@ -221,16 +221,16 @@ fn a_box_and_its_proxies_hear_of_each_other() {
         let port = Port::new(world).await;
         pool(&port, "fra").await;
         pool(&port, "ber").await;
-        let mut fra = Member::new(&port, 20, Role::Proxy, Some("fra"), "192.0.2.1:4433").await;
-        let _ber = Member::new(&port, 21, Role::Proxy, Some("ber"), "").await;
-        let mut device = Member::new(&port, 1, Role::Box, Some("fra"), "").await;
+        let mut fra = TestMember::new(&port, 20, Role::Proxy, Some("fra"), "192.0.2.1:4433").await;
+        let _ber = TestMember::new(&port, 21, Role::Proxy, Some("ber"), "").await;
+        let mut device = TestMember::new(&port, 1, Role::Box, Some("fra"), "").await;
         device.until("two proxies", |it| it.proxies().len() == 2).await;
         let mut change = port.change().await;
         let stored = change.get::<Device>("tram", "member-1").await.unwrap();
         let of_box = change.get::<Token>("tram", &stored.record.token.unwrap()).await.unwrap();
         change.remove(&of_box).await.unwrap();
         port.commit(change).await;
-        let distance = |it: &Member| it.lists().next().unwrap()[0].to_anchor_us;
+        let distance = |it: &TestMember| it.lists().next().unwrap()[0].to_anchor_us;
         assert_eq!(distance(&device), 0);
         fra.agent.on_anchors([("tram".parse().unwrap(), Duration::from_millis(9))]);
         fra.send().await;
@@ -242,7 +242,7 @@ fn a_box_and_its_proxies_hear_of_each_other() {
         assert_eq!(addresses, expected.into());
         let key = identity(1).public_key();
         fra.until("the box", |it| it.admitted() == [(key, 1)]).await;
-        let _second = Member::device(&port, 2).await;
+        let _second = TestMember::device(&port, 2).await;
         fra.until("both boxes", |it| it.admitted().len() == 2).await;
         port.revoke(2).await;
         let revoked = AgentEvent::Revoked(vec![identity(2).public_key()]);
@@ -256,7 +256,7 @@ fn a_box_and_its_proxies_hear_of_each_other() {
             all.confirmed == ["member-20"]
         })
         .await;
-        assert_eq!(device.agent.kept().trust().revocations().head().serial, 0);
+        assert_eq!(device.agent.persisted().trust().revocations().head().serial, 0);
         port.update("member-20", |it: &mut Proxy| it.state = ProxyState::Draining).await;
         fra.until("drained", |it| it.events.contains(&AgentEvent::Drain(true))).await;
         device.until("one proxy", |it| it.proxies() == ["member-21"]).await;
@@ -271,7 +271,7 @@ fn a_box_and_its_proxies_hear_of_each_other() {
 fn a_planner_that_has_missed_lines_brings_what_they_were_about() {
     runtime().block_on(async {
         let port = Port::new(sqlite().await).await;
-        let mut device = Member::device(&port, 1).await;
+        let mut device = TestMember::device(&port, 1).await;
         device.rest(300).await;
         port.planner.abort();
         // Another replica plans, whose mailboxes are not those of this one's streams.
@@ -295,18 +295,18 @@ fn a_token_lets_in_what_it_is_for_and_an_anchor_hears_of_proxies() {
         wrong.send(&Up::Join(Join { secret, tenant, role, name, chain, addresses })).await;
         let Some(Down::Refused { reason, retry: false }) = wrong.receive().await else { panic!() };
         assert_eq!(reason, "the token is for anchors");
-        let mut anchor = Member::join(&port, 30, Role::Anchor, &of_anchor, "192.0.2.9:1").await;
-        let mut proxy = Member::new(&port, 20, Role::Proxy, None, "192.0.2.1:1").await;
-        let _device = Member::device(&port, 1).await;
+        let mut anchor = TestMember::join(&port, 30, Role::Anchor, &of_anchor, "192.0.2.9:1").await;
+        let mut proxy = TestMember::new(&port, 20, Role::Proxy, None, "192.0.2.1:1").await;
+        let _device = TestMember::device(&port, 1).await;
         anchor.until("proxy and box", |it| it.admitted().len() == 2).await;
         proxy.until("the box", |it| it.admitted().len() == 1).await;
         leave_at_anchor(&port).await;
-        let is_told = |event: &AgentEvent| match event {
+        let names_anchor = |event: &AgentEvent| match event {
             AgentEvent::Anchors(all) => all
                 .iter()
                 .any(|it| it.anchor.addresses == ["192.0.2.9:1"] && it.rate_kbps == Some(40_000)),
             _ => false,
         };
-        proxy.until("the anchor", |it| it.events.iter().any(is_told)).await;
+        proxy.until("the anchor", |it| it.events.iter().any(names_anchor)).await;
     });
 }

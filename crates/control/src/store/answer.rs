@@ -19,9 +19,9 @@ pub struct Once {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KeptAnswer {
+pub enum IdempotencyState {
     /// New, and now noted. The caller acts as an [`Actor`](super::Actor) with this request, then
-    /// calls [`Store::keep_answer`].
+    /// calls [`Store::store_answer`].
     New,
     UnderWay,
     OtherRequest,
@@ -30,7 +30,7 @@ pub enum KeptAnswer {
 }
 
 impl Store {
-    pub async fn note_request(&self, once: &Once, request: &str) -> Result<KeptAnswer> {
+    pub async fn note_request(&self, once: &Once, request: &str) -> Result<IdempotencyState> {
         let Once { tenant, actor, key, at_ms } = once;
         let mut transaction = self.begin().await?;
         query(FREE, values![tenant, actor, key, at_ms - UNDER_WAY_MAX_MS])
@@ -41,28 +41,28 @@ impl Store {
             .await?;
         if done.rows_affected() == 1 {
             transaction.commit().await?;
-            return Ok(KeptAnswer::New);
+            return Ok(IdempotencyState::New);
         }
         let row = query(KEPT, values![tenant, actor, key]).fetch_one(&mut *transaction).await?;
         let noted: String = row.try_get("request")?;
         let answer: String = row.try_get("answer")?;
         let context = format!("{tenant}/{actor}/{key}");
         Ok(if noted != request {
-            KeptAnswer::OtherRequest
+            IdempotencyState::OtherRequest
         } else if answer.is_empty() {
-            KeptAnswer::UnderWay
+            IdempotencyState::UnderWay
         } else if answer == ACTED {
-            KeptAnswer::Acted
+            IdempotencyState::Acted
         } else {
             let answer = self.keys.decrypt(&context, &answer);
-            KeptAnswer::Answered(
+            IdempotencyState::Answered(
                 answer.ok_or(StoreError::Altered { table: "answer", id: context })?,
             )
         })
     }
 
     /// Stores the encrypted answer of a new request; `None` forgets the request.
-    pub async fn keep_answer(&self, once: &Once, answer: Option<&str>) -> Result<()> {
+    pub async fn store_answer(&self, once: &Once, answer: Option<&str>) -> Result<()> {
         let Once { tenant, actor, key, at_ms } = once;
         let mut transaction = self.begin().await?;
         let (sql, kept) = match answer {

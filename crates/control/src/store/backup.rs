@@ -47,7 +47,7 @@ struct Head {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Line {
+struct BackupLine {
     table: String,
     row: Map<String, Value>,
 }
@@ -93,7 +93,7 @@ impl Store {
             loop {
                 let found = page(&mut transaction, table, order, last.as_ref()).await?;
                 for row in &found {
-                    let line = Line { table: (*table).to_owned(), row: fields(row)? };
+                    let line = BackupLine { table: (*table).to_owned(), row: fields(row)? };
                     put(out, json(&line), &mut sum)?;
                     last = Some(line.row);
                 }
@@ -140,7 +140,7 @@ impl Store {
                         "this is not a backup of roadweave-controller, or its version is unknown",
                     ));
                 }
-            } else if let Ok(Line { table, row }) = serde_json::from_str(&line) {
+            } else if let Ok(BackupLine { table, row }) = serde_json::from_str(&line) {
                 let known = TABLES.iter().find(|(name, _)| *name == table);
                 let (table, _) = known.ok_or_else(|| invalid("unknown table"))?;
                 insert(&mut transaction, table, row, at).await?;

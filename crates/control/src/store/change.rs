@@ -8,9 +8,9 @@ use sqlx::{Any, AssertSqlSafe, Row as _, Transaction};
 use super::record::{self, Stored};
 use super::sql::values;
 use super::{Database, Once, Result, Store, StoreError};
-use crate::floor::{Floor, Heads};
 use crate::keys::StoreKeys;
 use crate::model::{Record, Scope};
+use crate::rollback_guard::{AuditCheckpoints, RollbackGuard};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Actor {
@@ -29,10 +29,10 @@ impl Actor {
 pub struct Change<'a> {
     pub(super) transaction: Transaction<'static, Any>,
     pub(super) keys: &'a StoreKeys,
-    pub(super) floor: &'a Floor,
+    pub(super) rollback_guard: &'a RollbackGuard,
     pub(super) actor: Actor,
     pub(super) now_ms: i64,
-    heads: &'a Heads,
+    audit_checkpoints: &'a AuditCheckpoints,
     pub(super) ends: BTreeMap<String, (i64, String)>,
     sequence: i64,
     position: i64,
@@ -45,18 +45,19 @@ impl Store {
         let notify = matches!(self.database, Database::Postgres(_));
         let mut transaction = self.begin().await?;
         // Read before the number is taken: another change may be recorded meanwhile.
-        let seen = self.floor.change();
+        let seen = self.rollback_guard.change();
         let sequence: i64 = sqlx::query_scalar(NEXT).fetch_one(&mut *transaction).await?;
-        Floor::check_change(sequence.saturating_sub(1), seen)?;
-        let (keys, floor, heads) = (&self.keys, &*self.floor, &*self.heads);
+        RollbackGuard::check_change(sequence.saturating_sub(1), seen)?;
+        let (keys, rollback_guard, audit_checkpoints) =
+            (&self.keys, &*self.rollback_guard, &*self.audit_checkpoints);
         let (ends, position) = (BTreeMap::new(), 0);
         Ok(Change {
             transaction,
             keys,
-            floor,
+            rollback_guard,
             actor,
             now_ms,
-            heads,
+            audit_checkpoints,
             ends,
             sequence,
             position,
@@ -212,10 +213,10 @@ impl Change<'_> {
     ) -> Result<()> {
         let id = stored.record.id().to_owned();
         self.audit(&stored.tenant, action, (R::KIND, &id), (before, after)).await?;
-        self.tell(&stored.tenant, R::KIND, &id, stored.version).await
+        self.publish(&stored.tenant, R::KIND, &id, stored.version).await
     }
 
-    pub async fn tell(
+    pub async fn publish(
         &mut self,
         tenant: &str,
         kind: &str,
@@ -225,7 +226,7 @@ impl Change<'_> {
         self.position += 1;
         let (sequence, position, at_ms) = (self.sequence, self.position, self.now_ms);
         let values = values![sequence, position, at_ms, tenant, kind, subject, version];
-        self.execute(TELL, values).await.map(drop)
+        self.execute(INSERT_CHANGE, values).await.map(drop)
     }
 
     /// Commits; returns the change's number. [`StoreError::Refused`] if a repetition has begun.
@@ -237,9 +238,9 @@ impl Change<'_> {
             self.execute("NOTIFY roadweave_change", vec![]).await?;
         }
         self.transaction.commit().await?;
-        self.floor.saw_change(self.sequence);
+        self.rollback_guard.record_change(self.sequence);
         for (tenant, (serial, hash)) in self.ends {
-            self.heads.saw(&tenant, serial, hash);
+            self.audit_checkpoints.record(&tenant, serial, hash);
         }
         Ok(self.sequence)
     }
@@ -254,7 +255,7 @@ impl Change<'_> {
 }
 
 const NEXT: &str = "UPDATE counter SET value = value + 1 WHERE name = 'change' RETURNING value";
-const TELL: &str = "INSERT INTO change (sequence, position, at_ms, tenant, kind, subject, version) \
+const INSERT_CHANGE: &str = "INSERT INTO change (sequence, position, at_ms, tenant, kind, subject, version) \
                     VALUES ($1, $2, $3, $4, $5, $6, $7)";
 
 impl Change<'_> {

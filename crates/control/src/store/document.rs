@@ -32,34 +32,34 @@ pub struct DocumentOutcome {
 }
 
 impl Store {
-    pub async fn papers_of(&self, key: &PublicKey) -> Result<Vec<StoredDocument>> {
+    pub async fn documents_of(&self, key: &PublicKey) -> Result<Vec<StoredDocument>> {
         let sql = "SELECT * FROM document WHERE public_key = $1";
-        self.read_papers(sql, values![key.to_string()]).await
+        self.query_documents(sql, values![key.to_string()]).await
     }
 
-    pub async fn papers_of_change(&self, number: i64) -> Result<Vec<StoredDocument>> {
-        self.read_papers("SELECT * FROM document WHERE number = $1", values![number]).await
+    pub async fn documents_of_change(&self, number: i64) -> Result<Vec<StoredDocument>> {
+        self.query_documents("SELECT * FROM document WHERE number = $1", values![number]).await
     }
 
-    pub async fn papers(&self, kind: Kind) -> Result<Vec<StoredDocument>> {
+    pub async fn documents(&self, kind: Kind) -> Result<Vec<StoredDocument>> {
         let sql = "SELECT public_key, kind, epoch, number, digest, about, outcome, \
                    CASE WHEN kind = $1 THEN envelope ELSE '' END AS envelope FROM document";
-        self.read_papers(sql, values![word(&kind)]).await
+        self.query_documents(sql, values![word(&kind)]).await
     }
 
-    pub async fn papers_heard(&self, heard: i64) -> Result<Vec<StoredDocument>> {
+    pub async fn documents_heard(&self, heard: i64) -> Result<Vec<StoredDocument>> {
         let sql = "SELECT public_key, kind, epoch, number, digest, about, outcome, \
                    '' AS envelope FROM document WHERE heard = $1";
-        self.read_papers(sql, values![heard]).await
+        self.query_documents(sql, values![heard]).await
     }
 
-    async fn read_papers(
+    async fn query_documents(
         &self,
         sql: &'static str,
         values: Vec<Column>,
     ) -> Result<Vec<StoredDocument>> {
         let rows = self.rows(sql, values).await?;
-        rows.iter().filter_map(|row| paper(row).transpose()).collect()
+        rows.iter().filter_map(|row| parse_document(row).transpose()).collect()
     }
 
     /// Takes or renews the lease until `until_ms`; false if another replica holds it.
@@ -85,8 +85,8 @@ impl Store {
 }
 
 impl Change<'_> {
-    pub async fn keep_papers(&mut self, papers: &[StoredDocument]) -> Result<()> {
-        for part in papers.chunks(AT_ONCE) {
+    pub async fn store_documents(&mut self, documents: &[StoredDocument]) -> Result<()> {
+        for part in documents.chunks(AT_ONCE) {
             let row = |at: usize| {
                 let places: Vec<String> = (1..=7).map(|n| format!("${}", at * 7 + n)).collect();
                 format!("({}, '', 0)", places.join(", "))
@@ -120,7 +120,7 @@ impl Change<'_> {
     }
 }
 
-fn paper(row: &AnyRow) -> Result<Option<StoredDocument>, StoreError> {
+fn parse_document(row: &AnyRow) -> Result<Option<StoredDocument>, StoreError> {
     let text = |column| row.try_get::<String, _>(column);
     let number = |column| row.try_get::<i64, _>(column).map(i64::unsigned_abs);
     let (key, kind) = (text("public_key")?.parse(), serde_json::from_value(text("kind")?.into()));

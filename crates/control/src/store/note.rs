@@ -53,7 +53,7 @@ impl Store {
         }
         if has_outcomes {
             let number = change.number();
-            change.tell("", "outcomes", "", number).await?;
+            change.publish("", "outcomes", "", number).await?;
         }
         change.commit().await?;
         Ok(())
@@ -76,7 +76,7 @@ impl Change<'_> {
         ];
         let done = self.execute(STATUS, values).await?;
         let is_other = before != Some((connected, *serial));
-        self.tell_if(done > 0 && is_other, tenant, "proxy-status", proxy).await
+        self.publish_if(done > 0 && is_other, tenant, "proxy-status", proxy).await
     }
 
     async fn keep_report(
@@ -89,24 +89,24 @@ impl Change<'_> {
         let connected = i64::from(connected);
         let values = values![*at_ms, report.to_string(), tenant, device, stream, connected];
         let done = self.execute(REPORT, values).await?;
-        self.tell_if(done > 0, tenant, "report", device).await
+        self.publish_if(done > 0, tenant, "report", device).await
     }
 
     async fn keep_place(&mut self, tenant: &str, device: &str, proxy: Option<&str>) -> Result<()> {
         let key = proxy.unwrap_or_default();
         let ended = self.execute(LEAVE, values![self.now_ms, tenant, device, key]).await?;
         let begun = self.execute(ARRIVE, values![self.now_ms, key, tenant, device]).await?;
-        self.tell_if(ended + begun > 0, tenant, "session", device).await
+        self.publish_if(ended + begun > 0, tenant, "session", device).await
     }
 
-    async fn tell_if(
+    async fn publish_if(
         &mut self,
         is_event: bool,
         tenant: &str,
         kind: &str,
         subject: &str,
     ) -> Result<()> {
-        if is_event { self.tell(tenant, kind, subject, self.number()).await } else { Ok(()) }
+        if is_event { self.publish(tenant, kind, subject, self.number()).await } else { Ok(()) }
     }
 }
 

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::sql::{query, reader, values};
 use super::{Result, Store, StoreError};
-use crate::floor::Floor;
+use crate::rollback_guard::RollbackGuard;
 
 /// A line of the outbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -50,11 +50,11 @@ impl Store {
     /// The number of the latest change. [`StoreError::Older`] if a later one was seen.
     pub async fn latest_change(&self) -> Result<i64> {
         // Read before the query: another change may be recorded meanwhile.
-        let seen = self.floor.change();
+        let seen = self.rollback_guard.change();
         let sql = "SELECT value FROM counter WHERE name = 'change'";
         let found = self.scalar(sql, vec![]).await?;
-        Floor::check_change(found, seen)?;
-        self.floor.saw_change(found);
+        RollbackGuard::check_change(found, seen)?;
+        self.rollback_guard.record_change(found);
         Ok(found)
     }
 
@@ -62,7 +62,7 @@ impl Store {
     pub async fn epoch(&self) -> Result<i64> {
         let sql = "SELECT value FROM counter WHERE name = 'epoch'";
         let found = self.scalar(sql, vec![]).await?;
-        self.floor.check_epoch(found)?;
+        self.rollback_guard.check_epoch(found)?;
         Ok(found)
     }
 

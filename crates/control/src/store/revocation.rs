@@ -12,8 +12,8 @@ use super::record::{read, select};
 use super::sql::{query, reader, values};
 use super::{Actor, Change, Result, Store, StoreError, Stored};
 use crate::authority::Authority;
-use crate::floor::Floor;
 use crate::model::{Delegate, DelegateState, Device, DeviceState, Proxy, ProxyState, Record};
+use crate::rollback_guard::RollbackGuard;
 
 /// A key that is admitted no more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -88,10 +88,10 @@ impl Change<'_> {
         public_key: &str,
         reason: &str,
     ) -> Result<Revocation> {
-        let seen = self.floor.revocations();
+        let seen = self.rollback_guard.revocations();
         let at_seen = self.row(HASH_AT, values![seen.serial]).await?;
         let at_seen: Option<String> = at_seen.map(|row| row.try_get(0)).transpose()?;
-        Floor::check_revocations(&seen, at_seen.as_deref())?;
+        RollbackGuard::check_revocations(&seen, at_seen.as_deref())?;
         let last = self.row(LAST, vec![]).await?;
         let (serial, previous) = match last {
             Some(row) => (row.try_get::<i64, _>("serial")? + 1, row.try_get("hash")?),
@@ -118,7 +118,7 @@ impl Change<'_> {
         let name = serial.to_string();
         let nothing = serde_json::Value::Null;
         self.audit(tenant, "revoke", ("revocation", &name), (&nothing, &after)).await?;
-        self.tell(tenant, "revocation", &name, serial).await?;
+        self.publish(tenant, "revocation", &name, serial).await?;
         Ok(made)
     }
 }

@@ -5,9 +5,9 @@ mod faults;
 mod log;
 mod older;
 pub(crate) mod postgres;
+mod reports;
 mod sizes;
 mod tokens;
-mod told;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -371,16 +371,16 @@ fn a_repeated_request_finds_its_answer() {
             let store = Arc::clone(&world.store);
             async move { store.note_request(&at(now), request).await.unwrap() }
         };
-        assert_eq!(note("a", NOW).await, KeptAnswer::New);
-        assert_eq!(note("a", NOW).await, KeptAnswer::UnderWay);
-        assert_eq!(note("b", NOW).await, KeptAnswer::OtherRequest);
-        world.store.keep_answer(&at(NOW), Some("the secret")).await.unwrap();
-        assert_eq!(note("a", NOW).await, KeptAnswer::Answered("the secret".to_owned()));
+        assert_eq!(note("a", NOW).await, IdempotencyState::New);
+        assert_eq!(note("a", NOW).await, IdempotencyState::UnderWay);
+        assert_eq!(note("b", NOW).await, IdempotencyState::OtherRequest);
+        world.store.store_answer(&at(NOW), Some("the secret")).await.unwrap();
+        assert_eq!(note("a", NOW).await, IdempotencyState::Answered("the secret".to_owned()));
         assert_eq!(world.tamper("UPDATE answer SET answer = 'AAAA'").await, 1);
         assert!(world.store.note_request(&at(NOW), "a").await.is_err());
         world.tamper("UPDATE answer SET answer = ''").await;
-        assert_eq!(note("a", NOW + 59_999).await, KeptAnswer::UnderWay);
-        assert_eq!(note("a", NOW + 60_001).await, KeptAnswer::New);
+        assert_eq!(note("a", NOW + 59_999).await, IdempotencyState::UnderWay);
+        assert_eq!(note("a", NOW + 60_001).await, IdempotencyState::New);
         let act = |noted| {
             let (store, actor) =
                 (Arc::clone(&world.store), Actor { once: Some(at(noted)), ..actor() });
@@ -388,12 +388,12 @@ fn a_repeated_request_finds_its_answer() {
         };
         assert!(matches!(act(NOW).await, Err(StoreError::Refused(_))));
         act(NOW + 60_001).await.unwrap();
-        world.store.keep_answer(&at(NOW + 60_001), None).await.unwrap();
-        assert_eq!(note("a", NOW + 200_000).await, KeptAnswer::Acted);
-        world.store.keep_answer(&at(NOW), Some("another's")).await.unwrap();
-        world.store.keep_answer(&at(NOW + 60_001), Some("done")).await.unwrap();
+        world.store.store_answer(&at(NOW + 60_001), None).await.unwrap();
+        assert_eq!(note("a", NOW + 200_000).await, IdempotencyState::Acted);
+        world.store.store_answer(&at(NOW), Some("another's")).await.unwrap();
+        world.store.store_answer(&at(NOW + 60_001), Some("done")).await.unwrap();
         act(NOW + 60_001).await.unwrap();
-        assert_eq!(note("a", NOW + 200_000).await, KeptAnswer::Answered("done".to_owned()));
+        assert_eq!(note("a", NOW + 200_000).await, IdempotencyState::Answered("done".to_owned()));
     });
 }
 

@@ -21,10 +21,10 @@ pub enum StreamMessage {
 }
 
 #[derive(Debug, Default)]
-pub struct Mailboxes(Mutex<State>);
+pub struct Mailboxes(Mutex<MailboxState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct MailboxState {
     next: u64,
     boxes: HashMap<PublicKey, Vec<(u64, Sender<StreamMessage>)>>,
     tables: HashMap<PublicKey, Arc<PublishedTable>>,
@@ -35,17 +35,17 @@ pub struct Mailbox {
     mailboxes: Arc<Mailboxes>,
     key: PublicKey,
     number: u64,
-    words: Receiver<StreamMessage>,
+    messages: Receiver<StreamMessage>,
 }
 
 impl Mailboxes {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, MailboxState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A mailbox for a stream of `key`. Beyond a bound the oldest of the key loses its own.
     pub fn open(self: &Arc<Self>, key: PublicKey) -> Mailbox {
-        let (sender, words) = channel(WORDS_MAX);
+        let (sender, messages) = channel(MESSAGES_MAX);
         let mut state = self.state();
         state.next += 1;
         let number = state.next;
@@ -54,18 +54,18 @@ impl Mailboxes {
             all.remove(0);
         }
         all.push((number, sender));
-        Mailbox { mailboxes: Arc::clone(self), key, number, words }
+        Mailbox { mailboxes: Arc::clone(self), key, number, messages }
     }
 
-    pub fn send(&self, key: &PublicKey, word: StreamMessage) {
+    pub fn send(&self, key: &PublicKey, message: StreamMessage) {
         if let Some(all) = self.state().boxes.get_mut(key) {
-            all.retain(|(_, sender)| sender.try_send(word.clone()).is_ok());
+            all.retain(|(_, sender)| sender.try_send(message.clone()).is_ok());
         }
     }
 
-    pub fn send_all(&self, word: &StreamMessage) {
+    pub fn send_all(&self, message: &StreamMessage) {
         for all in self.state().boxes.values_mut() {
-            all.retain(|(_, sender)| sender.try_send(word.clone()).is_ok());
+            all.retain(|(_, sender)| sender.try_send(message.clone()).is_ok());
         }
     }
 
@@ -102,7 +102,7 @@ impl Mailboxes {
 
 impl Mailbox {
     pub async fn recv(&mut self) -> Option<StreamMessage> {
-        self.words.recv().await
+        self.messages.recv().await
     }
 
     pub fn is_superseded(&self) -> bool {
@@ -125,7 +125,7 @@ impl Drop for Mailbox {
 }
 
 const STREAMS_OF_KEY_MAX: usize = 4;
-const WORDS_MAX: usize = 64;
+const MESSAGES_MAX: usize = 64;
 const PROXIES_MAX: usize = 10_000;
 
 #[cfg(test)]
@@ -141,12 +141,12 @@ mod tests {
     async fn a_stream_that_reads_nothing_loses_its_mailbox_and_others_do_not() {
         let mailboxes = Arc::new(Mailboxes::default());
         let (mut slow, mut other) = (mailboxes.open(key(1)), mailboxes.open(key(2)));
-        for _ in 0..=WORDS_MAX {
+        for _ in 0..=MESSAGES_MAX {
             mailboxes.send(&key(1), StreamMessage::Watch);
             mailboxes.send(&key(2), StreamMessage::Watch);
             assert!(other.recv().await.is_some());
         }
-        for _ in 0..WORDS_MAX {
+        for _ in 0..MESSAGES_MAX {
             assert!(slow.recv().await.is_some());
         }
         assert!(slow.recv().await.is_none());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use roadweave_fleet::{Published, Revocation, RevocationError, Revocations};
 
 use crate::authority::{Authority, NotSigned};
-use crate::floor::Floor;
+use crate::rollback_guard::RollbackGuard;
 use crate::store::{Store, StoreError};
 
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +33,7 @@ pub(super) async fn published(
     authority: &Authority,
 ) -> Result<Published, PublishError> {
     let epoch = store.epoch().await?;
-    let seen = store.floor.revocations();
+    let seen = store.rollback_guard.revocations();
     let mut entries: Vec<Revocation> = Vec::new();
     loop {
         let after = i64::try_from(entries.len()).unwrap_or(i64::MAX);
@@ -54,12 +54,12 @@ pub(super) async fn published(
     revocations.extend(&entries, &head, [authority.controller().public_key()])?;
     let at_seen = usize::try_from(seen.serial - 1).ok().and_then(|at| entries.get(at));
     let at_seen = at_seen.map(|entry| String::from(entry.hash()));
-    Floor::check_revocations(&seen, at_seen.as_deref())?;
+    RollbackGuard::check_revocations(&seen, at_seen.as_deref())?;
     let trust = authority.trust(epoch)?;
-    store.floor.saw_revocations(serial, &hash);
-    let floor = Arc::clone(&store.floor);
+    store.rollback_guard.record_revocations(serial, &hash);
+    let rollback_guard = Arc::clone(&store.rollback_guard);
     // In the background: a hanging disk must not delay revocations.
-    tokio::task::spawn_blocking(move || floor.keep());
+    tokio::task::spawn_blocking(move || rollback_guard.save());
     Ok(Published { trust, revocations, head })
 }
 

@@ -18,7 +18,7 @@ use super::*;
 use crate::api::{self, App};
 use crate::authority::Root;
 use crate::certificate;
-use crate::connection_limits::Limits;
+use crate::connection_limits::ConnectionLimits;
 use crate::model::{ApiKey, Device, Record, Tenant, TenantSettings, Token, TokenSettings};
 use crate::plan::Planner;
 use crate::serve::{self, Service};
@@ -39,7 +39,7 @@ pub(crate) struct Port {
     pub(crate) world: World,
 }
 
-pub(crate) struct Client {
+pub(crate) struct TestClient {
     pub(crate) tls: tokio_rustls::client::TlsStream<TcpStream>,
     decoder: FrameDecoder,
 }
@@ -53,7 +53,7 @@ impl Port {
         Self::on(world, Root::Held(identity(8)), lists).await.unwrap().with_tenant().await
     }
 
-    async fn limited(limits: Limits) -> Self {
+    async fn limited(limits: ConnectionLimits) -> Self {
         let (world, root) = (sqlite().await, Root::Held(identity(8)));
         Self::within(limits, world, root, Vec::new()).await.unwrap().with_tenant().await
     }
@@ -85,11 +85,11 @@ impl Port {
     }
 
     async fn on(world: World, root: Root, lists: Lists) -> Result<Self, PublishError> {
-        Self::within(Limits::default(), world, root, lists).await
+        Self::within(ConnectionLimits::default(), world, root, lists).await
     }
 
     async fn within(
-        limits: Limits,
+        limits: ConnectionLimits,
         world: World,
         root: Root,
         lists: Lists,
@@ -172,7 +172,7 @@ impl Port {
         self.insert(proxy(id, seed)).await;
     }
 
-    pub(crate) async fn client(&self, seed: u8) -> io::Result<Client> {
+    pub(crate) async fn client(&self, seed: u8) -> io::Result<TestClient> {
         let side = Side {
             identity: &identity(seed),
             policy: Arc::new(Pinned(identity(7).public_key())),
@@ -184,10 +184,10 @@ impl Port {
         let name = ServerName::try_from("roadweave.invalid").unwrap();
         let stream = TcpStream::connect(self.address).await?;
         let tls = connector.connect(name, stream).await?;
-        Ok(Client { tls, decoder: FrameDecoder::default() })
+        Ok(TestClient { tls, decoder: FrameDecoder::default() })
     }
 
-    pub(crate) async fn joined(&self, seed: u8, token: &JoinToken) -> Client {
+    pub(crate) async fn joined(&self, seed: u8, token: &JoinToken) -> TestClient {
         let mut client = self.client(seed).await.unwrap();
         client.join(token).await;
         assert!(matches!(client.receive().await, Some(Down::Welcome { .. })));
@@ -195,7 +195,7 @@ impl Port {
     }
 }
 
-impl Client {
+impl TestClient {
     pub(crate) async fn send(&mut self, frame: &Up) {
         self.tls.write_all(&encode(frame).unwrap()).await.unwrap();
         self.tls.flush().await.unwrap();
@@ -354,7 +354,7 @@ async fn what_a_proxy_says_of_itself_is_shown() {
 async fn the_end_of_a_stream_that_was_followed_by_another_changes_nothing() {
     let port = Port::new(sqlite().await).await;
     port.proxy("fra-1", 20).await;
-    let told = async || {
+    let count_changes = async || {
         let all = port.app.store.changes_after((0, 0)).await.unwrap();
         all.iter().filter(|line| line.kind == "proxy-status").count()
     };
@@ -372,13 +372,13 @@ async fn the_end_of_a_stream_that_was_followed_by_another_changes_nothing() {
     let mut other = port.client(20).await.unwrap();
     other.send(&have(2)).await;
     is(2, true).await;
-    let before = told().await;
+    let before = count_changes().await;
     drop(former);
     let is_one = async || port.app.metrics.text().contains("roadweave_controller_streams 1");
     eventually("the former stream ends", is_one).await;
     other.send(&have(3)).await;
     is(3, true).await;
-    assert_eq!(told().await, before, "it was there all the time");
+    assert_eq!(count_changes().await, before, "it was there all the time");
     drop(other);
     is(3, false).await;
 }

@@ -22,33 +22,35 @@ impl Agent {
     /// Handles a message of the controller. What cannot be verified only causes a warning.
     pub fn handle_frame(&mut self, now: Instant, frame: Down) {
         match frame {
-            Down::Trust { list } => match self.kept.trust.replace(&list) {
+            Down::Trust { list } => match self.persisted.trust.replace(&list) {
                 Ok(true) => self.on_trust_changed(),
                 Ok(false) => {}
                 Err(error) => self.warn(error),
             },
             Down::Revoke { entries, head } => {
                 self.on_revocations(entries, head);
-                self.kept.forget_former();
+                self.persisted.forget_former();
             }
             Down::Desired { kind, document } => {
                 self.on_document(now, kind, document);
-                self.kept.forget_former();
+                self.persisted.forget_former();
             }
             Down::Members(change) => {
                 self.on_members(change);
-                self.kept.forget_former();
+                self.persisted.forget_former();
             }
             Down::Watch { lease_ms } => {
                 let lease = Duration::from_millis(lease_ms.into()).min(WATCH_MAX);
-                self.tell(AgentEvent::Watch(now + lease));
+                self.push_event(AgentEvent::Watch(now + lease));
             }
             Down::Welcome { chain, tenant } => self.on_welcome(chain, tenant),
-            Down::Refused { reason, retry } => self.tell(AgentEvent::Refused { reason, retry }),
+            Down::Refused { reason, retry } => {
+                self.push_event(AgentEvent::Refused { reason, retry })
+            }
             Down::Drain => self.on_drain(true),
             Down::Undrain => self.on_drain(false),
             Down::Alive => {
-                if let Some(on_trial) = &mut self.kept.trial {
+                if let Some(on_trial) = &mut self.persisted.trial {
                     on_trial.trial.on_answer(now);
                 }
                 self.handle_timeout(now);
@@ -61,28 +63,28 @@ impl Agent {
             return self.warn("a box cannot be drained");
         }
         if std::mem::replace(&mut self.drained, drained) != drained {
-            self.tell(AgentEvent::Drain(drained));
+            self.push_event(AgentEvent::Drain(drained));
         }
     }
 
     fn warn(&mut self, what: impl ToString) {
-        self.tell(AgentEvent::Warning(what.to_string()));
+        self.push_event(AgentEvent::Warning(what.to_string()));
     }
 
     fn on_trust_changed(&mut self) {
-        self.kept.doubt_documents();
-        self.kept.forget_former();
-        self.tell(AgentEvent::Keep);
+        self.persisted.doubt_documents();
+        self.persisted.forget_former();
+        self.push_event(AgentEvent::Persist);
         self.send_have();
-        self.tell_servers();
+        self.report_servers();
         if self.role != Role::Box {
-            self.tell(AgentEvent::Table);
+            self.push_event(AgentEvent::Table);
         }
     }
 
     fn on_welcome(&mut self, chain: Chain, tenant: Name) {
         let Some(joining) = &self.joining else { return };
-        let refused = match chain.verify(self.kept.trust()) {
+        let refused = match chain.verify(self.persisted.trust()) {
             Err(error) => error.to_string(),
             Ok(who) if who.statement.key != self.key => "it is for another key".to_owned(),
             Ok(who) if who.statement.role != self.role => "it is for another role".to_owned(),
@@ -91,9 +93,9 @@ impl Agent {
             }
             Ok(who) => {
                 self.joining = None;
-                (self.kept.chain, self.kept.tenant) = (Some(chain), tenant.clone());
-                self.tell(AgentEvent::Joined { tenant, statement: who.statement });
-                self.tell(AgentEvent::Keep);
+                (self.persisted.chain, self.persisted.tenant) = (Some(chain), tenant.clone());
+                self.push_event(AgentEvent::Joined { tenant, statement: who.statement });
+                self.push_event(AgentEvent::Persist);
                 self.send_have();
                 return;
             }
@@ -113,19 +115,19 @@ impl Agent {
         if let Err(error) = self.check_epoch(&head) {
             return self.warn(error);
         }
-        let controllers: Vec<_> = self.kept.trust().controllers().collect();
-        match self.kept.trust.revocations_mut().extend(&entries, &head, controllers) {
+        let controllers: Vec<_> = self.persisted.trust().controllers().collect();
+        match self.persisted.trust.revocations_mut().extend(&entries, &head, controllers) {
             Ok(revoked) => {
                 self.handing_back = None;
-                self.kept.head = Some(head);
-                self.tell(AgentEvent::Keep);
+                self.persisted.head = Some(head);
+                self.push_event(AgentEvent::Persist);
                 let was_doubtful = std::mem::take(&mut self.is_doubtful);
                 // Also without new keys: the controller waits for this report.
-                self.tell_revoked(revoked);
-                self.kept.doubt_documents();
-                self.tell_servers();
+                self.report_revoked(revoked);
+                self.persisted.doubt_documents();
+                self.report_servers();
                 if self.role != Role::Box || was_doubtful {
-                    self.tell(AgentEvent::Table);
+                    self.push_event(AgentEvent::Table);
                 }
             }
             Err(error) => {
@@ -141,7 +143,7 @@ impl Agent {
 
     /// Only a root begins an epoch: otherwise a stolen controller could use up all epochs.
     fn check_epoch(&self, head: &Signed<Head>) -> Result<(), DocumentError> {
-        let trust = self.kept.trust();
+        let trust = self.persisted.trust();
         let (head, _) = head.verify_by(trust.controllers())?;
         match head.epoch > trust.list().epoch {
             true => Err(DocumentError::Epoch(head.epoch)),
@@ -152,8 +154,8 @@ impl Agent {
     /// The next part of the revocations that the controller lacks.
     pub(super) fn next_surplus(&mut self) -> Option<Up> {
         let from = self.handing_back.take()?;
-        let head = self.kept.head.as_ref()?;
-        let all = self.kept.trust().revocations();
+        let head = self.persisted.head.as_ref()?;
+        let all = self.persisted.trust().revocations();
         let entries: Vec<Revocation> =
             all.entries(from).iter().take(ENTRIES_AT_ONCE).cloned().collect();
         let until = from + entries.len() as u64;
@@ -167,10 +169,10 @@ impl Agent {
         if self.role == Role::Box {
             return self.warn("a box does not use a table of members");
         }
-        match self.kept.table.change(change, &self.kept.trust, self.key) {
+        match self.persisted.table.change(change, &self.persisted.trust, self.key) {
             Ok(true) => {
-                self.tell(AgentEvent::Table);
-                if let Some(version) = self.kept.table.version() {
+                self.push_event(AgentEvent::Table);
+                if let Some(version) = self.persisted.table.version() {
                     self.report(Kind::Table, version, Outcome::Confirmed);
                 }
             }
@@ -190,11 +192,11 @@ impl Agent {
         let taken = match kind {
             Kind::Configuration => self.on_configuration(now, document.into()),
             Kind::Candidates => self.open(document.into()).map(|(signed, version)| {
-                self.kept.candidates = Some(signed);
+                self.persisted.candidates = Some(signed);
                 self.take_servers(kind, version);
             }),
             Kind::Anchors => self.open(document.into()).map(|(signed, version)| {
-                self.kept.anchors = Some(signed);
+                self.persisted.anchors = Some(signed);
                 self.take_servers(kind, version);
             }),
             // It comes as [`Down::Members`].
@@ -207,8 +209,8 @@ impl Agent {
     }
 
     fn take_servers(&mut self, kind: Kind, version: Version) {
-        self.kept.taken.insert(kind, version);
-        self.tell_servers();
+        self.persisted.taken.insert(kind, version);
+        self.report_servers();
         self.report(kind, version, Outcome::Confirmed);
     }
 
@@ -217,31 +219,31 @@ impl Agent {
         now: Instant,
         signed: Signed<Document<Configuration>>,
     ) -> Result<(), DocumentError> {
-        let held = self.kept.taken().get(&Kind::Configuration).copied();
-        let document = Document::open(&signed, self.kept.trust(), self.key, held)?;
+        let held = self.persisted.taken().get(&Kind::Configuration).copied();
+        let document = Document::open(&signed, self.persisted.trust(), self.key, held)?;
         let version = document.version;
         let approved = match self.approve(&document.body) {
             Ok(approved) => approved,
             Err(error) => {
-                self.kept.taken.insert(Kind::Configuration, version);
+                self.persisted.taken.insert(Kind::Configuration, version);
                 let why = error.to_string();
                 self.report(Kind::Configuration, version, Outcome::Refused { why });
                 return Ok(());
             }
         };
-        self.kept.approved = approved;
-        self.kept.try_configuration(now, (self.works, self.is_mute), signed, version);
+        self.persisted.approved = approved;
+        self.persisted.try_configuration(now, (self.works, self.is_mute), signed, version);
         self.report(Kind::Configuration, version, Outcome::InForce);
         self.configure();
         Ok(())
     }
 
     fn approve(&self, configuration: &Configuration) -> Result<Approvals, DocumentError> {
-        let trust = self.kept.trust();
-        let chain = self.kept.chain().and_then(|chain| chain.verify(trust).ok());
+        let trust = self.persisted.trust();
+        let chain = self.persisted.chain().and_then(|chain| chain.verify(trust).ok());
         let tags = chain.map(|who| who.statement.tags).unwrap_or_default();
-        let mut approved = self.kept.approved.clone();
-        configuration.check(trust, self.kept.tenant(), (&self.key, &tags), &mut approved)?;
+        let mut approved = self.persisted.approved.clone();
+        configuration.check(trust, self.persisted.tenant(), (&self.key, &tags), &mut approved)?;
         Ok(approved)
     }
 
@@ -249,8 +251,8 @@ impl Agent {
         &self,
         signed: Signed<Document<B>>,
     ) -> Result<(Signed<Document<B>>, Version), DocumentError> {
-        let held = self.kept.taken().get(&B::KIND).copied();
-        let document = Document::open(&signed, self.kept.trust(), self.key, held)?;
+        let held = self.persisted.taken().get(&B::KIND).copied();
+        let document = Document::open(&signed, self.persisted.trust(), self.key, held)?;
         Ok((signed, document.version))
     }
 }

@@ -1,10 +1,11 @@
-//! What an agent reads from a disk. Agents and desks together: `crate::desk`'s tests.
+//! What an agent reads from a disk. Agents and controller sessions together:
+//! `crate::controller_session`'s tests.
 
 use super::*;
 use crate::testing::{at, key, token};
 
 fn agent() -> Agent {
-    Agent::restore(at(0), key(5), Role::Box, "1.0", Kept::of_token(&token()))
+    Agent::restore(at(0), key(5), Role::Box, "1.0", PersistedState::of_token(&token()))
 }
 
 #[test]

@@ -186,12 +186,12 @@ proptest! {
             let again = encode(&frame).expect("what was read can be written");
             prop_assert_eq!(decode(&again).0, Ok(Some(frame.clone())));
             let token = crate::JoinToken { controller: key(3), root: key(3), ..token() };
-            let kept = crate::Kept::of_token(&token);
-            let mut agent = crate::Agent::restore(at(0), key(3), Role::Proxy, "1", kept);
+            let persisted = crate::PersistedState::of_token(&token);
+            let mut agent = crate::Agent::restore(at(0), key(3), Role::Proxy, "1", persisted);
             agent.on_stream_up(at(0));
             agent.handle_frame(at(0), frame);
-            let kept = serde_json::to_string(agent.kept()).expect("JSON");
-            prop_assert!(serde_json::from_str::<crate::Kept>(&kept).is_ok());
+            let persisted = serde_json::to_string(agent.persisted()).expect("JSON");
+            prop_assert!(serde_json::from_str::<crate::PersistedState>(&persisted).is_ok());
         }
         if let Ok(Some(frame)) = up {
             let again = encode(&frame).expect("what was read can be written");

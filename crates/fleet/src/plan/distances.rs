@@ -68,18 +68,18 @@ mod tests {
         let key = Identity::from_seed([1; 32]).public_key();
         let mut distances = Distances::default();
         let tenant = "tram".to_owned();
-        let mut told = |seconds: u64, micros: u32| {
+        let mut measured = |seconds: u64, micros: u32| {
             let now = Instant::from_millis(seconds * 1_000);
             distances.look(key, [(&tenant, &micros)].into_iter(), now);
             distances.of(&key)[&tenant]
         };
-        assert_eq!(told(0, 4_000), 4_000);
-        assert_eq!(told(100, 6_000), 4_000, "2 ms are nothing");
-        assert_eq!(told(110, 7_000), 7_000);
-        assert_eq!(told(120, 90_000), 7_000, "not so soon");
-        assert_eq!(told(170, 90_000), 90_000);
-        assert_eq!(told(500, 110_000), 90_000, "less than a quarter");
-        assert_eq!(told(500, u32::MAX), MICROS_MAX);
+        assert_eq!(measured(0, 4_000), 4_000);
+        assert_eq!(measured(100, 6_000), 4_000, "2 ms are nothing");
+        assert_eq!(measured(110, 7_000), 7_000);
+        assert_eq!(measured(120, 90_000), 7_000, "not so soon");
+        assert_eq!(measured(170, 90_000), 90_000);
+        assert_eq!(measured(500, 110_000), 90_000, "less than a quarter");
+        assert_eq!(measured(500, u32::MAX), MICROS_MAX);
         distances.look(key, std::iter::empty(), Instant::from_millis(600_000));
         assert_eq!(distances.of(&key)[&tenant], MICROS_MAX);
         distances.retain(&[]);

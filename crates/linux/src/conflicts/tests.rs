@@ -121,25 +121,25 @@ fn an_address_in_conflict_is_taken_once_and_given_back_when_that_is_over() {
     let bad = lease("198.51.100.2/32", None);
     let mut look = |leases: &[Lease], protected: &Protected| {
         let changes = conflicts.look(&uplinks(), leases, protected, |_, _| Standing::Reached);
-        let told = changes.remove.iter().map(|(_, why)| why.is_some()).collect::<Vec<_>>();
+        let notified = changes.remove.iter().map(|(_, why)| why.is_some()).collect::<Vec<_>>();
         let restored = changes.restore.len();
-        (told, restored, conflicts.of(WIFI).map(str::to_owned))
+        (notified, restored, conflicts.of(WIFI).map(str::to_owned))
     };
-    let (told, restored, why) = look(std::slice::from_ref(&bad), &protected());
-    assert_eq!((told, restored), (vec![true], 0));
+    let (notified, restored, why) = look(std::slice::from_ref(&bad), &protected());
+    assert_eq!((notified, restored), (vec![true], 0));
     let why = why.unwrap();
     assert_eq!(why, "its address 198.51.100.2/32 conflicts with 198.51.100.2, the server's");
-    let (told, _, again) = look(std::slice::from_ref(&bad), &protected());
-    assert_eq!((told, again), (vec![false], Some(why)));
-    let (told, restored, why) = look(&[], &protected());
-    assert!(told.is_empty() && restored == 0 && why.is_some(), "as long as there is no other");
+    let (notified, _, again) = look(std::slice::from_ref(&bad), &protected());
+    assert_eq!((notified, again), (vec![false], Some(why)));
+    let (notified, restored, why) = look(&[], &protected());
+    assert!(notified.is_empty() && restored == 0 && why.is_some(), "as long as there is no other");
     let (.., why) = look(&[lease("fd09::7/64", None)], &protected());
     assert!(why.is_some(), "of the other family");
-    let (told, restored, why) = look(&[lease("10.9.0.7/24", None)], &protected());
-    assert_eq!((told, restored, why), (vec![], 0, None));
+    let (notified, restored, why) = look(&[lease("10.9.0.7/24", None)], &protected());
+    assert_eq!((notified, restored, why), (vec![], 0, None));
     let both = [bad.clone(), lease("10.9.0.7/24", None)];
-    let (told, _, why) = look(&both, &protected());
-    assert_eq!((told, why), (vec![false], None), "another address is left");
+    let (notified, _, why) = look(&both, &protected());
+    assert_eq!((notified, why), (vec![false], None), "another address is left");
     look(std::slice::from_ref(&bad), &protected());
     assert_eq!(look(&[], &Protected::default()), (vec![], 1, None));
     let mut conflicts = Conflicts::default();

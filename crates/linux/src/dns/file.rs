@@ -15,13 +15,13 @@ use crate::files::{self, beside, check_owner};
 #[derive(Debug)]
 pub(super) struct ResolvConf {
     path: PathBuf,
-    kept: PathBuf,
+    saved: PathBuf,
     name: String,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Kept {
+struct SavedResolvConf {
     /// Our text; if the file differs, another program has written it.
     ours: String,
     before: Before,
@@ -37,48 +37,48 @@ enum Before {
 
 impl ResolvConf {
     pub(super) fn new(name: &str, path: &Path, directory: &Path) -> Self {
-        let kept = directory.join(format!("{name}.resolv.json"));
-        Self { path: path.to_owned(), kept, name: name.to_owned() }
+        let saved = directory.join(format!("{name}.resolv.json"));
+        Self { path: path.to_owned(), saved, name: name.to_owned() }
     }
 
     pub(super) fn set(&self, servers: &[IpAddr]) -> Result<(), DeviceError> {
-        let (name, kept) = (&self.name, self.kept.display());
-        let remark = format!("{OF_OURS}{name}), {WHILE}{kept}{HAS_BEFORE}\n");
+        let (name, saved) = (&self.name, self.saved.display());
+        let remark = format!("{OF_OURS}{name}), {WHILE}{saved}{HAS_BEFORE}\n");
         let ours = text(servers, &remark);
-        let before = match self.read_kept() {
+        let before = match self.read_saved() {
             // Our text is there already, as after a crash: keep the contents saved before.
-            Some(kept) if self.holds(&kept.ours) => kept.before,
+            Some(saved) if self.holds(&saved.ours) => saved.before,
             _ => self.read_before().map_err(|error| self.failed(error))?,
         };
-        let kept = Kept { ours: ours.clone(), before };
-        let json = serde_json::to_string(&kept).expect("strings serialize");
-        if let Some(directory) = self.kept.parent() {
+        let saved = SavedResolvConf { ours: ours.clone(), before };
+        let json = serde_json::to_string(&saved).expect("strings serialize");
+        if let Some(directory) = self.saved.parent() {
             files::make_private(directory).map_err(|error| self.failed(error))?;
         }
-        self.kept
+        self.saved
             .parent()
             .map_or(Ok(()), check_owner)
-            .and_then(|()| files::replace(&self.kept, json.as_bytes(), 0o600))
+            .and_then(|()| files::replace(&self.saved, json.as_bytes(), 0o600))
             .map_err(|error| {
-                let (path, kept) = (self.path.display(), self.kept.display());
-                let what = format!("change {path}: its content could not be saved in {kept}");
+                let (path, saved) = (self.path.display(), self.saved.display());
+                let what = format!("change {path}: its content could not be saved in {saved}");
                 DeviceError::System { what, source: error }
             })?;
         write(&self.path, &ours, 0o644).map_err(|error| self.failed(error))
     }
 
     pub(super) fn restore(&self) -> Result<bool, DeviceError> {
-        let Some(kept) = self.read_kept() else { return Ok(false) };
-        let is_ours = self.holds(&kept.ours);
+        let Some(saved) = self.read_saved() else { return Ok(false) };
+        let is_ours = self.holds(&saved.ours);
         if is_ours {
-            match &kept.before {
+            match &saved.before {
                 Before::Nothing => fs::remove_file(&self.path),
                 Before::Contents(text) => write(&self.path, text, 0o644),
                 Before::Link(target) => link(&self.path, target),
             }
             .map_err(|error| self.failed(error))?;
         }
-        fs::remove_file(&self.kept).map_err(|error| self.failed(error))?;
+        fs::remove_file(&self.saved).map_err(|error| self.failed(error))?;
         Ok(is_ours)
     }
 
@@ -88,19 +88,19 @@ impl ResolvConf {
             let text = fs::read_to_string(&self.path).unwrap_or_default();
             text.starts_with(OF_OURS) && !text.starts_with(&format!("{OF_OURS}{})", self.name))
         };
-        self.read_kept().is_some_and(|kept| self.holds(&kept.ours)) || is_anothers()
+        self.read_saved().is_some_and(|saved| self.holds(&saved.ours)) || is_anothers()
     }
 
     fn holds(&self, text: &str) -> bool {
         fs::read_to_string(&self.path).is_ok_and(|found| found == text)
     }
 
-    fn read_kept(&self) -> Option<Kept> {
-        match files::read(&self.kept) {
+    fn read_saved(&self) -> Option<SavedResolvConf> {
+        match files::read(&self.saved) {
             Ok(text) => serde_json::from_str(&text).ok(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
-                tracing::warn!("{} is not used: {error}", self.kept.display());
+                tracing::warn!("{} is not used: {error}", self.saved.display());
                 None
             }
         }
@@ -126,9 +126,9 @@ impl ResolvConf {
 pub(crate) fn before(root: &Path, text: &str) -> Option<String> {
     let (_, rest) = text.lines().next()?.strip_prefix(OF_OURS)?.split_once(WHILE)?;
     let under_root = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
-    let kept = under_root(Path::new(rest.strip_suffix(HAS_BEFORE)?));
-    let kept: Kept = serde_json::from_str(&files::read(&kept).ok()?).ok()?;
-    match kept.before {
+    let saved = under_root(Path::new(rest.strip_suffix(HAS_BEFORE)?));
+    let saved: SavedResolvConf = serde_json::from_str(&files::read(&saved).ok()?).ok()?;
+    match saved.before {
         Before::Nothing => Some(String::new()),
         Before::Contents(text) => Some(text),
         Before::Link(target) => {

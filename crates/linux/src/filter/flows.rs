@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP};
 
-use super::netfilter::{Message, Netfilter, attribute, find};
+use super::netfilter::{Netfilter, NetfilterMessage, attribute, find};
 use crate::threads::spawn;
 use crate::{Apart, DeviceError};
 
@@ -51,7 +51,8 @@ fn remove(departed: &[Departed], zone: u16) -> io::Result<usize> {
     let mut removed = 0;
     for family in [FAMILY_IPV4, FAMILY_IPV6] {
         let mut found = Vec::new();
-        let all = Message { subsystem: SUBSYSTEM, family, kind: GET, attributes: Vec::new() };
+        let all =
+            NetfilterMessage { subsystem: SUBSYSTEM, family, kind: GET, attributes: Vec::new() };
         let dumped = netfilter.ask(all, NLM_F_DUMP, |message| {
             found.extend(key_of(&message, departed, zone));
         });
@@ -61,7 +62,8 @@ fn remove(departed: &[Departed], zone: u16) -> io::Result<usize> {
             _ => Err(error),
         })?;
         for attributes in found {
-            let delete = Message { subsystem: SUBSYSTEM, family, kind: DELETE, attributes };
+            let delete =
+                NetfilterMessage { subsystem: SUBSYSTEM, family, kind: DELETE, attributes };
             match netfilter.ask(delete, NLM_F_ACK, drop) {
                 Ok(()) => removed += 1,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -72,7 +74,7 @@ fn remove(departed: &[Departed], zone: u16) -> io::Result<usize> {
     Ok(removed)
 }
 
-fn key_of(message: &Message, departed: &[Departed], zone: u16) -> Option<Vec<u8>> {
+fn key_of(message: &NetfilterMessage, departed: &[Departed], zone: u16) -> Option<Vec<u8>> {
     let original = message.attribute(TUPLE_ORIGINAL)?;
     let sources = [Some(original), message.attribute(TUPLE_REPLY)].into_iter().flatten();
     if !sources.filter_map(source_of).any(|source| departed.iter().any(|has| has(source))) {

@@ -22,23 +22,23 @@ use crate::{DeviceError, Instance, Interest, Poller, Token, Waker};
 #[derive(Debug)]
 pub struct FilterKeeper {
     counted: Vec<(String, BTreeMap<String, u64>)>,
-    requests: Option<Sender<Request>>,
+    requests: Option<Sender<FilterRequest>>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
     wanted: Option<FilterOptions>,
     number: u64,
-    progress: Arc<Mutex<Progress>>,
+    progress: Arc<Mutex<FilterProgress>>,
     nftables: Nftables,
 }
 
 #[derive(Debug, Default)]
-struct Progress {
+struct FilterProgress {
     in_place: u64,
     failure: Option<String>,
     are_lost: bool,
 }
 
-struct Request {
+struct FilterRequest {
     number: u64,
     options: FilterOptions,
     answer: Option<Sender<Result<(), DeviceError>>>,
@@ -63,10 +63,11 @@ impl FilterKeeper {
             })
             .ok();
         let (at_work, woken) = (instance.clone(), waker.clone());
-        let progress = Arc::new(Mutex::new(Progress::default()));
+        let progress = Arc::new(Mutex::new(FilterProgress::default()));
         let report = progress.clone();
         let (sender, started) = mpsc::channel();
-        let work = move || match Worker::new(at_work, receiver, woken, notices, report, done) {
+        let work = move || match FilterWorker::new(at_work, receiver, woken, notices, report, done)
+        {
             Ok(mut worker) => {
                 let _ = sender.send(Ok(()));
                 worker.run();
@@ -152,7 +153,7 @@ impl FilterKeeper {
         self.wanted = Some(options.clone());
         self.number += 1;
         if let Some(requests) = &self.requests {
-            let _ = requests.send(Request { number: self.number, options, answer });
+            let _ = requests.send(FilterRequest { number: self.number, options, answer });
         }
         self.waker.wake();
     }
@@ -166,12 +167,12 @@ impl Drop for FilterKeeper {
     }
 }
 
-struct Worker {
+struct FilterWorker {
     instance: Instance,
-    progress: Arc<Mutex<Progress>>,
+    progress: Arc<Mutex<FilterProgress>>,
     done: Option<Waker>,
     number: u64,
-    requests: Receiver<Request>,
+    requests: Receiver<FilterRequest>,
     waker: Waker,
     notices: Option<OwnedFd>,
     poller: Poller,
@@ -180,17 +181,17 @@ struct Worker {
     failed: bool,
     last_repair: Option<Instant>,
     last_off: Option<Instant>,
-    last_told: Option<Instant>,
+    last_logged: Option<Instant>,
     last_failure: Option<Instant>,
 }
 
-impl Worker {
+impl FilterWorker {
     fn new(
         instance: Instance,
-        requests: Receiver<Request>,
+        requests: Receiver<FilterRequest>,
         waker: Waker,
         notices: Option<OwnedFd>,
-        progress: Arc<Mutex<Progress>>,
+        progress: Arc<Mutex<FilterProgress>>,
         done: Option<Waker>,
     ) -> Result<Self, DeviceError> {
         let poller = Poller::new()?;
@@ -212,7 +213,7 @@ impl Worker {
             failed: false,
             last_repair: None,
             last_off: None,
-            last_told: None,
+            last_logged: None,
             last_failure: None,
         })
     }
@@ -227,7 +228,7 @@ impl Worker {
             let (mut newest, mut answers) = (None, Vec::new());
             let ended = loop {
                 match self.requests.try_recv() {
-                    Ok(Request { number, options, answer }) => {
+                    Ok(FilterRequest { number, options, answer }) => {
                         self.number = number;
                         newest = Some(options);
                         answers.extend(answer);
@@ -311,7 +312,7 @@ impl Worker {
             if is_due(&mut self.last_off, REPAIR_REMINDER) {
                 tracing::warn!("another program disabled forwarding; it is enabled again");
             }
-        } else if !self.failed && is_due(&mut self.last_told, REPAIR_REMINDER) {
+        } else if !self.failed && is_due(&mut self.last_logged, REPAIR_REMINDER) {
             tracing::warn!(
                 table = self.instance.filter_table(),
                 "another program changed or removed the packet filters of this tunnel; they are \

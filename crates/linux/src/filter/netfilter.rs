@@ -20,9 +20,9 @@ impl Netfilter {
     /// Fails with `Interrupted` if something changed during a dump.
     pub(super) fn ask(
         &mut self,
-        request: Message,
+        request: NetfilterMessage,
         flags: u16,
-        each: impl FnMut(Message),
+        each: impl FnMut(NetfilterMessage),
     ) -> io::Result<()> {
         match self.0.ask(request, flags, |_| true, each)? {
             true => Err(io::ErrorKind::Interrupted.into()),
@@ -32,20 +32,20 @@ impl Netfilter {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Message {
+pub(super) struct NetfilterMessage {
     pub(super) subsystem: u8,
     pub(super) family: u8,
     pub(super) kind: u8,
     pub(super) attributes: Vec<u8>,
 }
 
-impl Message {
+impl NetfilterMessage {
     pub(super) fn attribute(&self, kind: u16) -> Option<&[u8]> {
         find(&self.attributes, kind)
     }
 }
 
-impl NetlinkSerializable for Message {
+impl NetlinkSerializable for NetfilterMessage {
     fn message_type(&self) -> u16 {
         u16::from(self.subsystem) << 8 | u16::from(self.kind)
     }
@@ -60,7 +60,7 @@ impl NetlinkSerializable for Message {
     }
 }
 
-impl NetlinkDeserializable for Message {
+impl NetlinkDeserializable for NetfilterMessage {
     type Error = DecodeError;
 
     fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<Self, DecodeError> {

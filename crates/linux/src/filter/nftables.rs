@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 
 use netlink_packet_core::NLM_F_DUMP;
 
-use super::netfilter::{Message, Netfilter, attribute, find};
+use super::netfilter::{Netfilter, NetfilterMessage, attribute, find};
 use crate::DeviceError;
 use crate::netlink::{drain, open_socket_of};
 
@@ -65,7 +65,7 @@ impl Nftables {
     pub(super) fn counters(&mut self, table: &str) -> io::Result<BTreeMap<String, u64>> {
         let kind = (OBJECT_TYPE, COUNTER.to_be_bytes().to_vec());
         let found = self.dump(GET_OBJECTS, table, Some(kind))?;
-        let packets = |message: &Message| {
+        let packets = |message: &NetfilterMessage| {
             let name = std::str::from_utf8(message.attribute(OBJECT_NAME)?).ok()?;
             let data = message.attribute(OBJECT_DATA)?;
             let count = find(data, COUNTER_PACKETS)?.try_into().ok().map(u64::from_be_bytes)?;
@@ -79,7 +79,7 @@ impl Nftables {
         kind: u8,
         table: &str,
         more: Option<(u16, Vec<u8>)>,
-    ) -> io::Result<Vec<Message>> {
+    ) -> io::Result<Vec<NetfilterMessage>> {
         let name = [table.as_bytes(), b"\0"].concat();
         let mut attributes = attribute(TABLE, &name);
         if let Some((kind, value)) = more {
@@ -99,8 +99,14 @@ impl Nftables {
         Err(io::ErrorKind::Interrupted.into())
     }
 
-    fn ask(&mut self, kind: u8, flags: u16, attributes: Vec<u8>) -> io::Result<Vec<Message>> {
-        let request = Message { subsystem: SUBSYSTEM, family: FAMILY_INET, kind, attributes };
+    fn ask(
+        &mut self,
+        kind: u8,
+        flags: u16,
+        attributes: Vec<u8>,
+    ) -> io::Result<Vec<NetfilterMessage>> {
+        let request =
+            NetfilterMessage { subsystem: SUBSYSTEM, family: FAMILY_INET, kind, attributes };
         let mut found = Vec::new();
         self.0.ask(request, flags, |message| found.push(message))?;
         Ok(found)
@@ -118,7 +124,7 @@ pub(super) fn drain_notices(notices: &OwnedFd) -> bool {
     any
 }
 
-fn is_dynamic(set: &Message) -> bool {
+fn is_dynamic(set: &NetfilterMessage) -> bool {
     let flags = set.attribute(SET_FLAGS).and_then(|bytes| bytes.try_into().ok());
     flags.is_some_and(|bytes| u32::from_be_bytes(bytes) & SET_EVAL != 0)
 }

@@ -30,14 +30,14 @@ pub(super) const COUNTED: [DropReason; 2] =
 #[derive(Debug)]
 pub(super) struct Shares {
     table: Table,
-    wanted: Option<Limits>,
-    installed: Option<Limits>,
+    wanted: Option<ShareLimits>,
+    installed: Option<ShareLimits>,
     next_try: Option<Instant>,
-    last_told: Option<Instant>,
+    last_logged: Option<Instant>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Limits {
+struct ShareLimits {
     from: From,
     prefixes: BTreeMap<(bool, u8), BTreeSet<IpNet>>,
     connections: u32,
@@ -57,12 +57,12 @@ enum From {
 impl Shares {
     pub(super) fn open(instance: &Instance) -> Result<Self, DeviceError> {
         let table = Table::open(instance.shares_table())?;
-        let (wanted, installed, next_try, last_told) = (None, None, None, None);
-        Ok(Self { table, wanted, installed, next_try, last_told })
+        let (wanted, installed, next_try, last_logged) = (None, None, None, None);
+        Ok(Self { table, wanted, installed, next_try, last_logged })
     }
 
     pub(super) fn replace(&mut self, options: &FilterOptions) {
-        self.wanted = Limits::of(options);
+        self.wanted = ShareLimits::of(options);
         self.next_try = None;
         self.keep();
     }
@@ -81,19 +81,19 @@ impl Shares {
         if result.is_ok() && is_whole {
             return;
         }
-        if self.last_told.is_none_or(|at| at.elapsed() >= REMINDER) {
-            self.last_told = Some(Instant::now());
-            self.tell(result.err());
+        if self.last_logged.is_none_or(|at| at.elapsed() >= REMINDER) {
+            self.last_logged = Some(Instant::now());
+            self.log_result(result.err());
         }
     }
 
-    fn tell(&self, error: Option<DeviceError>) {
+    fn log_result(&self, error: Option<DeviceError>) {
         match (error, &self.installed) {
             (Some(error), _) => tracing::warn!(
                 "the limits for each source could not be installed, so one source can fill the \
                  kernel's connection table and fragment memory, trying again: {error}"
             ),
-            (None, Some(Limits { has_counts: false, .. })) => tracing::warn!(
+            (None, Some(ShareLimits { has_counts: false, .. })) => tracing::warn!(
                 "one source can fill the kernel's connection table: the kernel does not count \
                  connections (NFT_CONNLIMIT)"
             ),
@@ -104,12 +104,12 @@ impl Shares {
         }
     }
 
-    fn install(&mut self, wanted: &Limits, is_in_place: bool) -> Result<(), DeviceError> {
+    fn install(&mut self, wanted: &ShareLimits, is_in_place: bool) -> Result<(), DeviceError> {
         let counts = self.table.counters().unwrap_or_default();
         let count = |reason| counts.get(&counter(reason)).copied().unwrap_or(0);
         let mut result = Ok(());
         for (has_timeouts, has_counts) in [(true, true), (false, true), (false, false)] {
-            let limits = Limits { has_timeouts, has_counts, ..wanted.clone() };
+            let limits = ShareLimits { has_timeouts, has_counts, ..wanted.clone() };
             let before = self.installed.as_ref().filter(|_| is_in_place);
             if before == Some(&limits) {
                 return Ok(());
@@ -128,7 +128,7 @@ impl Shares {
     }
 }
 
-impl Limits {
+impl ShareLimits {
     fn of(options: &FilterOptions) -> Option<Self> {
         let Share { connections, prefixes } = options.share.as_ref()?;
         let from = match &options.forwarding {

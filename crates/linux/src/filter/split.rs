@@ -34,7 +34,7 @@ use roadweave_proto::{Kind, Marks};
 use super::chain::{self, Chain, counter_from, end, family, has_family, set_mark};
 use super::nft::remove_tables;
 use super::sets::{excluded_sets, inside_sets, matches_excluded, matches_inside, of_family};
-use super::table::KeptTable;
+use super::table::MaintainedTable;
 use crate::{DeviceError, Excluded, Instance, Interface};
 
 /// Whether connections to some destinations are split.
@@ -50,7 +50,7 @@ pub struct SplitRule {
 
 /// What is handed over to which listeners.
 #[derive(Debug)]
-pub struct Options {
+pub struct SplitOptions {
     /// The TUN's name.
     pub tun: String,
     /// The first that matches decides.
@@ -68,7 +68,7 @@ pub struct Options {
 }
 
 /// How many SYNs since the installation of `table` were handed over and did not arrive.
-pub fn astray(table: &mut KeptTable) -> io::Result<u64> {
+pub fn astray(table: &mut MaintainedTable) -> io::Result<u64> {
     let counts = table.counters()?;
     let count = |name| counts.get(name).copied().unwrap_or_default();
     Ok(count(BEGUN).saturating_sub(count(COME_IN)))
@@ -81,7 +81,7 @@ pub fn remove_left(instance: &Instance) -> Result<(), DeviceError> {
 
 /// The text of the table and its number of rules. The kernel keeps it until `cleanup` removes it.
 /// Replacing it loses the recorded destinations.
-pub fn text(table: &str, options: &Options) -> (String, usize) {
+pub fn text(table: &str, options: &SplitOptions) -> (String, usize) {
     let mut text = chain::begin(table);
     for (set, minutes) in [("answered", ANSWERED_MINUTES), ("failed", FAILED_MINUTES)] {
         for (family, kind) in [(4, "ipv4_addr"), (6, "ipv6_addr")] {
@@ -98,7 +98,7 @@ pub fn text(table: &str, options: &Options) -> (String, usize) {
     end(text, &chains(options))
 }
 
-fn chains(options: &Options) -> Vec<Chain> {
+fn chains(options: &SplitOptions) -> Vec<Chain> {
     let (plain, base) = (Chain::plain, Chain::base);
     let mut chains = vec![
         plain("note", note("answered")),
@@ -179,7 +179,7 @@ fn joined(ranges: &[RangeInclusive<u16>]) -> String {
     joined.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
-fn inside_out(Options { listeners, excluded, marks, .. }: &Options) -> Vec<String> {
+fn inside_out(SplitOptions { listeners, excluded, marks, .. }: &SplitOptions) -> Vec<String> {
     let (mark, mask) = marks.kind(Kind::Taken);
     let mut rules = vec![
         format!("ct mark & {mask:#x} == {mark:#x} goto taken"),
@@ -209,7 +209,7 @@ fn begin(listener: (IpAddr, u16), marks: Marks) -> Vec<String> {
     ]
 }
 
-fn taken(Options { listeners, marks, .. }: &Options) -> Vec<String> {
+fn taken(SplitOptions { listeners, marks, .. }: &SplitOptions) -> Vec<String> {
     let set_mark = set_mark("meta mark", marks.kind(Kind::Taken));
     let listeners = of_families(listeners).into_iter().flatten();
     // The listener gets packets without a socket, such as the last one of a handshake.
@@ -236,7 +236,7 @@ fn input(marks: Marks) -> Vec<String> {
     )]
 }
 
-fn forward(Options { tun, inside, .. }: &Options) -> Vec<String> {
+fn forward(SplitOptions { tun, inside, .. }: &SplitOptions) -> Vec<String> {
     let rule = |inside| {
         format!(
             "iifname \"{tun}\" {inside} tcp flags & (fin | syn | rst | ack) == syn | ack \
@@ -269,9 +269,9 @@ mod tests {
     use super::*;
     use crate::golden::assert_golden;
 
-    fn options(inside: &[&str], rules: Vec<SplitRule>, split_others: bool) -> Options {
+    fn options(inside: &[&str], rules: Vec<SplitRule>, split_others: bool) -> SplitOptions {
         let interface = |name: &&str| Interface { name: (*name).to_owned(), index: 7 };
-        Options {
+        SplitOptions {
             tun: "rw0".to_owned(),
             rules,
             split_others,

@@ -87,7 +87,7 @@ impl Table {
 /// A table that a thread installs, as no event loop may wait for `nft`. Dropping it joins the
 /// thread.
 #[derive(Debug)]
-pub struct KeptTable {
+pub struct MaintainedTable {
     name: String,
     waker: Option<Waker>,
     table: Option<Table>,
@@ -99,9 +99,9 @@ pub struct KeptTable {
 
 type Done = (Option<Table>, Result<(), DeviceError>);
 
-/// The outcome of a `KeptTable::turn`.
+/// The outcome of a `MaintainedTable::turn`.
 #[derive(Debug)]
-pub enum Turn {
+pub enum TableTurn {
     /// Nothing was done, or it is not finished.
     Unchanged,
     /// The table was replaced.
@@ -113,8 +113,9 @@ pub enum Turn {
     Failed(DeviceError),
 }
 
-impl KeptTable {
-    /// Installs nothing before the first [`KeptTable::turn`] after [`KeptTable::set_stale`].
+impl MaintainedTable {
+    /// Installs nothing before the first [`MaintainedTable::turn`] after
+    /// [`MaintainedTable::set_stale`].
     pub fn new(name: String, waker: Option<Waker>) -> Self {
         let next_look = Instant::ZERO;
         let (table, work, is_stale, is_changed) = (None, None, false, false);
@@ -147,11 +148,11 @@ impl KeptTable {
         &mut self,
         now: Instant,
         text: impl FnOnce(&BTreeMap<String, u64>) -> (String, usize),
-    ) -> Turn {
+    ) -> TableTurn {
         if let Some((done, _)) = &self.work {
             return match done.try_recv() {
                 Ok(done) => self.take_done(done),
-                Err(TryRecvError::Empty) => Turn::Unchanged,
+                Err(TryRecvError::Empty) => TableTurn::Unchanged,
                 Err(TryRecvError::Disconnected) => {
                     let died = DeviceError::system("put a table in place", io::ErrorKind::Other);
                     self.take_done((None, Err(died)))
@@ -159,12 +160,12 @@ impl KeptTable {
             };
         }
         if now < self.next_look {
-            return Turn::Unchanged;
+            return TableTurn::Unchanged;
         }
         self.next_look = now + LOOK;
         self.is_changed |= self.table.as_mut().is_some_and(|table| !table.is_in_place());
         if !self.is_stale && !self.is_changed {
-            return Turn::Unchanged;
+            return TableTurn::Unchanged;
         }
         let (text, rules) = text(&self.counters().unwrap_or_default());
         let (table, name, waker) = (self.table.take(), self.name.clone(), self.waker.clone());
@@ -177,20 +178,20 @@ impl KeptTable {
             Ok(thread) => {
                 self.is_stale = false;
                 self.work = Some((done, thread));
-                Turn::Unchanged
+                TableTurn::Unchanged
             }
-            Err(error) => Turn::Failed(error),
+            Err(error) => TableTurn::Failed(error),
         }
     }
 
-    fn take_done(&mut self, (table, result): Done) -> Turn {
+    fn take_done(&mut self, (table, result): Done) -> TableTurn {
         self.work = None;
         self.table = table;
         match result {
-            Ok(()) => Turn::Replaced { was_changed: std::mem::take(&mut self.is_changed) },
+            Ok(()) => TableTurn::Replaced { was_changed: std::mem::take(&mut self.is_changed) },
             Err(error) => {
                 self.is_stale = true;
-                Turn::Failed(error)
+                TableTurn::Failed(error)
             }
         }
     }
@@ -200,7 +201,7 @@ impl KeptTable {
     }
 }
 
-impl Drop for KeptTable {
+impl Drop for MaintainedTable {
     fn drop(&mut self) {
         // Otherwise it could install the table after its removal.
         self.work.take().map(|(_, thread)| thread.join());

@@ -9,7 +9,7 @@ use std::time::Duration;
 use domain::base::{Name, Rtype};
 use roadweave_proto::Instant;
 
-use super::message::{AddressRecords, ENTROPY, Query, Reading};
+use super::message::{AddressRecords, ENTROPY, ParsedReply, Query};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transport {
@@ -26,11 +26,11 @@ pub(super) struct Try {
 }
 
 #[derive(Debug)]
-pub(super) struct Exchange {
+pub(super) struct QueryExchange {
     pub(super) name: Name<Vec<u8>>,
     pub(super) kind: Rtype,
     servers: Vec<SocketAddr>,
-    tries: Vec<Sent>,
+    tries: Vec<SentQuery>,
     rounds: usize,
     next: Instant,
     truncated: Vec<SocketAddr>,
@@ -40,14 +40,14 @@ pub(super) struct Exchange {
 }
 
 #[derive(Debug)]
-struct Sent {
+struct SentQuery {
     query: Query,
     server: SocketAddr,
     transport: Transport,
     is_over: bool,
 }
 
-impl Exchange {
+impl QueryExchange {
     pub(super) fn new(
         now: Instant,
         name: Name<Vec<u8>>,
@@ -92,7 +92,7 @@ impl Exchange {
         let query = Query::new(&self.name, self.kind, &self.case_of(entropy));
         let message = query.bytes.clone();
         let id = self.tries.len();
-        self.tries.push(Sent { query, server, transport, is_over: false });
+        self.tries.push(SentQuery { query, server, transport, is_over: false });
         Some(Try { id, server, transport, message })
     }
 
@@ -109,20 +109,22 @@ impl Exchange {
     pub(super) fn handle_message(&mut self, now: Instant, id: usize, message: &[u8]) -> bool {
         let Some(sent) = self.tries.get_mut(id).filter(|sent| !sent.is_over) else { return true };
         let reading = sent.query.read(message);
-        if reading == Reading::Foreign {
+        if reading == ParsedReply::Foreign {
             return false;
         }
         sent.is_over = true;
         let (server, transport) = (sent.server, sent.transport);
         match reading {
-            Reading::Answer(answer) if self.outcome.is_none() => self.outcome = Some(Ok(answer)),
-            Reading::Truncated if transport == Transport::Udp => {
+            ParsedReply::Answer(answer) if self.outcome.is_none() => {
+                self.outcome = Some(Ok(answer))
+            }
+            ParsedReply::Truncated if transport == Transport::Udp => {
                 self.truncated.push(server);
                 self.next = self.next.max(now + TCP_TIMEOUT);
             }
-            Reading::Failed(reason) => self.complain(now, server.ip(), &reason),
-            Reading::Truncated => self.complain(now, server.ip(), "its answer is too large"),
-            Reading::Answer(_) | Reading::Foreign => {}
+            ParsedReply::Failed(reason) => self.complain(now, server.ip(), &reason),
+            ParsedReply::Truncated => self.complain(now, server.ip(), "its answer is too large"),
+            ParsedReply::Answer(_) | ParsedReply::Foreign => {}
         }
         true
     }
@@ -170,10 +172,10 @@ mod tests {
         SocketAddr::from(([192, 0, 2, number], 53))
     }
 
-    fn exchange(servers: &[u8]) -> Exchange {
+    fn exchange(servers: &[u8]) -> QueryExchange {
         let name = "edge.example.org".parse().unwrap();
         let servers = servers.iter().map(|number| server(*number)).collect();
-        Exchange::new(Instant::ZERO, name, Rtype::A, servers)
+        QueryExchange::new(Instant::ZERO, name, Rtype::A, servers)
     }
 
     fn reply(asked: &Try, flags: [u8; 2]) -> Vec<u8> {

@@ -19,7 +19,7 @@ pub(super) struct Query {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Reading {
+pub(super) enum ParsedReply {
     Foreign,
     /// Too long for a datagram; TCP gives the whole answer.
     Truncated,
@@ -52,8 +52,8 @@ impl Query {
         Self { bytes }
     }
 
-    pub(super) fn read(&self, bytes: &[u8]) -> Reading {
-        let Ok(message) = Message::from_slice(bytes) else { return Reading::Foreign };
+    pub(super) fn read(&self, bytes: &[u8]) -> ParsedReply {
+        let Ok(message) = Message::from_slice(bytes) else { return ParsedReply::Foreign };
         let header = message.header();
         let is_ours = header.qr()
             && header.opcode() == Opcode::QUERY
@@ -61,16 +61,16 @@ impl Query {
             && message.header_counts().qdcount() == 1
             && bytes.get(HEADER..self.bytes.len()) == Some(&self.bytes[HEADER..]);
         if !is_ours {
-            return Reading::Foreign;
+            return ParsedReply::Foreign;
         }
         match header.rcode() {
-            _ if header.tc() => Reading::Truncated,
+            _ if header.tc() => ParsedReply::Truncated,
             Rcode::NOERROR => match addresses(message) {
-                Some(answer) => Reading::Answer(answer),
-                None => Reading::Failed("its answer is malformed".to_owned()),
+                Some(answer) => ParsedReply::Answer(answer),
+                None => ParsedReply::Failed("its answer is malformed".to_owned()),
             },
-            Rcode::NXDOMAIN => Reading::Answer(AddressRecords::default()),
-            other => Reading::Failed(format!("it answers {other}")),
+            Rcode::NXDOMAIN => ParsedReply::Answer(AddressRecords::default()),
+            other => ParsedReply::Failed(format!("it answers {other}")),
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::netlink::{open_socket, take_message};
 
 /// An option of a router advertisement.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RouterNews {
+pub struct RouterUpdate {
     /// The index of the interface.
     pub index: u32,
     /// The option.
@@ -45,18 +45,18 @@ impl RouterNotices {
         Ok(Self { socket })
     }
 
-    /// The options since the last call, at most `NEWS_MAX`; more may be ready.
-    pub fn poll(&mut self) -> Vec<RouterNews> {
-        let mut news = Vec::new();
+    /// The options since the last call, at most `UPDATES_MAX`; more may be ready.
+    pub fn poll(&mut self) -> Vec<RouterUpdate> {
+        let mut updates = Vec::new();
         let mut buffer = [0; 8192];
-        while news.len() < NEWS_MAX {
+        while updates.len() < UPDATES_MAX {
             match rustix::net::recv(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT) {
-                Ok((length, _)) => news.extend(parse(&buffer[..length])),
+                Ok((length, _)) => updates.extend(parse(&buffer[..length])),
                 Err(Errno::INTR | Errno::NOBUFS) => {}
                 Err(_) => break,
             }
         }
-        news
+        updates
     }
 }
 
@@ -67,18 +67,18 @@ impl AsFd for RouterNotices {
 }
 
 /// `nlmsghdr`, `nduseroptmsg`, then the options of one advertisement (`linux/rtnetlink.h`).
-fn parse(mut bytes: &[u8]) -> Vec<RouterNews> {
-    let mut news = Vec::new();
+fn parse(mut bytes: &[u8]) -> Vec<RouterUpdate> {
+    let mut updates = Vec::new();
     while let Some(message) = take_message(&mut bytes) {
         let Some((header, message)) = message.split_first_chunk::<NETLINK_HEADER>() else { break };
         if u16::from_ne_bytes([header[4], header[5]]) == RTM_NEWNDUSEROPT {
-            news.extend(parse_message(message));
+            updates.extend(parse_message(message));
         }
     }
-    news
+    updates
 }
 
-fn parse_message(message: &[u8]) -> Vec<RouterNews> {
+fn parse_message(message: &[u8]) -> Vec<RouterUpdate> {
     let Some((header, options)) = message.split_first_chunk::<USEROPT_HEADER>() else {
         return Vec::new();
     };
@@ -89,18 +89,18 @@ fn parse_message(message: &[u8]) -> Vec<RouterNews> {
         return Vec::new();
     }
     let mut options = options.get(..length).unwrap_or(options);
-    let mut news = Vec::new();
+    let mut updates = Vec::new();
     // RFC 4861 section 4.6: lengths are in units of eight bytes, and zero is invalid.
     while let [_, units @ 1..=255, ..] = options {
         let Some((option, rest)) = options.split_at_checked(usize::from(*units) * 8) else { break };
         options = rest;
-        news.extend(parse_option(option).map(|(advertised, lasts)| RouterNews {
+        updates.extend(parse_option(option).map(|(advertised, lasts)| RouterUpdate {
             index,
             advertised,
             lasts,
         }));
     }
-    news
+    updates
 }
 
 fn parse_option(option: &[u8]) -> Option<(Advertised, Duration)> {
@@ -127,7 +127,7 @@ const ROUTER_ADVERTISEMENT: u8 = 134;
 const RDNSS: u8 = 25;
 const NETLINK_HEADER: usize = 16;
 const USEROPT_HEADER: usize = 16;
-const NEWS_MAX: usize = 64;
+const UPDATES_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -164,7 +164,7 @@ mod tests {
         let servers = ["2001:db8::1", "fe80::1"].map(|text| text.parse().unwrap()).to_vec();
         let prefix = Nat64Prefix::new("64:ff9b::".parse().unwrap(), 96).unwrap();
         let expected = |index| {
-            let of = |advertised, seconds| RouterNews {
+            let of = |advertised, seconds| RouterUpdate {
                 index,
                 advertised,
                 lasts: Duration::from_secs(seconds),

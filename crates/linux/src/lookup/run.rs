@@ -15,14 +15,14 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::exchange::{Transport, Try};
 use super::message::ENTROPY;
 use super::servers::name_servers;
-use super::{Found, Network, Request, Search};
+use super::{Found, LookupRequest, Network, Search};
 use crate::poll::wait_any;
 use crate::socket::{begin_connect, with_scope};
 use crate::udp::bind_to_interface;
 use crate::{Clock, random_bytes};
 
 /// Blocks for up to 15 s, and stops soon after `interest` is dropped.
-pub fn run(request: Request, interest: &Weak<()>) -> Found {
+pub fn run(request: LookupRequest, interest: &Weak<()>) -> Found {
     let root = Path::new("/");
     let clock = Clock::start();
     let network = request.network.clone();
@@ -33,11 +33,11 @@ pub fn run(request: Request, interest: &Weak<()>) -> Found {
     let servers = name_servers(root, &network);
     tracing::debug!(uplink = network.interface, ?servers, "looking up the server");
     let mut search = Search::new(clock.now(), request, servers, root);
-    let mut open: Vec<Open> = Vec::new();
+    let mut open: Vec<OpenSocket> = Vec::new();
     loop {
         let now = clock.now();
         while let Some((place, next)) = search.poll_try(now, &entropy()) {
-            match Open::begin(&network, place, &next) {
+            match OpenSocket::begin(&network, place, &next) {
                 Ok(socket) => open.push(socket),
                 Err(error) => search.handle_failure(now, place, next.id, &error.to_string()),
             }
@@ -57,7 +57,7 @@ pub fn run(request: Request, interest: &Weak<()>) -> Found {
     }
 }
 
-fn take(search: &mut Search, now: Instant, socket: &mut Open) -> bool {
+fn take(search: &mut Search, now: Instant, socket: &mut OpenSocket) -> bool {
     for _ in 0..MESSAGES_MAX {
         match socket.receive() {
             Ok(Some(message)) if search.handle_message(now, socket.place, socket.id, &message) => {
@@ -74,7 +74,7 @@ fn take(search: &mut Search, now: Instant, socket: &mut Open) -> bool {
     true
 }
 
-struct Open {
+struct OpenSocket {
     place: usize,
     id: usize,
     socket: Socket,
@@ -82,7 +82,7 @@ struct Open {
     received: Option<Vec<u8>>,
 }
 
-impl Open {
+impl OpenSocket {
     fn begin(network: &Network, place: usize, next: &Try) -> io::Result<Self> {
         let server = with_scope(next.server, network.index);
         let is_tcp = next.transport == Transport::Tcp;
@@ -149,7 +149,7 @@ fn is_pending(error: &io::Error) -> bool {
         || error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error())
 }
 
-fn wait(open: &[Open], timeout: Duration) -> io::Result<bool> {
+fn wait(open: &[OpenSocket], timeout: Duration) -> io::Result<bool> {
     let mut fds: Vec<PollFd<'_>> =
         open.iter().map(|socket| PollFd::new(&socket.socket, socket.interest())).collect();
     wait_any(&mut fds, timeout)

@@ -29,12 +29,12 @@ fn serve(zone: Zone<'_>, question: &[u8]) -> Vec<u8> {
     answer.finish()
 }
 
-fn request(names: &[&str], ipv4: bool, ipv6: bool) -> Request {
+fn request(names: &[&str], ipv4: bool, ipv6: bool) -> LookupRequest {
     let names = names.iter().map(|name| name.parse().unwrap()).collect();
-    Request { names, ipv4, ipv6, ..Request::default() }
+    LookupRequest { names, ipv4, ipv6, ..LookupRequest::default() }
 }
 
-fn turn(request: Request, answers: impl Fn(&[u8]) -> Option<Vec<u8>>) -> (Found, Instant) {
+fn turn(request: LookupRequest, answers: impl Fn(&[u8]) -> Option<Vec<u8>>) -> (Found, Instant) {
     let servers = vec!["192.0.2.53:53".parse().unwrap()];
     let mut now = Instant::ZERO;
     let mut search = Search::new(now, request, servers, Path::new("/nowhere"));
@@ -53,7 +53,7 @@ fn turn(request: Request, answers: impl Fn(&[u8]) -> Option<Vec<u8>>) -> (Found,
     }
 }
 
-fn check(request: Request, zone: Zone<'_>, expected: &[&str]) -> Found {
+fn check(request: LookupRequest, zone: Zone<'_>, expected: &[&str]) -> Found {
     let (found, now) = turn(request, |question| Some(serve(zone, question)));
     let servers: Vec<String> = found.servers.iter().map(ToString::to_string).collect();
     assert_eq!(servers, expected);
@@ -88,10 +88,13 @@ fn behind_a_nat64_addresses_of_ipv4_are_reached_by_its_prefix() {
     let literal = ["203.0.113.9:3"];
     check(request(&literal, false, true), ZONE, &["[64:ff9b::cb00:7109]:3"]);
     check(request(&["four.example.org:2"], false, true), ZONE, &["[64:ff9b::c000:204]:2"]);
-    let mut told = request(&literal, false, true);
-    told.prefixes = vec![Nat64Prefix::new("2001:db8:64::".parse().unwrap(), 96).unwrap()];
-    assert_eq!(told.known().unwrap().servers, ["[2001:db8:64::cb00:7109]:3".parse().unwrap()]);
-    check(told, &[], &["[2001:db8:64::cb00:7109]:3"]);
+    let mut with_prefix = request(&literal, false, true);
+    with_prefix.prefixes = vec![Nat64Prefix::new("2001:db8:64::".parse().unwrap(), 96).unwrap()];
+    assert_eq!(
+        with_prefix.known().unwrap().servers,
+        ["[2001:db8:64::cb00:7109]:3".parse().unwrap()]
+    );
+    check(with_prefix, &[], &["[2001:db8:64::cb00:7109]:3"]);
     check(request(&literal, false, true), &[], &[]);
     assert_eq!(request(&literal, false, true).known(), None);
     let known = request(&literal, true, true).known().unwrap();

@@ -20,13 +20,13 @@ pub(crate) struct Coalescer {
 #[derive(Debug)]
 struct Super {
     buffer: Vec<u8>,
-    shape: Candidate,
+    shape: CoalesceCandidate,
     packets: usize,
     closed: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Candidate {
+struct CoalesceCandidate {
     ipv6: bool,
     udp: bool,
     transport: usize,
@@ -43,7 +43,7 @@ impl Coalescer {
 
     /// Takes one packet. `write` gets header and packet, and the number of inner packets.
     pub fn push(&mut self, packet: &[u8], write: &mut impl FnMut(&[u8], usize)) {
-        let candidate = Candidate::parse(packet).filter(|found| !found.udp || self.udp);
+        let candidate = CoalesceCandidate::parse(packet).filter(|found| !found.udp || self.udp);
         let Some(candidate) = candidate else {
             // A packet that cannot join, a FIN for instance, must not overtake those of its flow.
             self.flush_peers(packet, write);
@@ -109,7 +109,7 @@ impl Super {
             && other.get(range.clone()) == self.packet().get(range)
     }
 
-    fn same_flow(&self, other: &[u8], candidate: &Candidate) -> bool {
+    fn same_flow(&self, other: &[u8], candidate: &CoalesceCandidate) -> bool {
         let (mine, ports) = (self.shape.transport, candidate.transport);
         self.shape.udp == candidate.udp
             && self.shape.ipv6 == candidate.ipv6
@@ -117,7 +117,7 @@ impl Super {
             && self.packet()[mine..mine + 4] == other[ports..ports + 4]
     }
 
-    fn join(&mut self, other: &[u8], candidate: &Candidate) -> bool {
+    fn join(&mut self, other: &[u8], candidate: &CoalesceCandidate) -> bool {
         if self.closed
             || candidate.payload > self.shape.payload
             || self.packets == SEGMENTS_MAX
@@ -142,7 +142,7 @@ impl Super {
         true
     }
 
-    fn headers_match(&self, other: &[u8], candidate: &Candidate) -> bool {
+    fn headers_match(&self, other: &[u8], candidate: &CoalesceCandidate) -> bool {
         let (mine, shape) = (self.packet(), &self.shape);
         if shape.headers != candidate.headers || shape.transport != candidate.transport {
             return false;
@@ -172,7 +172,7 @@ impl Super {
         if self.packets == 1 {
             return;
         }
-        let Candidate { ipv6, udp, transport, headers, payload, .. } = self.shape;
+        let CoalesceCandidate { ipv6, udp, transport, headers, payload, .. } = self.shape;
         let packet = &mut self.buffer[HEADER_LEN..];
         let pseudo = set_lengths(packet, ipv6, udp, transport);
         let offset = if udp { UDP_CHECKSUM } else { TCP_CHECKSUM };
@@ -194,7 +194,7 @@ impl Super {
     }
 }
 
-impl Candidate {
+impl CoalesceCandidate {
     /// `None` for packets that cannot be joined: other protocols, fragments, extension headers, TCP
     /// flags other than ACK and PSH, no payload, wrong lengths.
     fn parse(packet: &[u8]) -> Option<Self> {

@@ -11,10 +11,10 @@ use netlink_packet_route::route::RouteType;
 use roadweave_proto::{Kind, UplinkId, UplinkSelector};
 
 use super::entries::{
-    PRIORITY_NEAR, Plan, near_table, neighbours_table, split_table, uplink_table,
+    PRIORITY_NEAR, RoutePlan, near_table, neighbours_table, split_table, uplink_table,
 };
 use super::passing::PassingKeeper;
-use super::plan::{Planner, Seen, leading_out};
+use super::plan::{KernelState, Planner, leading_out};
 use super::sockets::check_mark;
 use super::{
     Change, Excluded, Grant, RouteSettings, Routes, hide_other_addresses,
@@ -39,7 +39,7 @@ pub struct ClientRoutes {
     grant: Option<Grant>,
     passing: Option<PassingKeeper>,
     has_other_passing: bool,
-    installed: Plan,
+    installed: RoutePlan,
     local_networks: Vec<IpNet>,
     failures: Vec<Failure>,
 }
@@ -71,7 +71,7 @@ impl ClientRoutes {
             grant: None,
             passing: None,
             has_other_passing: true,
-            installed: Plan::default(),
+            installed: RoutePlan::default(),
             local_networks: Vec::new(),
             failures: Vec::new(),
         })
@@ -146,7 +146,7 @@ impl ClientRoutes {
     /// Refuses traffic for the tunnel, if the settings demand it. On an error only an earlier run's
     /// refusals remain; other failures are kept for [`ClientRoutes::take_failures`].
     pub fn close(&mut self) -> Result<(), DeviceError> {
-        let seen = Seen { routes: self.netlink.routes()?, ..Seen::default() };
+        let seen = KernelState { routes: self.netlink.routes()?, ..KernelState::default() };
         let is_closed = self.find(&seen, &[]).routes.iter().any(is_refusal);
         self.sync()?;
         let excluded = self.await_excluded();
@@ -186,7 +186,7 @@ impl ClientRoutes {
         self.note(0, false, up.and(first));
         let messages = self.netlink.address_messages()?;
         let addresses = messages.iter().filter_map(parse_address).collect();
-        let seen = Seen { links, addresses, routes: self.netlink.routes_of(&KINDS)? };
+        let seen = KernelState { links, addresses, routes: self.netlink.routes_of(&KINDS)? };
         self.outside.extend(leading_out(&self.settings, &seen));
         if self.settings.selector.guesses_inside() {
             let leases: Vec<_> = messages.iter().filter_map(parse_lease).collect();
@@ -282,11 +282,11 @@ impl ClientRoutes {
             && into_tunnel.iter().any(|it| it.addr().is_ipv4() && it.prefix_len() == 0)
     }
 
-    fn find(&self, seen: &Seen, rules: &[Rule]) -> Plan {
+    fn find(&self, seen: &KernelState, rules: &[Rule]) -> RoutePlan {
         let tables = self.instance.routing_tables();
         let ours = |protocol, table| protocol == ROUTE_PROTOCOL && tables.contains(&table);
         let (rules, routes) = (rules.iter(), seen.routes.iter());
-        Plan {
+        RoutePlan {
             rules: rules.filter(|rule| ours(rule.protocol, rule.table)).cloned().collect(),
             routes: routes.filter(|route| ours(route.protocol, route.table)).cloned().collect(),
         }
@@ -294,7 +294,7 @@ impl ClientRoutes {
 
     /// Counts missing entries that another program must have removed: the kernel removes routes of
     /// an interface with its carrier or address.
-    fn count_lost(&self, plan: &Plan, found: &Plan) -> usize {
+    fn count_lost(&self, plan: &RoutePlan, found: &RoutePlan) -> usize {
         let lasting = |route: &&Route| route.interface.is_none_or(|index| index == self.tun);
         let lost = |route: &&Route| plan.routes.contains(route) && !found.routes.contains(route);
         let rules = self.installed.rules.iter();
@@ -302,7 +302,7 @@ impl ClientRoutes {
             + self.installed.routes.iter().filter(lasting).filter(lost).count()
     }
 
-    fn mend_addresses(&mut self, seen: &Seen) -> usize {
+    fn mend_addresses(&mut self, seen: &KernelState) -> usize {
         let own = self.grant.iter().flat_map(|grant| &grant.addresses);
         let missing: Vec<IpNet> =
             own.filter(|own| !seen.addresses.contains(&(self.tun, **own))).copied().collect();
@@ -316,7 +316,7 @@ impl ClientRoutes {
 
     /// Adds what is missing before removing what is left over, so that nothing opens in between;
     /// routes before the rules that lead to them.
-    fn change(&mut self, found: &Plan, wanted: &Plan) {
+    fn change(&mut self, found: &RoutePlan, wanted: &RoutePlan) {
         for route in wanted.routes.difference(&found.routes) {
             let result = self.netlink.add_route(route);
             self.note(route.table, is_refusal(route), result);

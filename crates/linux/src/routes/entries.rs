@@ -10,7 +10,7 @@ use crate::process::ROUTE_PROTOCOL;
 use crate::{Route, Rule};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(super) struct RoutePlan {
     pub rules: BTreeSet<Rule>,
     pub routes: BTreeSet<Route>,
 }

@@ -16,7 +16,7 @@ use std::ops::RangeInclusive;
 use ipnet::IpNet;
 
 use super::entries::{
-    METRIC_TUN, PRIORITY_EXCLUDED, PRIORITY_INNER, PRIORITY_MAIN_TABLE, Plan, inner_table,
+    METRIC_TUN, PRIORITY_EXCLUDED, PRIORITY_INNER, PRIORITY_MAIN_TABLE, RoutePlan, inner_table,
     near_table, refusal,
 };
 use crate::process::ROUTE_PROTOCOL;
@@ -71,7 +71,7 @@ impl Excluded {
 
     pub(super) fn plan_marks(
         &self,
-        plan: &mut Plan,
+        plan: &mut RoutePlan,
         ipv4: bool,
         tables: &RangeInclusive<u32>,
         has_inner: bool,

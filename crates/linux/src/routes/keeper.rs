@@ -14,7 +14,7 @@ use netlink_packet_route::rule::RuleAttribute;
 
 use super::Routes;
 use super::entries::LOCAL_TABLE;
-use super::watch::Watch;
+use super::watch::RouteWatch;
 use crate::process::ROUTE_PROTOCOL;
 use crate::threads::lock;
 use crate::{DeviceError, Waker};
@@ -34,7 +34,7 @@ impl RouteKeeper {
         let routes = Arc::new(Mutex::new(routes));
         let (waker, ended) = (Waker::new()?, Arc::new(AtomicBool::new(false)));
         let (at_work, to_end) = (routes.clone(), ended.clone());
-        let thread = Watch::start("routes", "routes", GROUPS, waker.clone(), move |watch| {
+        let thread = RouteWatch::start("routes", "routes", GROUPS, waker.clone(), move |watch| {
             keep(watch, &at_work, &to_end);
             Ok(())
         })?;
@@ -60,7 +60,7 @@ impl Drop for RouteKeeper {
     }
 }
 
-fn keep(mut watch: Watch, routes: &Mutex<Routes>, ended: &AtomicBool) {
+fn keep(mut watch: RouteWatch, routes: &Mutex<Routes>, ended: &AtomicBool) {
     while !ended.load(Ordering::Relaxed) {
         if let Err(error) = watch.wait() {
             return tracing::error!(%error, "the routes are no longer monitored");

@@ -12,7 +12,7 @@ use netlink_packet_route::route::RouteType;
 
 use super::Change;
 use super::keeper::{IPV4_ROUTE, IPV6_ROUTE};
-use super::watch::Watch;
+use super::watch::RouteWatch;
 use crate::process::ROUTE_PROTOCOL;
 use crate::{DeviceError, Instance, Netlink, Route, Waker};
 
@@ -32,13 +32,20 @@ impl PassingKeeper {
         let (requests, receiver) = mpsc::channel();
         let waker = Waker::new()?;
         let (instance, groups) = (instance.clone(), IPV4_ROUTE | IPV6_ROUTE);
-        let keep = move |watch: Watch| -> Result<(), DeviceError> {
+        let keep = move |watch: RouteWatch| -> Result<(), DeviceError> {
             let (netlink, wanted) = (Netlink::open()?, BTreeSet::new());
-            Worker { instance, requests: receiver, netlink, watch, wanted, is_complete: false }
-                .run();
+            PassingWorker {
+                instance,
+                requests: receiver,
+                netlink,
+                watch,
+                wanted,
+                is_complete: false,
+            }
+            .run();
             Ok(())
         };
-        let thread = Watch::start("passing", "excluded routes", groups, waker.clone(), keep)?;
+        let thread = RouteWatch::start("passing", "excluded routes", groups, waker.clone(), keep)?;
         let (requests, thread, wanted) = (Some(requests), Some(thread), BTreeSet::new());
         Ok(Self { requests, outcome: None, waker, thread, wanted })
     }
@@ -75,16 +82,16 @@ impl Drop for PassingKeeper {
     }
 }
 
-struct Worker {
+struct PassingWorker {
     instance: Instance,
     requests: Receiver<(BTreeSet<Route>, Sender<Outcome>)>,
     netlink: Netlink,
-    watch: Watch,
+    watch: RouteWatch,
     wanted: BTreeSet<Route>,
     is_complete: bool,
 }
 
-impl Worker {
+impl PassingWorker {
     fn run(&mut self) {
         loop {
             if let Err(error) = self.watch.wait() {

@@ -11,8 +11,8 @@ use roadweave_proto::{Kind, Marks, UplinkId};
 use super::entries::{
     LOOPBACK, MAIN_TABLE, METRIC_REFUSAL, METRIC_SOCKETS, METRIC_TUN, PRIORITY_ANSWERS,
     PRIORITY_BOUND, PRIORITY_INWARD, PRIORITY_NEAR, PRIORITY_NEIGHBOURS, PRIORITY_REST,
-    PRIORITY_SOCKETS, PRIORITY_UPLINK, Plan, inner_table, near_table, neighbours_table, refusal,
-    split_table, uplink_table,
+    PRIORITY_SOCKETS, PRIORITY_UPLINK, RoutePlan, inner_table, near_table, neighbours_table,
+    refusal, split_table, uplink_table,
 };
 use super::settings::{Grant, LocalNetworks, RouteSettings};
 use crate::netlink::{DEFAULT_V4, DEFAULT_V6};
@@ -21,7 +21,7 @@ use crate::space::{is_link_local, is_private};
 use crate::{Gateway, NetworkInterface, Route, Rule, Uplink};
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct KernelState {
     pub links: Vec<NetworkInterface>,
     pub addresses: Vec<(u32, IpNet)>,
     pub routes: Vec<Route>,
@@ -39,7 +39,7 @@ pub(super) struct Planner<'a> {
     /// Interfaces from which connections may end at this box.
     pub split: &'a BTreeSet<String>,
     pub grant: Option<&'a Grant>,
-    pub seen: &'a Seen,
+    pub seen: &'a KernelState,
 }
 
 struct Belongings {
@@ -61,8 +61,8 @@ enum Trust {
 }
 
 impl Planner<'_> {
-    pub(super) fn plan(&self) -> Plan {
-        let mut plan = Plan::default();
+    pub(super) fn plan(&self) -> RoutePlan {
+        let mut plan = RoutePlan::default();
         for (id, uplink) in self.uplinks {
             self.plan_uplink(&mut plan, *id, uplink);
         }
@@ -125,7 +125,7 @@ impl Planner<'_> {
         left.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    fn plan_uplink(&self, plan: &mut Plan, id: UplinkId, uplink: &Uplink) {
+    fn plan_uplink(&self, plan: &mut RoutePlan, id: UplinkId, uplink: &Uplink) {
         let table = uplink_table(&self.tables, id);
         for ipv4 in [true, false] {
             let of_family = |prefix: &&IpNet| prefix.addr().is_ipv4() == ipv4;
@@ -168,7 +168,7 @@ impl Planner<'_> {
 
     /// Receives packets of connections that end here. The rules match by interface, because this
     /// machine's answers may have the mark too.
-    fn plan_split(&self, plan: &mut Plan) {
+    fn plan_split(&self, plan: &mut RoutePlan) {
         let table = split_table(&self.tables);
         for ipv4 in [true, false] {
             for name in self.split {
@@ -190,7 +190,7 @@ impl Planner<'_> {
         }
     }
 
-    fn plan_tunnel(&self, plan: &mut Plan, ipv4: bool) {
+    fn plan_tunnel(&self, plan: &mut RoutePlan, ipv4: bool) {
         let Some(Belongings { whole, named, inner }) = self.belongings(ipv4) else { return };
         let is_open = self
             .grant
@@ -234,7 +234,7 @@ impl Planner<'_> {
         }
     }
 
-    fn plan_near(&self, plan: &mut Plan, ipv4: bool, table: u32) {
+    fn plan_near(&self, plan: &mut RoutePlan, ipv4: bool, table: u32) {
         for route in self.main_routes(ipv4).filter(|route| route.destination.prefix_len() > 0) {
             let link = self.seen.links.iter().find(|link| Some(link.index) == route.interface);
             if link.is_some_and(|link| self.is_local(link, route.destination)) {
@@ -245,7 +245,7 @@ impl Planner<'_> {
 
     /// Routes to the private networks of the uplinks' own addresses. An uplink's network claims its
     /// own extent: nothing that belongs into the tunnel may be in it.
-    fn plan_neighbours(&self, plan: &mut Plan, ipv4: bool, table: u32) {
+    fn plan_neighbours(&self, plan: &mut RoutePlan, ipv4: bool, table: u32) {
         let named = self.settings.into_tunnel.iter().filter(|it| it.prefix_len() > 0);
         let granted = self.grant.iter();
         let granted =
@@ -288,7 +288,7 @@ impl Planner<'_> {
 
     /// Lets sockets bound to an interface, unless it is an uplink in service, use its default
     /// route.
-    fn plan_bound(&self, plan: &mut Plan, ipv4: bool) {
+    fn plan_bound(&self, plan: &mut RoutePlan, ipv4: bool) {
         let table = self.tables.end() - 2;
         for link in self.seen.links.iter().filter(|link| link.index != self.tun) {
             let over_it: Vec<&Route> = self
@@ -344,7 +344,7 @@ impl Planner<'_> {
 
 pub(super) fn leading_out<'a>(
     settings: &'a RouteSettings,
-    seen: &'a Seen,
+    seen: &'a KernelState,
 ) -> impl Iterator<Item = String> + 'a {
     let leads_out = |link: &NetworkInterface| {
         seen.routes.iter().any(|route| {

@@ -13,7 +13,7 @@ use crate::netlink::{Messages, drain, open_socket};
 use crate::threads::spawn;
 use crate::{Clock, DeviceError, Interest, Poller, Token, Waker};
 
-pub(super) struct Watch {
+pub(super) struct RouteWatch {
     waker: Waker,
     notices: OwnedFd,
     poller: Poller,
@@ -22,7 +22,7 @@ pub(super) struct Watch {
     logged: String,
 }
 
-impl Watch {
+impl RouteWatch {
     /// Starts in the network namespace of the calling thread.
     pub(super) fn start(
         name: &str,

@@ -17,7 +17,7 @@ use socket2::{SockAddr, SockAddrStorage, Socket};
 const CONTROL: usize = 192;
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Message {
+pub(super) struct ReceivedMessage {
     pub(super) remote: Option<SocketAddr>,
     pub(super) len: usize,
     /// Bytes of each datagram of a run but the last; the whole length for a single one.
@@ -37,7 +37,7 @@ pub(super) fn receive<const SLOTS: usize>(
     socket: &Socket,
     buffers: &mut [u8],
     slot_bytes: usize,
-) -> io::Result<impl Iterator<Item = Message> + use<SLOTS>> {
+) -> io::Result<impl Iterator<Item = ReceivedMessage> + use<SLOTS>> {
     // SAFETY: all three are plain integers and pointers, for which zeros are valid.
     let mut headers: [mmsghdr; SLOTS] = unsafe { zeroed() };
     // SAFETY: as above.
@@ -65,7 +65,7 @@ pub(super) fn receive<const SLOTS: usize>(
         libc::recvmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), slots as _, 0, none)
     };
     let filled = usize::try_from(filled).map_err(|_| io::Error::last_os_error())?;
-    let mut messages = [Message::default(); SLOTS];
+    let mut messages = [ReceivedMessage::default(); SLOTS];
     for ((message, header), name) in messages.iter_mut().zip(&headers).zip(&names).take(filled) {
         message.len = header.msg_len as usize;
         message.stride = message.len;
@@ -85,7 +85,7 @@ fn address(name: &sockaddr_storage, length: socklen_t) -> Option<SocketAddr> {
 
 /// # Safety
 /// `header` must be one that a receive has filled, and what it points to must live.
-unsafe fn read_control(header: &libc::msghdr, message: &mut Message) {
+unsafe fn read_control(header: &libc::msghdr, message: &mut ReceivedMessage) {
     // SAFETY: the caller promises it for the first; each next one is within the same bytes, by the
     // system's own arithmetic.
     unsafe {
@@ -99,7 +99,7 @@ unsafe fn read_control(header: &libc::msghdr, message: &mut Message) {
 
 /// # Safety
 /// As [`read_control`]; `control` must be one of its control messages.
-unsafe fn read_one(control: &cmsghdr, message: &mut Message) {
+unsafe fn read_one(control: &cmsghdr, message: &mut ReceivedMessage) {
     // SAFETY: the bytes of `control` live, as the caller promises; `payload` looks at no others.
     unsafe {
         match (control.cmsg_level, control.cmsg_type) {

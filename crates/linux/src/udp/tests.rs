@@ -100,9 +100,9 @@ fn a_foreign_address_and_a_missing_interface_are_told() {
     assert!(matches!(error.unwrap_err(), DeviceError::AddressNotHere { .. }));
     let error = UplinkSocket::open(&UdpOptions::uplink("wwan77", true)).unwrap_err();
     // Without CAP_NET_RAW older kernels refuse before they look.
-    let is_told =
+    let names_interface =
         matches!(error, DeviceError::NoInterface { .. } | DeviceError::NoPermission { .. });
-    assert!(is_told, "{error}");
+    assert!(names_interface, "{error}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use roadweave_linux::{
 use crate::common::*;
 
 const MACHINE: [&str; 2] = ["203.0.113.1", "2001:db8::1"];
-const SITE: [&str; 2] = ["203.0.113.2", "2001:db8::2"];
+const REMOTE: [&str; 2] = ["203.0.113.2", "2001:db8::2"];
 const CLIENT: [&str; 2] = ["10.77.0.2", "fd77::2"];
 const OWN: [&str; 2] = ["10.77.0.1", "fd77::1"];
 const NETWORKS: [&str; 2] = ["10.77.0.1/24", "fd77::1/64"];
@@ -24,19 +24,19 @@ fn ip(text: &str) -> IpAddr {
 
 struct World {
     machine: NetNs,
-    site: NetNs,
+    remote: NetNs,
 }
 
 impl World {
     fn new() -> Self {
-        let (machine, site) = (NetNs::create("machine").unwrap(), NetNs::create("site").unwrap());
+        let (machine, remote) = (NetNs::create("machine").unwrap(), NetNs::create("site").unwrap());
         machine.set_sysctl("net.ipv4.conf.all.rp_filter", "1").unwrap();
         cable(
             (&machine, "eth0", &["203.0.113.1/24", "2001:db8::1/64"]),
-            (&site, "eth0", &["203.0.113.2/24", "2001:db8::2/64"]),
+            (&remote, "eth0", &["203.0.113.2/24", "2001:db8::2/64"]),
         );
-        let world = Self { machine, site };
-        SITE.into_iter().for_each(|site| world.echo(&world.site, site, 7));
+        let world = Self { machine, remote };
+        REMOTE.into_iter().for_each(|remote| world.echo(&world.remote, remote, 7));
         world
     }
 
@@ -156,12 +156,12 @@ impl<'a> Anchor<'a> {
         }
     }
 
-    /// Asks the site and awaits its answer; earlier packets have arrived by then. Retransmits.
-    fn ask_site(&mut self, text: &str) {
-        for (client, site) in CLIENT.iter().zip(SITE) {
-            let text = format!("{text} from {site}");
+    /// Asks the remote host and awaits its answer; earlier packets have arrived by then. Retransmits.
+    fn ask_remote(&mut self, text: &str) {
+        for (client, remote) in CLIENT.iter().zip(REMOTE) {
+            let text = format!("{text} from {remote}");
             let answered = (0..20).any(|_| {
-                self.say((client, 4000), (site, 7), &text);
+                self.say((client, 4000), (remote, 7), &text);
                 self.hears(&text, Duration::from_secs(1))
             });
             assert!(answered, "{text:?} never came: {:?}", self.heard);
@@ -238,7 +238,7 @@ fn checksum(bytes: &[u8]) -> u16 {
 const EXCEEDED: &str = "time exceeded";
 
 fn dying(port: u16) -> Vec<u8> {
-    let mut packet = udp((ip(CLIENT[0]), port), (ip(SITE[0]), 7), b"never there");
+    let mut packet = udp((ip(CLIENT[0]), port), (ip(REMOTE[0]), 7), b"never there");
     packet[8] = 1;
     seal(&mut packet[..20]);
     packet
@@ -265,13 +265,13 @@ fn equal_addresses_of_two_tenants_have_their_own_connections() {
         let world = World::new();
         let mut a = Anchor::start(&world, "rwa", &NETWORKS, &[]);
         let mut b = Anchor::start(&world, "rwb", &NETWORKS, &[]);
-        for (client, site) in CLIENT.iter().zip(SITE) {
-            a.say((client, 4000), (site, 7), "a");
-            b.say((client, 4000), (site, 7), "b");
+        for (client, remote) in CLIENT.iter().zip(REMOTE) {
+            a.say((client, 4000), (remote, 7), "a");
+            b.say((client, 4000), (remote, 7), "b");
         }
         for round in 0..3 {
-            a.ask_site(&format!("a{round}"));
-            b.ask_site(&format!("b{round}"));
+            a.ask_remote(&format!("a{round}"));
+            b.ask_remote(&format!("b{round}"));
         }
         let connections = world.connections();
         for anchor in [&a, &b] {
@@ -307,15 +307,15 @@ fn equal_addresses_of_two_tenants_have_their_own_connections() {
         a.listen();
         world.machine.set_sysctl("net.ipv4.fwmark_reflect", "0").unwrap();
         b.write(dying(2));
-        a.ask_site("a and no word of another's");
+        a.ask_remote("a and no word of another's");
         assert!(a.heard.iter().all(|text| text.starts_with('a')), "{:?}", a.heard);
 
         a.stop();
-        b.ask_site("b alone");
+        b.ask_remote("b alone");
         b.heard.retain(|text| text != EXCEEDED);
         assert!(b.heard.iter().all(|text| text.starts_with('b')), "{:?}", b.heard);
         let mut a = Anchor::start(&world, "rwa", &NETWORKS, &[]);
-        a.ask_site("a again");
+        a.ask_remote("a again");
         b.listen();
         assert!(a.heard.iter().all(|text| text.starts_with('a')), "{:?}", a.heard);
         assert!(b.heard.iter().all(|text| text.starts_with('b')), "{:?}", b.heard);
@@ -331,11 +331,11 @@ fn no_client_reaches_another_tenants_by_any_address() {
     run_sandboxed(|| {
         let world = World::new();
         let networks = [&NETWORKS[..], &["10.88.0.1/24", "fd88::1/64"]].concat();
-        // The site's own address, and a network behind it, are clients' too.
+        // The remote host's own address, and a network behind it, are clients' too.
         let behind = ["203.0.113.2/32", "2001:db8::2/128", "192.168.50.0/24"];
         let mut a = Anchor::start(&world, "rwa", &NETWORKS, &behind);
         let mut b = Anchor::start(&world, "rwb", &networks, &[]);
-        b.ask_site("b");
+        b.ask_remote("b");
         for own in ["10.88.0.1", "fd88::1"] {
             world.echo(&world.machine, own, 9);
         }
@@ -345,9 +345,9 @@ fn no_client_reaches_another_tenants_by_any_address() {
                 a.say((from, 4000), (to, 9), "stolen");
             }
         }
-        // In the site's name, with the other tenant's ports.
+        // In the remote host's name, with the other tenant's ports.
         let connections = world.connections();
-        for (site, machine) in SITE.iter().zip(MACHINE) {
+        for (remote, machine) in REMOTE.iter().zip(MACHINE) {
             let long = if machine.contains(':') { "2001:0db8:0000" } else { machine };
             let mut lines = connections.lines();
             let is_it = |line: &&str| line.contains("sport=4000 dport=7") && line.contains(long);
@@ -355,22 +355,22 @@ fn no_client_reaches_another_tenants_by_any_address() {
             let port = answer.rsplit("dport=").next().unwrap().split(' ').next().unwrap();
             let port: u16 = port.parse().unwrap();
             assert!(port >= 1024, "{answer}");
-            a.say((site, 7), (machine, port), "forged");
+            a.say((remote, 7), (machine, port), "forged");
         }
         // One fragment from each tenant.
         let [first, second] = [&mut a, &mut b];
         let text = "a longer text, of which two tenants have sent one half each";
-        let packet = udp((ip(CLIENT[0]), 4000), (ip(SITE[0]), 7), text.as_bytes());
+        let packet = udp((ip(CLIENT[0]), 4000), (ip(REMOTE[0]), 7), text.as_bytes());
         let [head, tail] = halves(&packet, 7);
         first.write(head);
         second.write(tail);
         // Both from one tenant, which shows that the test can fail.
         let whole = "a longer text, of which one tenant has sent both halves by itself";
-        let packet = udp((ip(CLIENT[0]), 4000), (ip(SITE[0]), 7), whole.as_bytes());
+        let packet = udp((ip(CLIENT[0]), 4000), (ip(REMOTE[0]), 7), whole.as_bytes());
         halves(&packet, 9).into_iter().for_each(|half| second.write(half));
         b.hear(whole);
 
-        b.ask_site("b still");
+        b.ask_remote("b still");
         a.listen();
         b.listen();
         assert_eq!(a.heard, Vec::<String>::new());
@@ -387,21 +387,21 @@ fn no_client_reaches_another_tenants_by_any_address() {
 fn answers_of_an_anchor_that_is_gone_reach_nobody() {
     run_sandboxed(|| {
         let world = World::new();
-        let site = world.socket(&world.site, SITE[0], 8);
+        let remote = world.socket(&world.remote, REMOTE[0], 8);
         for is_crash in [true, false] {
             let mut a = Anchor::start(&world, "rwa", &NETWORKS, &[]);
             let mut b = Anchor::start(&world, "rwb", &NETWORKS, &[]);
-            a.say((CLIENT[0], 4000), (SITE[0], 8), "a");
-            let (_, from) = site.recv_from(&mut [0; 100]).unwrap();
-            site.send_to(b"answer", from).unwrap();
+            a.say((CLIENT[0], 4000), (REMOTE[0], 8), "a");
+            let (_, from) = remote.recv_from(&mut [0; 100]).unwrap();
+            remote.send_to(b"answer", from).unwrap();
             a.hear("answer");
             if is_crash {
                 a.crash()
             } else {
                 a.stop()
             }
-            site.send_to(b"late answer", from).unwrap();
-            b.ask_site("b");
+            remote.send_to(b"late answer", from).unwrap();
+            b.ask_remote("b");
             assert!(b.heard.iter().all(|text| text.starts_with('b')), "{:?}", b.heard);
             b.stop();
         }
@@ -421,7 +421,7 @@ fn what_others_take_from_an_anchor_among_neighbours_comes_back() {
         let world = World::new();
         let a = Anchor::start(&world, "rwa", &NETWORKS, &["192.168.50.0/24"]);
         let mut b = Anchor::start(&world, "rwb", &NETWORKS, &["192.168.50.0/24"]);
-        b.ask_site("b");
+        b.ask_remote("b");
         let run = |words: &str| {
             let text = world.machine.run(&format!("ip {words}")).unwrap();
             let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
@@ -447,7 +447,7 @@ fn what_others_take_from_an_anchor_among_neighbours_comes_back() {
         let table = table.split("lookup ").nth(1).unwrap().split(' ').next().unwrap();
         run(&format!("route flush table {table}"));
         wait_or_show(WAIT_MAX, || format!("{:?}\n{before:?}", state()), || state() == before);
-        b.ask_site("b again");
+        b.ask_remote("b again");
         a.stop();
         b.stop();
     });
@@ -469,14 +469,14 @@ fn what_others_translate_for_one_tenant_reaches_no_other_while_its_anchor_is_sto
             CLIENT[0]
         ));
         let send = |port, text: &str| {
-            let socket = world.socket(&world.site, SITE[0], port);
+            let socket = world.socket(&world.remote, REMOTE[0], port);
             socket.send_to(text.as_bytes(), (MACHINE[0], 8080)).unwrap();
         };
         send(5000, "for a");
         a.hear("for a");
         a.stop();
         send(5001, "for a, who is away");
-        b.ask_site("b");
+        b.ask_remote("b");
         assert!(b.heard.iter().all(|text| text.starts_with('b')), "{:?}", b.heard);
         b.stop();
     });
@@ -496,8 +496,8 @@ fn marks_that_others_restore_do_not_lead_answers_astray() {
         let mut a = Anchor::start(&world, "rwa", &NETWORKS, &["192.168.50.0/24"]);
         let mut b = Anchor::start(&world, "rwb", &NETWORKS, &["192.168.50.0/24"]);
         for anchor in [&mut b, &mut a] {
-            anchor.ask_site("asked");
-            anchor.say(("192.168.50.9", 4000), (SITE[0], 7), "from behind");
+            anchor.ask_remote("asked");
+            anchor.say(("192.168.50.9", 4000), (REMOTE[0], 7), "from behind");
             anchor.hear("from behind");
         }
         a.stop();

@@ -148,8 +148,8 @@ fn forwarding(namespace: &NetNs) -> [String; 2] {
 #[test]
 fn a_box_is_no_router_for_its_uplinks() {
     run_sandboxed(|| {
-        let road = Crossing::new();
-        let Crossing { machine, tunnel, lan, wifi, modem } = &road;
+        let crossing = Crossing::new();
+        let Crossing { machine, tunnel, lan, wifi, modem } = &crossing;
         machine.set_forwarding().unwrap();
         // Known to conntrack, which works only if a rule uses it, before the filters exist.
         nft(
@@ -158,10 +158,10 @@ fn a_box_is_no_router_for_its_uplinks() {
                       add rule inet x y ct state new accept",
         );
         let before = Exchange::begin(wifi, lan, "10.2.0.2").expect("the test can fail");
-        assert!(road.reaches_both(wifi, modem, 4), "the test can fail");
+        assert!(crossing.reaches_both(wifi, modem, 4), "the test can fail");
         let inner = ["10.1.0.1", "fd01::1"];
         let own = ["10.2.0.1", "fd02::1", "10.3.0.1", "fd03::1", inner[0], inner[1]];
-        let reaches_own = |from| own.map(|address| road.reaches(from, machine, address));
+        let reaches_own = |from| own.map(|address| crossing.reaches(from, machine, address));
         assert_eq!(reaches_own(wifi), [true; 6], "the test can fail");
 
         let instance = Instance::new("client").unwrap();
@@ -170,20 +170,23 @@ fn a_box_is_no_router_for_its_uplinks() {
         let mut filters = machine.enter(|| Filters::install(&instance, &options).unwrap()).unwrap();
         assert!(!before.again(), "what a stranger began is no answer, however long it lasts");
         for (to, number) in [(tunnel, 1), (lan, 2), (modem, 4)] {
-            assert!(!road.reaches_both(wifi, to, number), "{}", to.name());
+            assert!(!crossing.reaches_both(wifi, to, number), "{}", to.name());
         }
         for (from, to, number) in
             [(lan, tunnel, 1), (tunnel, lan, 2), (lan, wifi, 3), (tunnel, wifi, 3)]
         {
-            assert!(road.reaches_both(from, to, number), "{} {}", from.name(), to.name());
+            assert!(crossing.reaches_both(from, to, number), "{} {}", from.name(), to.name());
         }
 
         // An uplink's network reaches only the machine's addresses there.
         assert_eq!(reaches_own(wifi), [false, false, true, true, false, false]);
         assert_eq!(reaches_own(lan), [true, true, true, true, false, false]);
         for address in inner {
-            assert!(road.reaches(tunnel, machine, address), "{address} by the tunnel");
-            assert!(road.reaches(machine, machine, address), "{address} from the machine itself");
+            assert!(crossing.reaches(tunnel, machine, address), "{address} by the tunnel");
+            assert!(
+                crossing.reaches(machine, machine, address),
+                "{address} from the machine itself"
+            );
         }
         assert!(!passes_in_the_name_of(wifi, "fd02::1", machine, "fd01::1"));
 
@@ -191,15 +194,15 @@ fn a_box_is_no_router_for_its_uplinks() {
         let late = NetNs::create("late").unwrap();
         cable((machine, "wwan9", &["10.9.0.1/24"]), (&late, "eth0", &["10.9.0.2/24"]));
         late.ip("route add default via 10.9.0.1").unwrap();
-        assert!(!road.reaches(&late, lan, "10.2.0.2"));
+        assert!(!crossing.reaches(&late, lan, "10.2.0.2"));
 
         forward_a_port(machine);
         assert!(passes_the_forwarded_port(wifi, lan));
 
         machine.enter(|| filters.replace(&a_box(true)).unwrap()).unwrap();
-        assert!(road.reaches_both(wifi, modem, 4), "routed on purpose");
-        assert!(!road.reaches_both(wifi, lan, 2));
-        assert!(!road.reaches_both(wifi, tunnel, 1));
+        assert!(crossing.reaches_both(wifi, modem, 4), "routed on purpose");
+        assert!(!crossing.reaches_both(wifi, lan, 2));
+        assert!(!crossing.reaches_both(wifi, tunnel, 1));
 
         machine.enter(move || drop(filters)).unwrap();
         assert_eq!(forwarding(machine), ["1", "1"], "as before");
@@ -255,8 +258,8 @@ fn what_had_a_default_route_once_is_no_network_behind_the_box() {
 #[test]
 fn a_server_decides_who_enters_the_tunnel() {
     run_sandboxed(|| {
-        let road = Crossing::new();
-        let Crossing { machine, tunnel, lan, wifi: outside, .. } = &road;
+        let crossing = Crossing::new();
+        let Crossing { machine, tunnel, lan, wifi: outside, .. } = &crossing;
         machine.set_forwarding().unwrap();
         forward_a_port(machine);
         // Another client, whose packets pass the machine and return to the tunnel.
@@ -277,11 +280,11 @@ fn a_server_decides_who_enters_the_tunnel() {
         };
         for (open, reach) in [(false, true), (true, false)] {
             let filters = install(open, reach);
-            assert_eq!(road.reaches_both(outside, tunnel, 1), open, "outside to tunnel");
-            assert_eq!(road.reaches(tunnel, &other, "10.1.1.2"), reach, "tunnel to tunnel");
-            assert!(road.reaches_both(tunnel, outside, 3));
+            assert_eq!(crossing.reaches_both(outside, tunnel, 1), open, "outside to tunnel");
+            assert_eq!(crossing.reaches(tunnel, &other, "10.1.1.2"), reach, "tunnel to tunnel");
+            assert!(crossing.reaches_both(tunnel, outside, 3));
             // Forwarding was on before: forwarding between other networks stays.
-            assert!(road.reaches_both(outside, lan, 2));
+            assert!(crossing.reaches_both(outside, lan, 2));
             assert!(passes_the_forwarded_port(outside, lan));
             machine.enter(move || drop(filters)).unwrap();
         }
@@ -291,24 +294,24 @@ fn a_server_decides_who_enters_the_tunnel() {
 #[test]
 fn a_server_opens_nothing_between_others_and_protects_as_long_as_it_forwards() {
     run_sandboxed(|| {
-        let road = Crossing::new();
-        let Crossing { machine, tunnel, lan, wifi, modem } = &road;
+        let crossing = Crossing::new();
+        let Crossing { machine, tunnel, lan, wifi, modem } = &crossing;
         let instance = Instance::new("server").unwrap();
         let options = FilterOptions { masquerade: true, ..a_server(false, false) };
         let install = || machine.enter(|| Filters::install(&instance, &options).unwrap()).unwrap();
         let check_closed = || {
             assert_eq!(forwarding(machine), ["1", "1"]);
-            assert!(!road.reaches_both(wifi, lan, 2));
-            assert!(!road.reaches_both(lan, wifi, 3));
-            assert!(!road.reaches_both(wifi, tunnel, 1));
+            assert!(!crossing.reaches_both(wifi, lan, 2));
+            assert!(!crossing.reaches_both(lan, wifi, 3));
+            assert!(!crossing.reaches_both(wifi, tunnel, 1));
         };
         assert_eq!(forwarding(machine), ["0", "0"]);
         let filters = install();
         check_closed();
-        assert!(road.reaches_both(tunnel, wifi, 3));
+        assert!(crossing.reaches_both(tunnel, wifi, 3));
         for number in [1, 2] {
             let host = if number == 1 { tunnel } else { lan };
-            assert!(road.reaches_both(machine, host, number), "the machine itself");
+            assert!(crossing.reaches_both(machine, host, number), "the machine itself");
         }
         // Our source NAT does not admit hosts that pretend to be clients.
         wifi.ip("address add 10.1.0.77/32 dev lo").unwrap();
@@ -323,7 +326,7 @@ fn a_server_opens_nothing_between_others_and_protects_as_long_as_it_forwards() {
         let hook = "type nat hook postrouting priority srcnat;";
         nft(machine, &format!("table ip docker {{ chain out {{ {hook} {own}; }}; }}"));
         forward_a_port(machine);
-        assert!(road.reaches(lan, modem, "10.4.0.2"));
+        assert!(crossing.reaches(lan, modem, "10.4.0.2"));
         assert!(passes_the_forwarded_port(wifi, lan));
 
         // As after kill -9: the next start cannot turn forwarding off.
@@ -359,8 +362,8 @@ fn a_server_opens_nothing_between_others_and_protects_as_long_as_it_forwards() {
 #[test]
 fn two_instances_share_forwarding_and_the_last_turns_it_off() {
     run_sandboxed(|| {
-        let road = Crossing::new();
-        let machine = &road.machine;
+        let crossing = Crossing::new();
+        let machine = &crossing.machine;
         let install = |name: &str, tun: &str| {
             let options = FilterOptions { tun: tun.to_owned(), ..a_server(true, true) };
             let instance = Instance::new(name).unwrap();
@@ -370,7 +373,10 @@ fn two_instances_share_forwarding_and_the_last_turns_it_off() {
         let second = install("second", "rw1");
         machine.enter(move || drop(first)).unwrap();
         assert_eq!(forwarding(machine), ["1", "1"], "the second needs it");
-        assert!(!road.reaches_both(&road.wifi, &road.lan, 2), "and knows that it was off");
+        assert!(
+            !crossing.reaches_both(&crossing.wifi, &crossing.lan, 2),
+            "and knows that it was off"
+        );
         machine.enter(move || drop(second)).unwrap();
         assert_eq!(forwarding(machine), ["0", "0"]);
     });
@@ -406,8 +412,8 @@ fn hears(machine: &NetNs, from: &NetNs, all: &str) -> bool {
 #[test]
 fn clients_do_not_reach_what_a_server_denies() {
     run_sandboxed(|| {
-        let road = Crossing::new();
-        let Crossing { machine, tunnel, lan, wifi, modem } = &road;
+        let crossing = Crossing::new();
+        let Crossing { machine, tunnel, lan, wifi, modem } = &crossing;
         machine.set_forwarding().unwrap();
         forward_a_port(machine);
         let forwarding = Forwarding::Server {
@@ -424,10 +430,10 @@ fn clients_do_not_reach_what_a_server_denies() {
 
         assert!(!passes_the_forwarded_port(tunnel, lan), "nor what it forwards");
         assert!(passes_the_forwarded_port(wifi, lan));
-        assert!(!road.reaches_both(tunnel, modem, 4), "a denied network");
-        assert!(road.reaches_both(tunnel, wifi, 3));
-        assert!(!road.reaches(tunnel, machine, "fd03::1"), "the server's own address");
-        assert!(road.reaches(wifi, machine, "fd03::1"), "only clients are denied it");
+        assert!(!crossing.reaches_both(tunnel, modem, 4), "a denied network");
+        assert!(crossing.reaches_both(tunnel, wifi, 3));
+        assert!(!crossing.reaches(tunnel, machine, "fd03::1"), "the server's own address");
+        assert!(crossing.reaches(wifi, machine, "fd03::1"), "only clients are denied it");
         // The machine's services receive no broadcast or multicast of clients.
         for (from, all, is_heard) in [
             (wifi, "10.3.0.255", true),
@@ -452,8 +458,8 @@ fn clients_do_not_reach_what_a_server_denies() {
 #[test]
 fn what_others_remove_or_change_is_put_back() {
     run_sandboxed(|| {
-        let road = Crossing::new();
-        let Crossing { machine, lan, wifi, .. } = &road;
+        let crossing = Crossing::new();
+        let Crossing { machine, lan, wifi, .. } = &crossing;
         machine.set_forwarding().unwrap();
         let mut keeper = keep(machine, "client", a_box(false));
         let table = || machine.run("nft -a list table inet roadweave_client").unwrap_or_default();
@@ -471,7 +477,7 @@ fn what_others_remove_or_change_is_put_back() {
             lines().into_iter().map(without).collect::<Vec<_>>()
         };
         let (before, untouched) = (rules(), lines());
-        assert!(!road.reaches(wifi, lan, "10.2.0.2"));
+        assert!(!crossing.reaches(wifi, lan, "10.2.0.2"));
         assert_eq!(keeper.drops().get(DropReason::ForwardRefused), 1);
 
         nft(machine, "add table inet of_others");
@@ -492,7 +498,7 @@ fn what_others_remove_or_change_is_put_back() {
             let state = || format!("{change}: {:#?}", rules());
             wait_or_show(Duration::from_millis(1400), state, || rules() == before);
         }
-        assert!(!road.reaches(wifi, lan, "10.2.0.2"));
+        assert!(!crossing.reaches(wifi, lan, "10.2.0.2"));
 
         let prefixes = (0..4000_u32)
             .map(|at| IpNet::new_assert(IpAddr::V4((0x0a00_0000 + at * 512).into()), 24));

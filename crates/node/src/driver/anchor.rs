@@ -96,7 +96,7 @@ impl Egress for Bindings {
         }
     }
 
-    fn tell_events(&mut self, anchor: &mut Anchor, now: Instant, serving: &mut Serving) {
+    fn log_events(&mut self, anchor: &mut Anchor, now: Instant, serving: &mut Serving) {
         while let Some(event) = anchor.poll_event() {
             match event {
                 AnchorEvent::LegUp { proxy, key } => tracing::info!(proxy, %key, "a leg is up"),
@@ -105,7 +105,7 @@ impl Egress for Bindings {
                 }
                 AnchorEvent::Attached { device, key, proxy } => {
                     self.next.on_change(now);
-                    if serving.may_tell(now, key, &device) {
+                    if serving.may_log(now, key, &device) {
                         tracing::info!(device, proxy, "attached");
                     }
                 }
@@ -114,7 +114,7 @@ impl Egress for Bindings {
         }
     }
 
-    fn in_a_line(&self, _: &Anchor) -> String {
+    fn status_line(&self, _: &Anchor) -> String {
         String::new()
     }
 

@@ -2,6 +2,7 @@
 
 mod encoders;
 mod fleet;
+mod log_messages;
 mod modems;
 pub(super) mod options;
 mod overrides;
@@ -9,7 +10,6 @@ mod portals;
 mod speedtest;
 mod split;
 mod streams;
-mod tell;
 mod uplinks;
 mod waiting;
 
@@ -38,11 +38,11 @@ use self::options::{CandidateOptions, servers};
 use self::overrides::Overrides;
 use self::portals::Portals;
 use self::streams::LanStreams;
-use self::waiting::Waiting;
+use self::waiting::WaitingActions;
 use super::client_filters::ClientFilters;
 use super::debounce::Debounce;
 use super::edge::Edge;
-use super::event_loop::{Driver, MONITOR, ROUTERS, Role, Running, take_instance};
+use super::event_loop::{Driver, LoopRole, MONITOR, ROUTERS, Running, take_instance};
 use super::from_config::{excluded, route_settings, tun_options};
 use super::granted::Granted;
 use super::repeat_limiter::RepeatLimiter;
@@ -116,7 +116,7 @@ struct ClientRole {
     modems: Modems,
     has_other_uplinks: bool,
     passage: DataPlaneCheck,
-    waiting: Waiting,
+    waiting: WaitingActions,
     // Fields are dropped in this order.
     granted: Granted,
     filters: ClientFilters,
@@ -225,7 +225,7 @@ fn begin(
         modems: Modems::default(),
         has_other_uplinks: true,
         passage: DataPlaneCheck::default(),
-        waiting: Waiting::default(),
+        waiting: WaitingActions::default(),
         granted: Granted::default(),
         filters,
         steering,
@@ -286,9 +286,9 @@ fn stop(running: Running<Client, ClientRole>) -> Result<(), DriverError> {
     Ok(cleanup(&instance, &lock)?)
 }
 
-impl Role<Client> for ClientRole {
+impl LoopRole<Client> for ClientRole {
     fn on_start(&mut self, driver: &mut Driver<Client>) {
-        self.tell_time_of_day(&mut driver.node, Instant::ZERO);
+        self.update_time_of_day(&mut driver.node, Instant::ZERO);
         self.begin_in_fleet();
         // Routes may have changed between the first read and the start of notifications.
         self.steering.on_notice(Instant::ZERO);
@@ -342,7 +342,7 @@ impl Role<Client> for ClientRole {
     }
 
     fn on_wake(&mut self, driver: &mut Driver<Client>, now: Instant) {
-        self.take_news(driver, now);
+        self.apply_updates(driver, now);
         let changed = self.resolver.poll(now);
         self.use_servers(&mut driver.node, now, &changed);
         self.take_portals(&mut driver.node, now);
@@ -356,7 +356,7 @@ impl Role<Client> for ClientRole {
                 self.steering.on_notice(now);
             }
             ROUTERS => {
-                let changed = self.resolver.on_router_news(now, &self.routers.poll());
+                let changed = self.resolver.on_router_updates(now, &self.routers.poll());
                 self.use_servers(&mut driver.node, now, &changed);
             }
             _ => self.streams.iter_mut().for_each(|streams| streams.on_ready(event)),
@@ -385,7 +385,7 @@ impl Role<Client> for ClientRole {
             self.retry_uplinks(driver, now);
         }
         if self.counts_bytes() && self.kept.next_usage <= now {
-            self.tell_time_of_day(&mut driver.node, now);
+            self.update_time_of_day(&mut driver.node, now);
             self.kept.usage.write(driver.node.usage());
         }
         if self.kept.next <= now {
@@ -415,12 +415,12 @@ impl Role<Client> for ClientRole {
         self.change_ports(driver);
         self.streams.iter_mut().for_each(|streams| streams.handle_events(driver, now));
         self.encoders.handle_events(driver, now);
-        self.tell_uplinks();
-        self.tell_passage(&driver.node, now);
+        self.report_uplinks();
+        self.report_data_plane(&driver.node, now);
         self.remind(driver, now);
     }
 
-    fn in_a_line(&self, client: &Client) -> String {
+    fn status_line(&self, client: &Client) -> String {
         let Some(session) = client.status() else {
             return "no session".to_owned();
         };
@@ -473,8 +473,8 @@ impl Role<Client> for ClientRole {
             }
             "tell_player" => {
                 let TellPlayer { lane, player, qoe } = settings::parse(params)?;
-                let is_told = driver.node.tell_player(now, &lane, player, qoe);
-                Ok(json!({ "told": is_told }))
+                let is_known = driver.node.tell_player(now, &lane, player, qoe);
+                Ok(json!({ "told": is_known }))
             }
             "supersede" => {
                 let Supersede { lane, ssrc, timestamp } = settings::parse(params)?;
@@ -503,7 +503,7 @@ impl ClientRole {
             || policies.iter().any(|policy| policy.to_policy().caps.are_there())
     }
 
-    fn tell_time_of_day(&mut self, client: &mut Client, now: Instant) {
+    fn update_time_of_day(&mut self, client: &mut Client, now: Instant) {
         self.kept.next_usage = now + TIME_OF_DAY;
         let ClockReading { unix_seconds, is_synchronised } = ClockReading::take();
         client.on_time_of_day(unix_seconds, is_synchronised);
@@ -516,7 +516,7 @@ impl ClientRole {
     ) -> Result<ReloadAnswer, String> {
         let reread = (self.options.reload)();
         let reread = reread.inspect_err(|error| tracing::error!("nothing was changed: {error}"))?;
-        let (read, ignored) = reread.told();
+        let (read, ignored) = reread.log_ignored();
         let lanes = self.take_up(driver, now, read).map(|why| ("lanes".to_owned(), why));
         Ok(ReloadAnswer { ignored, refused: lanes.into_iter().collect() })
     }

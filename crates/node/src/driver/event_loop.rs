@@ -22,16 +22,16 @@ use roadweave_tunnel::{Node, deliver, flush, turn};
 use serde_json::Value;
 
 use super::DriverError;
-use super::cadence::Cadence;
-use super::courtesy::Courtesy;
+use super::ack_coalescing::AckCoalescing;
 use super::edge::Edge;
 use super::service_manager::ServiceManager;
 use super::tun_name::TunName;
+use super::yield_policy::YieldPolicy;
 use crate::local::{LocalRequest, LocalServer, RpcError, Subscribers};
 use crate::metrics::MetricsListener;
 use crate::status::{LogCounters, RoleStatus, Status};
 
-pub(super) trait Role<N: Node> {
+pub(super) trait LoopRole<N: Node> {
     /// Whether each socket's inner packets go to the TUN before the next socket is read.
     const DELIVERS_BY_SOCKET: bool = false;
 
@@ -79,7 +79,7 @@ pub(super) trait Role<N: Node> {
         true
     }
 
-    fn in_a_line(&self, _node: &N) -> String {
+    fn status_line(&self, _node: &N) -> String {
         String::new()
     }
 
@@ -111,8 +111,8 @@ pub(super) struct Driver<N> {
     pub(super) poller: Poller,
     pub(super) restarts: bool,
     pauses: Pauses,
-    courtesy: Courtesy,
-    cadence: Cadence,
+    yield_policy: YieldPolicy,
+    ack_coalescing: AckCoalescing,
     waker: Waker,
     /// `None` in a loop that another loop of the program controls.
     outside: Option<Outside>,
@@ -133,7 +133,7 @@ pub(super) struct Running<N, R> {
     pub(super) lock: InstanceLock,
 }
 
-impl<N: Node, R: Role<N>> Running<N, R> {
+impl<N: Node, R: LoopRole<N>> Running<N, R> {
     pub(super) fn run(&mut self) -> Result<(), DriverError> {
         self.driver.run(&mut self.role)
     }
@@ -174,10 +174,20 @@ impl<N: Node> Driver<N> {
             poller.add(tun, TUN, Interest::Read)?;
         }
         poller.add(&waker, WAKER, Interest::Read)?;
-        let (courtesy, cadence) = (Courtesy::default(), Cadence::default());
+        let (yield_policy, ack_coalescing) = (YieldPolicy::default(), AckCoalescing::default());
         let pauses = Pauses::new(Readings::take());
         let restarts = false;
-        Ok(Self { node, edge, poller, restarts, pauses, courtesy, cadence, waker, outside })
+        Ok(Self {
+            node,
+            edge,
+            poller,
+            restarts,
+            pauses,
+            yield_policy,
+            ack_coalescing,
+            waker,
+            outside,
+        })
     }
 
     pub(super) fn subscribers(&self) -> Option<&Subscribers> {
@@ -222,7 +232,7 @@ impl<N: Node> Driver<N> {
         deliver(&mut self.node, &mut self.edge);
     }
 
-    pub(super) fn run(&mut self, role: &mut impl Role<N>) -> Result<(), DriverError> {
+    pub(super) fn run(&mut self, role: &mut impl LoopRole<N>) -> Result<(), DriverError> {
         role.on_start(self);
         self.outside.iter_mut().for_each(|outside| outside.manager.on_ready());
         loop {
@@ -268,7 +278,7 @@ impl<N: Node> Driver<N> {
             role.handle_events(self, now);
             if let Some(outside) = &mut self.outside {
                 let turns = || role.take_turns(&self.node);
-                outside.manager.handle_timeout(now, turns, || role.in_a_line(&self.node));
+                outside.manager.handle_timeout(now, turns, || role.status_line(&self.node));
             }
             if role.is_over() {
                 return Ok(());
@@ -276,7 +286,7 @@ impl<N: Node> Driver<N> {
         }
     }
 
-    /// Waits at most [`TURN_MAX`]. `alone` is [`Role::feedback_alone_since`].
+    /// Waits at most [`TURN_MAX`]. `alone` is [`LoopRole::feedback_alone_since`].
     fn wait(
         &mut self,
         timeout: Option<Instant>,
@@ -286,27 +296,32 @@ impl<N: Node> Driver<N> {
         let now = self.edge.clock.now();
         let timeout = timeout.and_then(|at| Clock::until(now, at)).unwrap_or(TURN_MAX);
         let mut timeout = timeout.min(TURN_MAX);
-        let patience = alone.map_or(Duration::ZERO, |since| self.cadence.patience(now, since));
-        if let Some(tun) = self.edge.tun().filter(|_| !patience.is_zero()) {
-            wait_readable(tun, patience.min(timeout)).map_err(failed)?;
+        let delay = alone.map_or(Duration::ZERO, |since| self.ack_coalescing.delay(now, since));
+        if let Some(tun) = self.edge.tun().filter(|_| !delay.is_zero()) {
+            wait_readable(tun, delay.min(timeout)).map_err(failed)?;
             timeout = timeout.saturating_sub(self.edge.clock.now().since(now));
         }
         Ok(self.poller.wait(Some(timeout)).map_err(failed)?.to_vec())
     }
 
     fn read_tun(&mut self, now: Instant) -> Result<(), DriverError> {
-        self.cadence.on_packets(now);
+        self.ack_coalescing.on_packets(now);
         self.edge.read_tun(|packet| self.node.handle_inner(now, packet))?;
         let began = self.edge.clock.now();
-        if self.courtesy.is_due(began) {
+        if self.yield_policy.is_due(began) {
             rustix::thread::sched_yield();
-            self.courtesy.on_yielded(began, self.edge.clock.now());
+            self.yield_policy.on_yielded(began, self.edge.clock.now());
             self.edge.read_tun(|packet| self.node.handle_inner(now, packet))?;
         }
         Ok(())
     }
 
-    fn read_socket<R: Role<N>>(&mut self, now: Instant, uplink: Option<UplinkId>, role: &mut R) {
+    fn read_socket<R: LoopRole<N>>(
+        &mut self,
+        now: Instant,
+        uplink: Option<UplinkId>,
+        role: &mut R,
+    ) {
         if let Err(error) = self.edge.read_socket(now, uplink, &mut self.node) {
             role.on_socket_failed(self, now, uplink, &error);
         }
@@ -317,7 +332,7 @@ impl<N: Node> Driver<N> {
 
     /// Reads the sockets again if this turn was interrupted since `began`: the node would take the
     /// wait of packets for silence of the network.
-    fn catch_up<R: Role<N>>(&mut self, began: Instant, role: &mut R) {
+    fn catch_up<R: LoopRole<N>>(&mut self, began: Instant, role: &mut R) {
         let now = self.edge.clock.now();
         if now.since(began) < TURN_LATE {
             return;
@@ -326,7 +341,7 @@ impl<N: Node> Driver<N> {
         sockets.into_iter().for_each(|uplink| self.read_socket(now, uplink, role));
     }
 
-    fn take_signals(&mut self, now: Instant, role: &mut impl Role<N>) -> bool {
+    fn take_signals(&mut self, now: Instant, role: &mut impl LoopRole<N>) -> bool {
         while let Some(signal) = self.outside.as_mut().and_then(|it| it.signals.take()) {
             match signal {
                 Signal::Interrupt | Signal::Terminate => return true,
@@ -341,7 +356,7 @@ impl<N: Node> Driver<N> {
         false
     }
 
-    fn answer(&mut self, now: Instant, role: &mut impl Role<N>) {
+    fn answer(&mut self, now: Instant, role: &mut impl LoopRole<N>) {
         let request = self.outside.as_mut().and_then(|it| it.local.poll_request());
         if let Some(request) = request {
             match request.method.as_str() {

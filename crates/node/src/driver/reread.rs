@@ -21,7 +21,7 @@ impl<T> Reread<T> {
         Reread { read: map(self.read), ignored: self.ignored }
     }
 
-    pub(super) fn told(self) -> (T, Vec<String>) {
+    pub(super) fn log_ignored(self) -> (T, Vec<String>) {
         if !self.ignored.is_empty() {
             let fields = self.ignored.join(", ");
             tracing::warn!(fields, "changed in the file, and ignored until the next start");

@@ -12,7 +12,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use ipnet::IpNet;
-use roadweave_linux::lookup::{self, Advertised, Found, Nat64Prefix, Network, Request, RouterNews};
+use roadweave_linux::lookup::{
+    self, Advertised, Found, LookupRequest, Nat64Prefix, Network, RouterUpdate,
+};
 use roadweave_linux::{Gateway, Uplink, Waker};
 use roadweave_proto::{Instant, ServerHost, ServerName, UplinkId};
 
@@ -47,7 +49,7 @@ struct OfUplink {
     /// NAT64 prefixes from router advertisements, with their expiry; `servers` are name servers.
     prefixes: Vec<(Nat64Prefix, Instant)>,
     servers: Vec<(IpAddr, Instant)>,
-    state: State,
+    state: ResolverState,
     /// Dropping it cancels the thread.
     interest: Arc<()>,
     found: Vec<SocketAddr>,
@@ -55,11 +57,11 @@ struct OfUplink {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ResolverState {
     /// Due at this time, after so many failures.
     Due(Instant, u32),
-    /// `has_news`: a router advertised something since that may help.
-    Searching { failures: u32, has_news: bool },
+    /// `has_update`: a router advertised something since that may help.
+    Searching { failures: u32, has_update: bool },
     /// `None`: valid forever.
     Found(Instant, Option<Duration>),
 }
@@ -85,7 +87,7 @@ impl Resolver {
         }
         self.names = names.to_vec();
         for of in self.uplinks.values_mut() {
-            (of.state, of.interest, of.reason) = (State::Due(now, 0), Arc::new(()), None);
+            (of.state, of.interest, of.reason) = (ResolverState::Due(now, 0), Arc::new(()), None);
             of.found.clear();
         }
     }
@@ -155,7 +157,7 @@ impl Resolver {
         now: Instant,
         uplink: UplinkId,
         names: Vec<ServerName>,
-    ) -> Option<Request> {
+    ) -> Option<LookupRequest> {
         self.uplinks.get_mut(&uplink).map(|of| of.request(now, names))
     }
 
@@ -163,9 +165,13 @@ impl Resolver {
         self.uplinks.remove(&uplink);
     }
 
-    pub(super) fn on_router_news(&mut self, now: Instant, news: Vec<RouterNews>) -> Vec<UplinkId> {
+    pub(super) fn on_router_updates(
+        &mut self,
+        now: Instant,
+        updates: Vec<RouterUpdate>,
+    ) -> Vec<UplinkId> {
         let mut new = BTreeSet::new();
-        for RouterNews { index, advertised, lasts } in news {
+        for RouterUpdate { index, advertised, lasts } in updates {
             let of_index = |(_, of): &(&UplinkId, &mut OfUplink)| of.network.index == index;
             for (id, of) in self.uplinks.iter_mut().filter(of_index) {
                 let until = now + lasts;
@@ -177,16 +183,16 @@ impl Resolver {
                         servers.iter().map(is_new).filter(|new| *new).count() > 0
                     }
                 };
-                let is_searching = matches!(of.state, State::Searching { .. });
+                let is_searching = matches!(of.state, ResolverState::Searching { .. });
                 if is_new && (of.found.is_empty() || is_searching) {
                     new.insert(*id);
                 }
             }
         }
-        new.into_iter().filter(|id| self.use_news(now, *id)).collect()
+        new.into_iter().filter(|id| self.use_update(now, *id)).collect()
     }
 
-    fn use_news(&mut self, now: Instant, id: UplinkId) -> bool {
+    fn use_update(&mut self, now: Instant, id: UplinkId) -> bool {
         let names = self.names.clone();
         let Some(of) = self.uplinks.get_mut(&id) else { return false };
         if let Some(found) = of.request(now, names).known() {
@@ -194,8 +200,12 @@ impl Resolver {
         }
         of.state = match of.state {
             // Retries are not more frequent than RETRY, however much a network advertises.
-            State::Due(at, failures @ 1..) => State::Due(at.min(now + RETRY), failures),
-            State::Searching { failures, .. } => State::Searching { failures, has_news: true },
+            ResolverState::Due(at, failures @ 1..) => {
+                ResolverState::Due(at.min(now + RETRY), failures)
+            }
+            ResolverState::Searching { failures, .. } => {
+                ResolverState::Searching { failures, has_update: true }
+            }
             state => state,
         };
         false
@@ -219,9 +229,9 @@ impl Resolver {
         }
         let [least, most] = if self.is_content { SELDOM } else { AGAIN };
         match of.state {
-            State::Due(at, _) => Some(at),
-            State::Searching { .. } | State::Found(_, None) => None,
-            State::Found(at, Some(lasts)) => Some(at + lasts.clamp(least, most)),
+            ResolverState::Due(at, _) => Some(at),
+            ResolverState::Searching { .. } | ResolverState::Found(_, None) => None,
+            ResolverState::Found(at, Some(lasts)) => Some(at + lasts.clamp(least, most)),
         }
     }
 
@@ -238,8 +248,8 @@ impl Resolver {
         let names = self.names.clone();
         let Some(of) = self.uplinks.get_mut(&id) else { return false };
         let failures = match of.state {
-            State::Due(_, failures) | State::Searching { failures, .. } => failures,
-            State::Found(..) => 0,
+            ResolverState::Due(_, failures) | ResolverState::Searching { failures, .. } => failures,
+            ResolverState::Found(..) => 0,
         };
         let request = of.request(now, names);
         if let Some(found) = request.known() {
@@ -253,7 +263,7 @@ impl Resolver {
         if self.threads.len() >= THREADS_MAX || self.threads.contains(&id) {
             return has_some;
         }
-        of.state = State::Searching { failures, has_news: false };
+        of.state = ResolverState::Searching { failures, has_update: false };
         let (sender, waker) = (self.sender.clone(), self.waker.clone());
         let interest = Arc::downgrade(&of.interest);
         let thread = std::thread::Builder::new().name("lookup".into()).spawn(move || {
@@ -277,7 +287,7 @@ impl Resolver {
         while let Ok((id, found)) = self.answers.try_recv() {
             self.threads.remove(&id);
             let state = self.uplinks.get(&id).map(|of| of.state);
-            if let Some(State::Searching { failures, .. }) = state
+            if let Some(ResolverState::Searching { failures, .. }) = state
                 && self.on_answer(now, id, failures, found)
             {
                 changed.push(id);
@@ -290,10 +300,10 @@ impl Resolver {
         let Some(of) = self.uplinks.get_mut(&id) else { return false };
         tracing::debug!(uplink = of.network.interface, ?found, "looked up");
         if found.servers.is_empty() {
-            let has_news = matches!(of.state, State::Searching { has_news: true, .. });
-            let doublings = if has_news { 0 } else { failures.min(8) };
+            let has_update = matches!(of.state, ResolverState::Searching { has_update: true, .. });
+            let doublings = if has_update { 0 } else { failures.min(8) };
             let rest = (RETRY * 2_u32.saturating_pow(doublings)).min(RETRY_MAX);
-            of.state = State::Due(now + rest, failures + 1);
+            of.state = ResolverState::Due(now + rest, failures + 1);
             of.reason = found.reason;
             self.complain(now);
             return false;
@@ -301,7 +311,7 @@ impl Resolver {
         // Literal addresses stay valid, unless they need a NAT64 prefix that expires.
         let lasts =
             found.lasts.or_else(|| of.prefixes.iter().map(|(_, until)| until.since(now)).min());
-        of.state = State::Found(now, lasts);
+        of.state = ResolverState::Found(now, lasts);
         let is_new = found.servers != of.found;
         of.found = found.servers;
         is_new
@@ -309,7 +319,10 @@ impl Resolver {
 
     fn complain(&mut self, now: Instant) {
         let is_first = |of: &OfUplink| {
-            matches!(of.state, State::Due(_, 0) | State::Searching { failures: 0, .. })
+            matches!(
+                of.state,
+                ResolverState::Due(_, 0) | ResolverState::Searching { failures: 0, .. }
+            )
         };
         if self.has_found() || self.uplinks.values().any(is_first) || now < self.next_reminder {
             return;
@@ -341,18 +354,18 @@ impl OfUplink {
             ipv6: true,
             prefixes: Vec::new(),
             servers: Vec::new(),
-            state: State::Due(now, 0),
+            state: ResolverState::Due(now, 0),
             interest: Arc::new(()),
             found: Vec::new(),
             reason: None,
         }
     }
 
-    fn request(&mut self, now: Instant, names: Vec<ServerName>) -> Request {
+    fn request(&mut self, now: Instant, names: Vec<ServerName>) -> LookupRequest {
         self.prefixes.retain(|(_, until)| *until > now);
         self.servers.retain(|(_, until)| *until > now);
         let advertised = self.servers.iter().map(|(server, _)| *server).collect();
-        Request {
+        LookupRequest {
             names,
             network: Network { advertised, ..self.network.clone() },
             ipv4: self.ipv4,

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use roadweave_identity::PublicKey;
-use roadweave_linux::lookup::{Request, RouterNews};
+use roadweave_linux::lookup::{LookupRequest, RouterUpdate};
 use roadweave_linux::{Uplink, Waker};
 use roadweave_proto::{Instant, ServerName, UplinkId};
 
@@ -64,7 +64,7 @@ impl Resolvers {
         now: Instant,
         uplink: UplinkId,
         names: Vec<ServerName>,
-    ) -> Option<Request> {
+    ) -> Option<LookupRequest> {
         let (_, resolver) = self.0.first_mut()?;
         resolver.request(now, uplink, names)
     }
@@ -85,8 +85,8 @@ impl Resolvers {
         self.0.iter_mut().for_each(|(_, resolver)| resolver.remove_uplink(uplink));
     }
 
-    pub(super) fn on_router_news(&mut self, now: Instant, news: &[RouterNews]) -> Changed {
-        self.all(|resolver| resolver.on_router_news(now, news.to_vec()))
+    pub(super) fn on_router_updates(&mut self, now: Instant, updates: &[RouterUpdate]) -> Changed {
+        self.all(|resolver| resolver.on_router_updates(now, updates.to_vec()))
     }
 
     pub(super) fn set_content(&mut self, is_content: bool) {

@@ -14,7 +14,7 @@ use roadweave_proto::{Instant, Marks, PathStatus, UplinkId};
 use roadweave_tunnel::{Router, RouterConfig, RouterEvent};
 
 use super::edge::Edge;
-use super::event_loop::{Driver, Role, Running, take_instance};
+use super::event_loop::{Driver, LoopRole, Running, take_instance};
 use super::from_config::tun_options;
 use super::repeat_limiter::RepeatLimiter;
 use super::{DriverError, filters_of, lead_into};
@@ -88,7 +88,7 @@ fn start(file: RouterFile) -> Result<Running<Router, RouterRole>, DriverError> {
     Ok(Running { driver, role, instance, lock })
 }
 
-impl Role<Router> for RouterRole {
+impl LoopRole<Router> for RouterRole {
     const DELIVERS_BY_SOCKET: bool = true;
 
     fn poll_timeout(&self) -> Option<Instant> {
@@ -130,7 +130,7 @@ impl Role<Router> for RouterRole {
 
     fn handle_events(&mut self, driver: &mut Driver<Router>, _: Instant) {
         while let Some(event) = driver.node.poll_event() {
-            tell(event);
+            log_event(event);
         }
     }
 
@@ -207,7 +207,7 @@ fn is_away(error: &DeviceError) -> bool {
     matches!(error, DeviceError::NoInterface { .. } | DeviceError::AddressNotHere { .. })
 }
 
-fn tell(event: RouterEvent) {
+fn log_event(event: RouterEvent) {
     match event {
         RouterEvent::PeerHeard => tracing::info!("the other router answers"),
         RouterEvent::PeerRestarted => tracing::info!("the other router restarted"),

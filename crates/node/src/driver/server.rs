@@ -71,8 +71,8 @@ impl Egress for Clients {
         server.set_forwards(destinations.forwarded());
     }
 
-    fn tell_events(&mut self, server: &mut Server, now: Instant, serving: &mut Serving) {
-        serving.tell_events(now, || server.poll_event());
+    fn log_events(&mut self, server: &mut Server, now: Instant, serving: &mut Serving) {
+        serving.log_events(now, || server.poll_event());
     }
 
     fn status(&self, driver: &Driver<Server>, with_sessions: bool) -> Status {

@@ -16,7 +16,7 @@ pub(super) struct ServiceManager {
     watchdog: Option<Duration>,
     next_watchdog: Instant,
     next_status: Instant,
-    told: String,
+    last_status: String,
 }
 
 impl ServiceManager {
@@ -46,11 +46,11 @@ impl ServiceManager {
     }
 
     pub(super) fn on_ready(&mut self) {
-        self.owes_ready = !self.tell("READY=1");
+        self.owes_ready = !self.notify("READY=1");
     }
 
     pub(super) fn on_stop(&mut self) {
-        self.tell("STOPPING=1");
+        self.notify("STOPPING=1");
     }
 
     pub(super) fn handle_timeout(
@@ -70,20 +70,20 @@ impl ServiceManager {
             && others_turned()
         {
             self.next_watchdog = now + interval;
-            self.tell("WATCHDOG=1");
+            self.notify("WATCHDOG=1");
         }
         if self.next_status <= now {
             self.next_status = now + STATUS_INTERVAL;
             let status = status().replace(['\n', '\r'], " ");
-            if status != self.told && self.tell(&format!("STATUS={status}")) {
-                self.told = status;
+            if status != self.last_status && self.notify(&format!("STATUS={status}")) {
+                self.last_status = status;
             }
         }
     }
 
-    fn tell(&self, state: &str) -> bool {
-        let told = self.socket.as_ref().map(|socket| socket.send(state.as_bytes()));
-        told.is_some_and(|told| told.is_ok())
+    fn notify(&self, state: &str) -> bool {
+        let sent = self.socket.as_ref().map(|socket| socket.send(state.as_bytes()));
+        sent.is_some_and(|sent| sent.is_ok())
     }
 }
 
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn that_the_program_is_up_is_told_once_there_is_room() {
         let (mut ours, manager) = pair(Duration::from_secs(3_000));
-        while ours.tell("STATUS=") {}
+        while ours.notify("STATUS=") {}
         ours.on_ready();
         heard(&manager);
         ours.handle_timeout(Instant::ZERO + Duration::from_secs(1), || true, String::new);

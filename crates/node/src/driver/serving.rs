@@ -31,7 +31,7 @@ use self::host::Host;
 use self::machine::Machine;
 use self::node::Serves;
 use self::presence_log::PresenceLog;
-use self::reload::{Change, Destinations, Reloaded, Reloader, ServerReload};
+use self::reload::{Destinations, ReloadRequest, Reloaded, Reloader, ServerReload};
 use super::event_loop::Driver;
 use super::repeat_limiter::RepeatLimiter;
 use super::reread::{Askers, Reload};
@@ -118,7 +118,7 @@ impl Serving {
     ) -> Result<Self, DriverError> {
         let ServingOptions { of_file, reload, fleet, state_directory, .. } = options;
         let mut time_of_day = TimeOfDay::new(&state_directory, instance);
-        tables.clients.set_unix_time(time_of_day.tell(Instant::ZERO, ClockReading::take()));
+        tables.clients.set_unix_time(time_of_day.update(Instant::ZERO, ClockReading::take()));
         let (host, machine) = host.unzip();
         let keys = of_file.keys().collect();
         let mut anchors = Anchors::new(driver.waker());
@@ -147,7 +147,7 @@ impl Serving {
         let Some(fleet) = &self.fleet else { return };
         fleet.wait_in_step();
         let now = driver.edge.clock.now();
-        self.take_news(&mut driver.node, now);
+        self.apply_updates(&mut driver.node, now);
         if let Some(reloaded) = self.reloader.wait() {
             self.take(&mut driver.node, now, reloaded);
         }
@@ -165,14 +165,14 @@ impl Serving {
         self.next_time_of_day = Instant::ZERO;
     }
 
-    pub(super) fn tell_time_of_day(&mut self, now: Instant) -> bool {
+    pub(super) fn update_time_of_day(&mut self, now: Instant) -> bool {
         if now < self.next_time_of_day {
             return false;
         }
         self.next_time_of_day = now + TIME_OF_DAY;
-        self.tables.clients.set_unix_time(self.time_of_day.tell(now, ClockReading::take()));
+        self.tables.clients.set_unix_time(self.time_of_day.update(now, ClockReading::take()));
         if let Some(fleet) = &mut self.fleet {
-            fleet.tell_away(now, &self.tables.clients);
+            fleet.update_away(now, &self.tables.clients);
         }
         while let Some((peer, times)) = self.presence_log.poll_suppressed(now) {
             tracing::warn!(
@@ -192,9 +192,9 @@ impl Serving {
         host.forget(self.tables.clients.peers(), gone);
     }
 
-    fn tell_fleet(&mut self, now: Instant, node: &mut impl Serves) {
+    fn report_to_fleet(&mut self, now: Instant, node: &mut impl Serves) {
         if let Some(fleet) = &mut self.fleet {
-            fleet.tell(now, node, self.reloader.is_idle());
+            fleet.report(now, node, self.reloader.is_idle());
         }
     }
 
@@ -208,7 +208,7 @@ impl Serving {
     }
 
     pub(super) fn on_wake(&mut self, node: &mut impl Serves, now: Instant) {
-        self.take_news(node, now);
+        self.apply_updates(node, now);
         if let Some((reading, reloaded)) = self.reloader.poll() {
             let answer = reloaded.map(|reloaded| self.take(node, now, reloaded));
             self.askers.on_read(reading, &answer);
@@ -218,9 +218,9 @@ impl Serving {
         }
     }
 
-    fn take_news(&mut self, node: &mut impl Serves, now: Instant) {
+    fn apply_updates(&mut self, node: &mut impl Serves, now: Instant) {
         let Some(fleet) = &mut self.fleet else { return };
-        let (has_other_members, anchors) = fleet.take_news(node, now, &self.tables);
+        let (has_other_members, anchors) = fleet.apply_updates(node, now, &self.tables);
         if let Some(anchors) = anchors {
             self.anchors.set_of_fleet(now, node, anchors);
         }
@@ -232,7 +232,7 @@ impl Serving {
     fn begin_reload(&mut self, rereads: bool) -> Option<u64> {
         let members = self.fleet.as_ref().map(|fleet| fleet.members.clone()).unwrap_or_default();
         let peers = self.tables.clients.peers();
-        self.reloader.begin(Change { rereads, members, peers })
+        self.reloader.begin(ReloadRequest { rereads, members, peers })
     }
 
     fn take(&mut self, node: &mut impl Serves, now: Instant, reloaded: Reloaded) -> ReloadAnswer {
@@ -269,8 +269,8 @@ impl Serving {
         ReloadAnswer { ignored, refused: Vec::new() }
     }
 
-    pub(super) fn may_tell(&mut self, now: Instant, key: PublicKey, name: &str) -> bool {
-        self.presence_log.may_tell(now, key, name)
+    pub(super) fn may_log(&mut self, now: Instant, key: PublicKey, name: &str) -> bool {
+        self.presence_log.may_log(now, key, name)
     }
 
     pub(super) fn filter_drops(&mut self) -> DropCounters {
@@ -284,7 +284,7 @@ impl Serving {
 }
 
 /// A failure does not end the daemon, since the next call may succeed.
-pub(super) fn tell_failed(limiter: &mut RepeatLimiter, now: Instant, error: &std::io::Error) {
+pub(super) fn log_receive_error(limiter: &mut RepeatLimiter, now: Instant, error: &std::io::Error) {
     if limiter.admit(now, 0, "") {
         tracing::error!(%error, "cannot receive from the network; trying again");
     }

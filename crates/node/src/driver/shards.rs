@@ -4,7 +4,7 @@
 //! network ─► socket 0 ─► thread: Driver<Server> ─► queue 0 ┐
 //!        └─► socket 1 ─► thread: Driver<Server> ─► queue 1 ┴─ one device: addresses, routes, filters
 //!              found by the connection ID    │ ▲
-//!                                   strays ──┘ │ orders, answers
+//!                                   strays ──┘ │ commands, answers
 //! signals, local socket, metrics ─► thread: Driver<Front>: reload, fleet, log, common status
 //! ```
 //!
@@ -13,18 +13,18 @@
 //! nothing in the kernel. The kernel returns a flow's answers to the queue that its packets came
 //! from; misrouted packets are handed over ([`exchange`]).
 //!
-//! A panic is caught at the start of its thread ([`life`]). The tables of clients are shared, and a
-//! failure of the process ends all shards.
+//! A panic is caught at the start of its thread ([`restart`]). The tables of clients are shared,
+//! and a failure of the process ends all shards.
 
 mod exchange;
 mod faults;
 mod front;
 pub(super) mod group;
-mod life;
+mod restart;
 mod slot;
+mod snapshot;
 #[cfg(test)]
 mod tests;
-mod told;
 mod worker;
 
 use std::sync::atomic::AtomicBool;
@@ -36,9 +36,9 @@ use roadweave_proto::Instant;
 use roadweave_quic::ShardMap;
 use roadweave_tunnel::Kept;
 
-use self::exchange::Exchange;
+use self::exchange::ShardExchange;
 use self::front::Front;
-use self::slot::{Common, Order, ShardSlot, Standing};
+use self::slot::{Common, ShardCommand, ShardSlot, Standing};
 use super::DriverError;
 use super::event_loop::Driver;
 use super::server::options::ServerOptions;
@@ -81,7 +81,7 @@ fn start(mut options: ServerOptions) -> Result<Served<Supervisor>, DriverError> 
         identity: serving.identity.clone(),
         peers: clients.clone(),
         kept: kept.clone(),
-        exchange: Exchange::new(map.count())?,
+        exchange: ShardExchange::new(map.count())?,
         standing: Mutex::new(Standing {
             config: config.of_shard(map.count()),
             far_ends: ground.far_ends.take(),
@@ -92,14 +92,14 @@ fn start(mut options: ServerOptions) -> Result<Served<Supervisor>, DriverError> 
         waker: ground.waker.clone(),
         ends: AtomicBool::new(false),
     });
-    let (slots, orders) = slots(&common, sockets, tuns);
+    let (slots, commands) = slots(&common, sockets, tuns);
     let front = Front::new(common, slots, happened);
     let learned = LearnedFile::restore(&serving.state_directory, ground.instance.name(), kept);
     let (shards, tun_name) = (map.count(), TunName::default());
     let egress = Supervisor { shards, learned, tun, tun_name, error: None };
     let tables = Tables { clients, proxies: None };
     let mut served = ground.start("server", front, egress, tables, serving)?;
-    served.driver.node.begin(orders)?;
+    served.driver.node.begin(commands)?;
     Ok(served)
 }
 
@@ -107,10 +107,10 @@ fn slots(
     common: &Arc<Common>,
     sockets: Vec<UplinkSocket>,
     tuns: Vec<Tun>,
-) -> (Vec<Arc<ShardSlot>>, Vec<Receiver<Order>>) {
+) -> (Vec<Arc<ShardSlot>>, Vec<Receiver<ShardCommand>>) {
     let slot = |(number, (socket, tun))| {
-        let (slot, orders) = ShardSlot::new(number, common.clone(), socket, tun);
-        (Arc::new(slot), orders)
+        let (slot, commands) = ShardSlot::new(number, common.clone(), socket, tun);
+        (Arc::new(slot), commands)
     };
     (0..).zip(sockets.into_iter().zip(tuns)).map(slot).unzip()
 }
@@ -118,7 +118,7 @@ fn slots(
 impl Egress for Supervisor {
     type Node = Front;
 
-    fn tell_start(&self, _: &str, listen: &str, _: &Driver<Front>) {
+    fn log_start(&self, _: &str, listen: &str, _: &Driver<Front>) {
         tracing::info!(
             listen,
             tun = self.tun.name(),
@@ -141,8 +141,8 @@ impl Egress for Supervisor {
         self.error = self.error.take().or_else(|| front.take_error());
     }
 
-    fn tell_events(&mut self, front: &mut Front, now: Instant, serving: &mut Serving) {
-        serving.tell_events(now, || front.poll_event());
+    fn log_events(&mut self, front: &mut Front, now: Instant, serving: &mut Serving) {
+        serving.log_events(now, || front.poll_event());
     }
 
     fn is_over(&self) -> bool {
@@ -162,7 +162,7 @@ impl Egress for Supervisor {
     fn close(&mut self, driver: &mut Driver<Front>, serving: &mut Serving) {
         driver.node.stop();
         let now = driver.edge.clock.now();
-        self.tell_events(&mut driver.node, now, serving);
+        self.log_events(&mut driver.node, now, serving);
     }
 
     fn write_last(&mut self, _: &mut Front) {

@@ -11,8 +11,8 @@ use std::time::Duration;
 use ipnet::IpNet;
 use roadweave_linux::dns::{Dns, nameservers};
 use roadweave_linux::{
-    Answers, ClientRoutes, DeviceError, Excluded, Grant, Instance, Repairs, RouteSettings, Turn,
-    Uplink, has_reverse_path_filter,
+    Answers, ClientRoutes, DeviceError, Excluded, Grant, Instance, Repairs, RouteSettings,
+    TableTurn, Uplink, has_reverse_path_filter,
 };
 use roadweave_proto::{Instant, UplinkSelector};
 
@@ -28,7 +28,7 @@ pub(super) struct Steering {
     pub(super) neighbours: BTreeSet<(String, IpNet)>,
     repairs: Repairs,
     next_look: Instant,
-    told: String,
+    logged: String,
     failed: bool,
 }
 
@@ -50,10 +50,10 @@ impl Steering {
             neighbours: BTreeSet::new(),
             repairs: Repairs::default(),
             next_look: Instant::ZERO + LOOK,
-            told: String::new(),
+            logged: String::new(),
             failed: false,
         };
-        this.tell_failures();
+        this.log_failures();
         Ok(this)
     }
 
@@ -68,13 +68,13 @@ impl Steering {
 
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         match self.answers.turn(now) {
-            Turn::Replaced { was_changed: true } => tell_marks(),
-            Turn::Failed(error) => {
+            TableTurn::Replaced { was_changed: true } => log_restored_marks(),
+            TableTurn::Failed(error) => {
                 let what = "no further uplink is used until the marks for packets that arrive over \
                             it can be set";
-                self.tell_text(&format!("{what}: {error}"));
+                self.log_text(&format!("{what}: {error}"));
             }
-            Turn::Unchanged | Turn::Replaced { was_changed: false } => {}
+            TableTurn::Unchanged | TableTurn::Replaced { was_changed: false } => {}
         }
         if self.next_look <= now {
             self.next_look = now + LOOK;
@@ -83,12 +83,12 @@ impl Steering {
             }
             match self.routes.mend_reverse_path_filters() {
                 Ok(changes) => self.repairs.on_repair(now, &changes),
-                Err(error) => self.tell(&error),
+                Err(error) => self.log_error(&error),
             }
             match self.answers.mend_settings() {
                 Ok(false) => {}
-                Ok(true) => tell_marks(),
-                Err(error) => self.tell_unmarked(&error),
+                Ok(true) => log_restored_marks(),
+                Err(error) => self.log_unmarked(&error),
             }
         }
         if self.repairs.take_due(now) {
@@ -100,10 +100,10 @@ impl Steering {
         match self.routes.sync() {
             Ok(changes) => {
                 self.repairs.on_repair(now, &changes);
-                self.tell_failures();
+                self.log_failures();
             }
             Err(error) => {
-                self.tell(&error);
+                self.log_error(&error);
                 self.failed = true;
             }
         }
@@ -118,7 +118,7 @@ impl Steering {
         self.routes.set_excluded(excluded);
         self.sync(now);
         if let Err(error) = self.routes.await_excluded() {
-            self.tell(&error);
+            self.log_error(&error);
             self.failed = true;
         }
         !self.failed
@@ -126,31 +126,31 @@ impl Steering {
 
     pub(super) fn set_uplink(&mut self, uplink: &Uplink) -> Result<(), DeviceError> {
         self.routes.set_uplink(uplink)?;
-        self.tell_neighbours();
+        self.log_neighbours();
         if let Err(error) = self.answers.add_uplink(uplink) {
-            self.tell(&error);
+            self.log_error(&error);
         }
         Ok(())
     }
 
     pub(super) fn remove_uplink(&mut self, uplink: roadweave_proto::UplinkId) {
         if let Err(error) = self.routes.remove_uplink(uplink) {
-            self.tell(&error);
+            self.log_error(&error);
         }
     }
 
     pub(super) fn set_grant(&mut self, grant: Grant) {
         if let Err(error) = self.routes.set_grant(grant) {
-            self.tell(&error);
+            self.log_error(&error);
         }
-        self.tell_failures();
+        self.log_failures();
         self.dns.set();
-        self.tell_resolvers();
+        self.log_resolvers();
     }
 
     /// Resolvers in uplinks' networks may be asked in the clear, or be unreachable through the
     /// tunnel.
-    fn tell_resolvers(&mut self) {
+    fn log_resolvers(&mut self) {
         let resolvers = match self.dns.servers() {
             [] => nameservers(Path::new("/etc/resolv.conf")),
             servers => servers.to_vec(),
@@ -183,7 +183,7 @@ impl Steering {
         uplinks.find(holds).filter(|_| !is_behind).map(|uplink| uplink.name.clone())
     }
 
-    fn tell_neighbours(&mut self) {
+    fn log_neighbours(&mut self) {
         let now = self.routes.neighbours();
         for (uplink, network) in now.difference(&self.neighbours) {
             tracing::info!(
@@ -195,20 +195,20 @@ impl Steering {
         self.neighbours = now;
     }
 
-    fn tell_failures(&mut self) {
-        self.tell_neighbours();
+    fn log_failures(&mut self) {
+        self.log_neighbours();
         let failures: Vec<DeviceError> = self.routes.take_failures().collect();
         self.failed = !failures.is_empty();
         for error in failures {
-            self.tell(&error);
+            self.log_error(&error);
         }
     }
 
-    fn tell_unmarked(&mut self, error: &DeviceError) {
+    fn log_unmarked(&mut self, error: &DeviceError) {
         let names = self.routes.uplinks().map(|uplink| uplink.name.as_str());
         let filtered: Vec<&str> = names.filter(|name| has_reverse_path_filter(name)).collect();
         if filtered.is_empty() || !self.routes.refuses_all() {
-            return self.tell(error);
+            return self.log_error(error);
         }
         let text = format!(
             "{error}. Without it no session can begin over {}: while all traffic is blocked, the \
@@ -216,22 +216,22 @@ impl Steering {
              0)",
             filtered.join(", ")
         );
-        self.tell_text(&text);
+        self.log_text(&text);
     }
 
-    fn tell(&mut self, error: &DeviceError) {
-        self.tell_text(&error.to_string());
+    fn log_error(&mut self, error: &DeviceError) {
+        self.log_text(&error.to_string());
     }
 
-    fn tell_text(&mut self, text: &str) {
-        if text != self.told {
+    fn log_text(&mut self, text: &str) {
+        if text != self.logged {
             tracing::warn!("{text}");
-            text.clone_into(&mut self.told);
+            text.clone_into(&mut self.logged);
         }
     }
 }
 
-fn tell_marks() {
+fn log_restored_marks() {
     tracing::warn!(
         "another program changed or removed the marks of packets that arrive over uplinks; they \
          are restored"

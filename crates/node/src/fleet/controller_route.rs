@@ -6,7 +6,7 @@
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::Weak;
 
-use roadweave_linux::lookup::{self, Found, Network, Request};
+use roadweave_linux::lookup::{self, Found, LookupRequest, Network};
 use roadweave_linux::socket::with_scope;
 use roadweave_linux::{Gateway, Uplink};
 use roadweave_proto::{ServerHost, ServerName};
@@ -75,9 +75,9 @@ fn by_system(mut found: Found, name: &ServerName) -> Found {
     found
 }
 
-fn request(uplink: &Uplink, names: &[ServerName]) -> Request {
+fn request(uplink: &Uplink, names: &[ServerName]) -> LookupRequest {
     let gateways = [uplink.gateway_v4, uplink.gateway_v6];
-    Request {
+    LookupRequest {
         names: names.to_vec(),
         network: Network {
             interface: uplink.name.clone(),

@@ -13,13 +13,13 @@ const AT_ONCE: usize = 180;
 const NAME_MAX: usize = 24;
 
 #[derive(Debug, Default)]
-pub(super) struct Figures {
+pub(super) struct FigureSampler {
     at: Option<Instant>,
     counted: BTreeMap<(PublicKey, Option<String>), (u64, u64)>,
     processor: Duration,
 }
 
-impl Figures {
+impl FigureSampler {
     /// Returns portions for one message each. The first call only sets the base.
     pub(super) fn samples(
         &mut self,
@@ -44,7 +44,7 @@ impl Figures {
                 all = (all.0.saturating_add(up_bytes), all.1.saturating_add(down_bytes));
                 samples.push(Sample {
                     device: Some(session.key),
-                    uplink: path.uplink.as_deref().map(told),
+                    uplink: path.uplink.as_deref().map(sanitized),
                     over_ms,
                     rtt_us: u32::try_from((path.smoothed_rtt_ms * 1e6).round() as u64 / 1_000).ok(),
                     loss_ppm: Some((path.loss.clamp(0.0, 1.0) * 1e6) as u32),
@@ -88,7 +88,7 @@ impl Figures {
 }
 
 /// The name of an uplink, chosen by a box, without characters that JSON escapes with six bytes.
-fn told(name: &str) -> String {
+fn sanitized(name: &str) -> String {
     let is_odd = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}');
     name.chars().take(NAME_MAX).map(|c| if is_odd(c) { '?' } else { c }).collect()
 }
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_sample_tells_what_has_passed_since_the_last() {
-        let mut figures = Figures::default();
+        let mut figures = FigureSampler::default();
         let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
         assert_eq!(figures.samples(at(0), (1, &[session(1, 1_000, 500)]), Duration::ZERO), [[]; 0]);
         let processor = Duration::from_secs(2);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     fn fits(before: &[SessionFigures], after: &[SessionFigures]) -> usize {
-        let mut figures = Figures::default();
+        let mut figures = FigureSampler::default();
         figures.samples(Instant::ZERO, (0, before), Duration::ZERO);
         let portions =
             figures.samples(Instant::from_millis(4_000_000_000), (u32::MAX, after), Duration::ZERO);

@@ -11,11 +11,11 @@ use roadweave_linux::{DeviceError, Waker};
 use roadweave_proto::Instant;
 
 use super::controller_route::ControllerRoute;
-use super::figures::Figures;
-use super::latest::{Latest, News, Orders};
+use super::figures::FigureSampler;
+use super::mailbox::{FleetCommands, FleetMailbox, FleetUpdates};
 use super::membership::Membership;
 use super::thread::{Merge, Thread};
-use super::worker::{Worker, keep_alive};
+use super::worker::{FleetWorker, keep_alive};
 use crate::status::FleetStatus;
 
 pub(crate) struct FleetOptions<C> {
@@ -44,14 +44,14 @@ impl FleetOptions<()> {
 /// Dropping it writes the state, if the disk takes it in time.
 #[derive(Debug)]
 pub(crate) struct Fleet<C> {
-    latest: Arc<Latest<C>>,
+    mailbox: Arc<FleetMailbox<C>>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
     over: Receiver<()>,
 }
 
 impl<C: Send + 'static> Fleet<C> {
-    /// `loop_waker` announces news. The kept state is news at once.
+    /// `loop_waker` announces updates. The persisted state is the first one.
     pub(crate) fn start(options: FleetOptions<C>, loop_waker: Waker) -> Result<Self, DeviceError> {
         let FleetOptions { membership, merge, offline_max } = options;
         let Membership { clock, agent, store, identity, events, role, name } = membership;
@@ -59,11 +59,11 @@ impl<C: Send + 'static> Fleet<C> {
             Role::Box => Vec::new(),
             _ => vec![ControllerRoute::System],
         };
-        let worker = Worker::start(clock, agent, store, identity, ways, keep_alive(role))?;
-        let waker = worker.line.waker();
-        let latest = Arc::new(Latest {
-            news: Mutex::default(),
-            orders: Mutex::default(),
+        let worker = FleetWorker::start(clock, agent, store, identity, ways, keep_alive(role))?;
+        let waker = worker.connection.waker();
+        let mailbox = Arc::new(FleetMailbox {
+            updates: Mutex::default(),
+            commands: Mutex::default(),
             status: Mutex::default(),
             in_step: Mutex::default(),
             in_step_now: Condvar::new(),
@@ -73,7 +73,7 @@ impl<C: Send + 'static> Fleet<C> {
             merge,
             role,
             name,
-            latest: latest.clone(),
+            mailbox: mailbox.clone(),
             loop_waker,
             offline_max,
             is_closed: false,
@@ -84,52 +84,52 @@ impl<C: Send + 'static> Fleet<C> {
             written: 0,
             ended: 0,
             confirmed: 0,
-            figures: Figures::default(),
+            figures: FigureSampler::default(),
         };
         events.into_iter().for_each(|event| thread.on_event(Instant::ZERO, event));
         thread.hand_over();
-        thread.tell_status();
+        thread.update_status();
         let (alive, over) = channel();
         let thread = spawn("fleet", move || {
             let _alive: Sender<()> = alive;
             thread.run();
         })?;
-        Ok(Self { latest, waker, thread: Some(thread), over })
+        Ok(Self { mailbox, waker, thread: Some(thread), over })
     }
 }
 
 impl<C> Fleet<C> {
-    pub(crate) fn news(&self) -> News<C> {
-        let mut news = lock(&self.latest.news);
-        let batch = news.batch;
-        std::mem::replace(&mut *news, News { batch, ..News::default() })
+    pub(crate) fn updates(&self) -> FleetUpdates<C> {
+        let mut updates = lock(&self.mailbox.updates);
+        let batch = updates.batch;
+        std::mem::replace(&mut *updates, FleetUpdates { batch, ..FleetUpdates::default() })
     }
 
     pub(crate) fn wait_in_step(&self, most: Duration) -> bool {
-        let (in_step, is_not) = (lock(&self.latest.in_step), |in_step: &mut bool| !*in_step);
-        let waited = self.latest.in_step_now.wait_timeout_while(in_step, most, is_not);
+        let (in_step, is_not) = (lock(&self.mailbox.in_step), |in_step: &mut bool| !*in_step);
+        let waited = self.mailbox.in_step_now.wait_timeout_while(in_step, most, is_not);
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     pub(crate) fn away(&self, now: Instant) -> Duration {
-        lock(&self.latest.status).away_since.map(|since| now.since(since)).unwrap_or_default()
+        lock(&self.mailbox.status).away_since.map(|since| now.since(since)).unwrap_or_default()
     }
 
     pub(crate) fn status(&self, now: Instant) -> FleetStatus {
-        let mut status = lock(&self.latest.status).clone();
+        let mut status = lock(&self.mailbox.status).clone();
         status.away_seconds = status.away_since.map(|since| now.since(since).as_secs_f64());
         status
     }
 
-    pub(crate) fn order(&self, give: impl FnOnce(&mut Orders)) {
-        give(&mut lock(&self.latest.orders));
+    pub(crate) fn command(&self, give: impl FnOnce(&mut FleetCommands)) {
+        give(&mut lock(&self.mailbox.commands));
         self.waker.wake();
     }
 }
 
 impl<C> Drop for Fleet<C> {
     fn drop(&mut self) {
-        lock(&self.latest.orders).stop = true;
+        lock(&self.mailbox.commands).stop = true;
         self.waker.wake();
         let Some(thread) = self.thread.take() else { return };
         match self.over.recv_timeout(STOP_MAX) {

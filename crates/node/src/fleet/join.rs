@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use roadweave_fleet::{
-    Agent, AgentEvent, Chain, JoinToken, Joining, Kept, Kind, Name, Role, Scope, Signed, Statement,
-    Trust, Version,
+    Agent, AgentEvent, Chain, JoinToken, Joining, Kind, Name, PersistedState, Role, Scope, Signed,
+    Statement, Trust, Version,
 };
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_linux::{Clock, DeviceError};
@@ -15,8 +15,8 @@ use roadweave_proto::Instant;
 
 use super::controller_route::ControllerRoute;
 use super::membership::{SOFTWARE, role_name};
-use super::store::{Store, StoreError};
-use super::worker::{KEEP_ALIVE, Worker, names};
+use super::store::{StateStore, StoreError};
+use super::worker::{FleetWorker, KEEP_ALIVE, names};
 
 const SOUGHT_MAX: Duration = Duration::from_secs(30);
 const ROUNDS_MAX: u32 = 3;
@@ -120,15 +120,15 @@ pub enum JoinError {
 /// Joins a fleet; blocks until it is done or has failed. After a failure the key is kept, so that
 /// the same command can be run again.
 pub fn join(options: JoinOptions) -> Result<Joined, JoinError> {
-    let mut store = Store::open(&options.state_directory)?;
-    if let Some(kept) = store.read::<Kept>()
-        && let Some(joined) = already(&kept, &options, &store)?
+    let mut store = StateStore::open(&options.state_directory)?;
+    if let Some(persisted) = store.read::<PersistedState>()
+        && let Some(joined) = already(&persisted, &options, &store)?
     {
         let JoinToken { addresses, controller, .. } = &options.token;
-        let is_known = kept.trust().controllers().any(|key| key == *controller);
-        return match is_known && kept.addresses() == addresses {
+        let is_known = persisted.trust().controllers().any(|key| key == *controller);
+        return match is_known && persisted.addresses() == addresses {
             true => Ok(joined),
-            false => find_again(kept, joined, options, store)
+            false => find_again(persisted, joined, options, store)
                 .map_err(|error| JoinError::Unchanged(Box::new(error))),
         };
     }
@@ -147,71 +147,75 @@ pub fn join(options: JoinOptions) -> Result<Joined, JoinError> {
     let mut agent = Agent::joining(clock.now(), key, role, SOFTWARE, how);
     agent.listens_at(options.addresses);
     let ways = vec![ControllerRoute::System];
-    let mut worker = Worker::start(clock, agent, store, identity, ways, KEEP_ALIVE)?;
+    let mut worker = FleetWorker::start(clock, agent, store, identity, ways, KEEP_ALIVE)?;
     let statement = ask(&mut worker)?;
     take_documents(&mut worker);
     if !worker.write(clock.now()) {
         let source = std::io::Error::other("the admission of this key could not be written");
         return Err(StoreError::File { path: options.state_directory, source }.into());
     }
-    let kept = worker.agent.kept();
+    let persisted = worker.agent.persisted();
     Ok(Joined {
         before: false,
         moved_to: None,
-        tenant: kept.tenant().clone(),
+        tenant: persisted.tenant().clone(),
         name: statement.name,
         role,
         key,
         key_path: worker.state.store.key_path(),
-        documents: kept.taken().into_iter().collect(),
+        documents: persisted.taken().into_iter().collect(),
     })
 }
 
-fn already(kept: &Kept, options: &JoinOptions, store: &Store) -> Result<Option<Joined>, JoinError> {
-    let Some(chain) = kept.chain() else { return Ok(None) };
+fn already(
+    persisted: &PersistedState,
+    options: &JoinOptions,
+    store: &StateStore,
+) -> Result<Option<Joined>, JoinError> {
+    let Some(chain) = persisted.chain() else { return Ok(None) };
     // A new token admits a revoked key as a new member.
-    let Ok(who) = chain.verify(kept.trust()) else { return Ok(None) };
+    let Ok(who) = chain.verify(persisted.trust()) else { return Ok(None) };
     let Statement { key, name, role, .. } = who.statement;
     let JoinOptions { token, role: wanted, state_directory, .. } = options;
-    let is_same = kept.trust().roots().any(|root| root == token.root)
-        && *kept.tenant() == token.tenant
+    let is_same = persisted.trust().roots().any(|root| root == token.root)
+        && *persisted.tenant() == token.tenant
         && role == *wanted;
     if !is_same || store.key()?.public_key() != key {
         return Err(JoinError::Elsewhere {
             directory: state_directory.clone(),
             role: role_name(role),
             name,
-            tenant: kept.tenant().clone(),
+            tenant: persisted.tenant().clone(),
         });
     }
     Ok(Some(Joined {
         before: true,
         moved_to: None,
-        tenant: kept.tenant().clone(),
+        tenant: persisted.tenant().clone(),
         name,
         role,
         key,
         key_path: store.key_path(),
-        documents: kept.taken().into_iter().collect(),
+        documents: persisted.taken().into_iter().collect(),
     }))
 }
 
-/// Connects to the controller that the token names. A token is no proof: the kept state changes
-/// only once the controller shows a list in which a root in force names its key.
+/// Connects to the controller that the token names. A token is no proof: the persisted state
+/// changes only once the controller shows a list in which a root in force names its key.
 fn find_again(
-    kept: Kept,
+    persisted: PersistedState,
     joined: Joined,
     options: JoinOptions,
-    store: Store,
+    store: StateStore,
 ) -> Result<Joined, JoinError> {
     let JoinToken { addresses, controller, .. } = options.token;
     if names(&addresses).is_empty() {
         return Err(JoinError::NoAddress(addresses.join(", ")));
     }
     let (clock, identity) = (Clock::start(), Arc::new(store.key()?));
-    let agent = Agent::restore(clock.now(), joined.key, joined.role, SOFTWARE, kept);
+    let agent = Agent::restore(clock.now(), joined.key, joined.role, SOFTWARE, persisted);
     let ways = vec![ControllerRoute::System];
-    let mut worker = Worker::start(clock, agent, store, identity, ways, KEEP_ALIVE)?;
+    let mut worker = FleetWorker::start(clock, agent, store, identity, ways, KEEP_ALIVE)?;
     worker.seek_at(names(&addresses), controller);
     hear(&mut worker)?;
     if !worker.has_proved_peer() {
@@ -225,7 +229,7 @@ fn find_again(
     Ok(Joined { moved_to: Some(addresses), ..joined })
 }
 
-fn hear(worker: &mut Worker) -> Result<(), JoinError> {
+fn hear(worker: &mut FleetWorker) -> Result<(), JoinError> {
     let until = worker.clock.now() + SOUGHT_MAX;
     loop {
         let now = worker.clock.now();
@@ -271,7 +275,7 @@ fn delegated(options: &JoinOptions, key: PublicKey) -> Result<Option<Chain>, Joi
     Ok(Some(chain))
 }
 
-fn ask(worker: &mut Worker) -> Result<Statement, JoinError> {
+fn ask(worker: &mut FleetWorker) -> Result<Statement, JoinError> {
     let sought_until = worker.clock.now() + SOUGHT_MAX;
     let mut answer_until = None;
     loop {
@@ -303,17 +307,17 @@ fn ask(worker: &mut Worker) -> Result<Statement, JoinError> {
     }
 }
 
-fn take_documents(worker: &mut Worker) {
+fn take_documents(worker: &mut FleetWorker) {
     let now = worker.clock.now();
     let now = serve(worker, now, DOCUMENTS_MAX, |worker| worker.is_in_step);
     serve(worker, now, Duration::from_millis(500), |_| false);
 }
 
 fn serve(
-    worker: &mut Worker,
+    worker: &mut FleetWorker,
     mut now: Instant,
     most: Duration,
-    is_over: impl Fn(&Worker) -> bool,
+    is_over: impl Fn(&FleetWorker) -> bool,
 ) -> Instant {
     let until = now + most;
     while now < until && !is_over(worker) {

@@ -4,18 +4,18 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use roadweave_fleet::{Agent, AgentEvent, Kept, Role, VerifiedServer, Version};
+use roadweave_fleet::{Agent, AgentEvent, PersistedState, Role, VerifiedServer, Version};
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_linux::Clock;
 use roadweave_proto::Instant;
 
-use super::store::{Store, StoreError};
+use super::store::{StateStore, StoreError};
 
 /// This member's place in a fleet, restored and verified.
 pub struct Membership {
     pub(crate) clock: Clock,
     pub(super) agent: Agent,
-    pub(super) store: Store,
+    pub(super) store: StateStore,
     pub(super) identity: Arc<Identity>,
     pub(super) events: Vec<AgentEvent>,
     pub(super) role: Role,
@@ -49,22 +49,24 @@ pub enum MembershipError {
 impl Membership {
     /// Whether the state in `directory` shows that a join was begun.
     pub fn is_there(directory: &Path) -> bool {
-        Store::is_there(directory)
+        StateStore::is_there(directory)
     }
 
     /// The membership in `directory`, if there is one. Fails if the state cannot be read, another
     /// program uses it, or it is not of the role `wanted`.
     pub fn open(directory: &Path, wanted: Role) -> Result<Option<Self>, MembershipError> {
-        if !Store::is_there(directory) {
+        if !StateStore::is_there(directory) {
             return Ok(None);
         }
-        let mut store = Store::open(directory)?;
-        let Some(kept) = store.read::<Kept>().filter(|kept| kept.chain().is_some()) else {
+        let mut store = StateStore::open(directory)?;
+        let Some(persisted) =
+            store.read::<PersistedState>().filter(|persisted| persisted.chain().is_some())
+        else {
             return Ok(None);
         };
         let identity = Arc::new(store.key()?);
         let key = identity.public_key();
-        let (found, name) = about(&kept, key).unwrap_or_else(|why| {
+        let (found, name) = about(&persisted, key).unwrap_or_else(|why| {
             tracing::error!("the admission to the fleet is no longer valid: {why}");
             (wanted, key.to_string())
         });
@@ -72,7 +74,7 @@ impl Membership {
             let directory = directory.to_owned();
             return Err(MembershipError::OtherRole { directory, found, wanted });
         }
-        let agent = Agent::restore(Instant::ZERO, key, wanted, SOFTWARE, kept);
+        let agent = Agent::restore(Instant::ZERO, key, wanted, SOFTWARE, persisted);
         let (clock, events) = (Clock::start(), Vec::new());
         let mut this = Self { clock, agent, store, identity, events, role: wanted, name };
         this.take_events();
@@ -91,12 +93,12 @@ impl Membership {
 
     /// Its tenant.
     pub fn tenant(&self) -> &str {
-        self.agent.kept().tenant().as_str()
+        self.agent.persisted().tenant().as_str()
     }
 
     /// The configuration to put in force.
     pub fn configuration(&self) -> (Option<Version>, Option<String>) {
-        self.agent.kept().configuration_in_force()
+        self.agent.persisted().configuration_in_force()
     }
 
     /// Refuses the configuration in force, so that another takes its place.
@@ -118,14 +120,14 @@ impl Membership {
         let mut is_dirty = false;
         while let Some(event) = self.agent.poll_event() {
             match event {
-                AgentEvent::Keep => is_dirty = true,
+                AgentEvent::Persist => is_dirty = true,
                 AgentEvent::Warning(text) => tracing::warn!("{text}"),
                 event => self.events.push(event),
             }
         }
         // The starts of a version on trial are counted, in case it ends the program.
         if is_dirty {
-            self.store.write(self.agent.kept());
+            self.store.write(self.agent.persisted());
         }
     }
 }
@@ -136,9 +138,9 @@ impl fmt::Debug for Membership {
     }
 }
 
-fn about(kept: &Kept, key: PublicKey) -> Result<(Role, String), String> {
-    let chain = kept.chain().ok_or("this key has not been admitted")?;
-    let who = chain.verify(kept.trust()).map_err(|error| error.to_string())?.statement;
+fn about(persisted: &PersistedState, key: PublicKey) -> Result<(Role, String), String> {
+    let chain = persisted.chain().ok_or("this key has not been admitted")?;
+    let who = chain.verify(persisted.trust()).map_err(|error| error.to_string())?.statement;
     match who.key == key {
         true => Ok((who.role, who.name.to_string())),
         false => Err(format!("it admits the key {}, but the key here is {key}", who.key)),

@@ -7,7 +7,7 @@ use roadweave_linux::Clock;
 use roadweave_proto::Instant;
 use serde::Serialize;
 
-use super::store::Store;
+use super::store::StateStore;
 
 const WRITE_INTERVAL: Duration = Duration::from_millis(200);
 /// The part of the time that is spent on writing is at most one of this many.
@@ -17,7 +17,7 @@ const WRITE_AGAIN_URGENT: Duration = Duration::from_secs(1);
 
 pub(super) struct StateWriter {
     clock: Clock,
-    pub(super) store: Store,
+    pub(super) store: StateStore,
     is_dirty: bool,
     is_urgent: bool,
     writing: Writing,
@@ -35,7 +35,7 @@ struct Writing {
 }
 
 impl StateWriter {
-    pub(super) fn new(clock: Clock, store: Store) -> Self {
+    pub(super) fn new(clock: Clock, store: StateStore) -> Self {
         Self {
             clock,
             store,
@@ -65,7 +65,7 @@ impl StateWriter {
         &mut self,
         now: Instant,
         mark: u64,
-        kept: &impl Serialize,
+        persisted: &impl Serialize,
         done: impl FnOnce() + Send + 'static,
     ) -> u64 {
         if let Some(is_written) = self.store.poll() {
@@ -80,7 +80,7 @@ impl StateWriter {
             let is_urgent = std::mem::take(&mut self.is_urgent);
             self.writing = Writing { began: now, is_urgent, mark };
             self.is_dirty = false;
-            self.store.begin(kept, done);
+            self.store.begin(persisted, done);
         }
         if self.is_written() {
             self.mark = mark;
@@ -96,8 +96,8 @@ impl StateWriter {
         (self.is_dirty && !self.store.is_writing()).then_some(self.next_write)
     }
 
-    pub(super) fn write(&mut self, now: Instant, kept: &impl Serialize) -> bool {
-        let is_written = self.store.write(kept);
+    pub(super) fn write(&mut self, now: Instant, persisted: &impl Serialize) -> bool {
+        let is_written = self.store.write(persisted);
         self.is_dirty = !is_written;
         self.is_urgent &= !is_written;
         self.on_written(now, is_written);

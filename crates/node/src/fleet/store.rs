@@ -31,7 +31,7 @@ use serde::de::DeserializeOwned;
 use zeroize::Zeroizing;
 
 #[derive(Debug)]
-pub(super) struct Store {
+pub(super) struct StateStore {
     directory: PathBuf,
     _lock: File,
     generation: u64,
@@ -75,7 +75,7 @@ pub enum StoreError {
     },
 }
 
-impl Store {
+impl StateStore {
     pub(super) fn is_there(directory: &Path) -> bool {
         GENERATIONS.iter().any(|name| directory.join(name).exists())
     }
@@ -132,29 +132,35 @@ impl Store {
         for name in GENERATIONS {
             let path = self.directory.join(name);
             match read_bytes(&path).and_then(|bytes| decode(&bytes)) {
-                Ok(kept) => found.push(kept),
+                Ok(persisted) => found.push(persisted),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
                     tracing::warn!("{} is not used: {error}", path.display());
                 }
             }
         }
-        let (generation, kept) = found.into_iter().max_by_key(|(generation, _)| *generation)?;
+        let (generation, persisted) =
+            found.into_iter().max_by_key(|(generation, _)| *generation)?;
         self.generation = generation;
-        Some(kept)
+        Some(persisted)
     }
 
     /// Returns whether it succeeded. The first failure is logged.
-    pub(super) fn write(&mut self, kept: &impl Serialize) -> bool {
+    pub(super) fn write(&mut self, persisted: &impl Serialize) -> bool {
         self.finish();
-        self.begin(kept, || ());
+        self.begin(persisted, || ());
         self.finish().unwrap_or(false)
     }
 
-    /// Writes in a thread, since a disk may hang. Calls `done` when [`Store::poll`] has a result.
-    pub(super) fn begin(&mut self, kept: &impl Serialize, done: impl FnOnce() + Send + 'static) {
+    /// Writes in a thread, since a disk may hang. Calls `done` when [`StateStore::poll`] has a
+    /// result.
+    pub(super) fn begin(
+        &mut self,
+        persisted: &impl Serialize,
+        done: impl FnOnce() + Send + 'static,
+    ) {
         let (path, directory) = (self.next_path(), self.directory.clone());
-        let bytes = encode(self.generation + 1, kept);
+        let bytes = encode(self.generation + 1, persisted);
         let (written, outcome) = channel();
         let no_thread = written.clone();
         let work = move || {
@@ -249,8 +255,8 @@ fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-fn encode(generation: u64, kept: &impl Serialize) -> io::Result<Vec<u8>> {
-    let body = serde_json::to_vec(kept)?;
+fn encode(generation: u64, persisted: &impl Serialize) -> io::Result<Vec<u8>> {
+    let body = serde_json::to_vec(persisted)?;
     let length = body.len();
     let digest = String::from(digest(generation, &body));
     let head = format!("{FORMAT} {generation} {length} {digest}\n");
@@ -270,9 +276,9 @@ fn decode<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<(u64, T)> {
     if body.len() as u64 != length || said != Some(Ok(digest(generation, body))) {
         return Err(cut());
     }
-    let kept = serde_json::from_slice(body)
+    let persisted = serde_json::from_slice(body)
         .map_err(|error| invalid(format!("it is from another version: {error}")))?;
-    Ok((generation, kept))
+    Ok((generation, persisted))
 }
 
 fn digest(generation: u64, body: &[u8]) -> Digest {

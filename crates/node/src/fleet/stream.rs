@@ -31,13 +31,13 @@ const UNSENT_MAX: usize = 64 * 1024;
 const READS_MAX: usize = 16;
 pub(super) const EARLY_MAX: usize = 64;
 
-pub(super) struct Stream {
+pub(super) struct ControllerStream {
     socket: TcpStream,
     tls: ClientConnection,
     refusal: Arc<HandshakeRefusal>,
     pub(super) address: SocketAddr,
     pub(super) way: ControllerRoute,
-    state: State,
+    state: StreamState,
     decoder: FrameDecoder,
     frames: VecDeque<Down>,
     keep_alive: Duration,
@@ -46,7 +46,7 @@ pub(super) struct Stream {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum StreamState {
     Connecting {
         until: Instant,
     },
@@ -91,7 +91,7 @@ pub(super) enum StreamError {
     Closed,
 }
 
-impl Stream {
+impl ControllerStream {
     pub(super) fn begin(
         now: Instant,
         identity: &Identity,
@@ -121,7 +121,7 @@ impl Stream {
             refusal,
             address,
             way,
-            state: State::Connecting { until: now + SETUP_MAX },
+            state: StreamState::Connecting { until: now + SETUP_MAX },
             decoder: FrameDecoder::default(),
             frames: VecDeque::new(),
             keep_alive,
@@ -132,24 +132,24 @@ impl Stream {
 
     pub(super) fn peer(&self) -> Option<PublicKey> {
         match self.state {
-            State::Up { peer } => Some(peer),
+            StreamState::Up { peer } => Some(peer),
             _ => None,
         }
     }
 
     #[cfg(test)]
     pub(super) fn is_greeting(&self) -> bool {
-        matches!(self.state, State::Greeting { .. })
+        matches!(self.state, StreamState::Greeting { .. })
     }
 
-    /// After an error, [`Stream::poll_frame`] may still have earlier messages.
+    /// After an error, [`ControllerStream::poll_frame`] may still have earlier messages.
     pub(super) fn turn(&mut self, now: Instant) -> Result<(), StreamError> {
-        if let State::Connecting { until } = self.state {
+        if let StreamState::Connecting { until } = self.state {
             if let Some(error) = self.socket.take_error()? {
                 return Err(error.into());
             }
             match self.socket.peer_addr() {
-                Ok(_) => self.state = State::Handshaking { until: now + SETUP_MAX },
+                Ok(_) => self.state = StreamState::Handshaking { until: now + SETUP_MAX },
                 Err(_) if now >= until => return Err(StreamError::NoConnection),
                 Err(_) => return Ok(()),
             }
@@ -158,19 +158,19 @@ impl Stream {
         self.read(now)?;
         self.write()?;
         match self.state {
-            State::Connecting { .. } => Ok(()),
-            State::Handshaking { until } if self.tls.is_handshaking() => match now >= until {
+            StreamState::Connecting { .. } => Ok(()),
+            StreamState::Handshaking { until } if self.tls.is_handshaking() => match now >= until {
                 true => Err(StreamError::Mute),
                 false => Ok(()),
             },
-            State::Handshaking { .. } => self.finish_handshake(now),
-            State::Greeting { peer, .. } if self.asked.is_none() => {
-                self.state = State::Up { peer };
+            StreamState::Handshaking { .. } => self.finish_handshake(now),
+            StreamState::Greeting { peer, .. } if self.asked.is_none() => {
+                self.state = StreamState::Up { peer };
                 Ok(())
             }
-            State::Greeting { until, .. } if now >= until => Err(StreamError::Mute),
-            State::Greeting { .. } => Ok(()),
-            State::Up { .. } => self.keep_alive(now),
+            StreamState::Greeting { until, .. } if now >= until => Err(StreamError::Mute),
+            StreamState::Greeting { .. } => Ok(()),
+            StreamState::Up { .. } => self.keep_alive(now),
         }
     }
 
@@ -180,7 +180,7 @@ impl Stream {
         }
         let peer = self.tls.peer_certificates().and_then(tls::peer_key);
         let (peer, until) = (peer.ok_or(StreamError::OtherProtocol)?, now + SETUP_MAX);
-        self.state = State::Greeting { until, peer };
+        self.state = StreamState::Greeting { until, peer };
         self.ask(now)
     }
 
@@ -212,15 +212,15 @@ impl Stream {
     }
 
     pub(super) fn wants_write(&self) -> bool {
-        matches!(self.state, State::Connecting { .. }) || self.tls.wants_write()
+        matches!(self.state, StreamState::Connecting { .. }) || self.tls.wants_write()
     }
 
     pub(super) fn poll_timeout(&self) -> Instant {
         match self.state {
-            State::Connecting { until }
-            | State::Handshaking { until }
-            | State::Greeting { until, .. } => until,
-            State::Up { .. } => {
+            StreamState::Connecting { until }
+            | StreamState::Handshaking { until }
+            | StreamState::Greeting { until, .. } => until,
+            StreamState::Up { .. } => {
                 let answer_until = |asked: Instant| asked.max(self.heard) + ANSWER_MAX;
                 self.asked.map_or(self.heard + self.keep_alive, answer_until)
             }
@@ -294,7 +294,7 @@ impl Stream {
     }
 }
 
-impl AsFd for Stream {
+impl AsFd for ControllerStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

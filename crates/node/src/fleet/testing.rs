@@ -1,4 +1,4 @@
-//! A controller for tests: a desk behind TLS, whose store the test fills.
+//! A controller for tests: a controller session behind TLS, whose store the test fills.
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use roadweave_fleet::{
-    Body, Chain, Desk, DeskEvent, Document, Envelope, FrameDecoder, Head, Join, JoinToken, Kind,
-    Member, Name, Published, PublishedTable, PublishedTrust, Revocations, Role, Scope, Secret,
-    Signed, Statement, Table, Trust, TrustList, Up, Version, encode,
+    Body, Chain, ControllerSession, ControllerSessionEvent, Document, Envelope, FrameDecoder, Head,
+    Join, JoinToken, Kind, Member, Name, Published, PublishedTable, PublishedTrust, Revocations,
+    Role, Scope, Secret, Signed, Statement, Table, Trust, TrustList, Up, Version, encode,
 };
 use roadweave_identity::tls::{self, HandshakeRefusal, Side};
 use roadweave_identity::{Identity, PeerPolicy, PublicKey, Refusal};
@@ -53,28 +53,28 @@ pub(super) fn chain(key: PublicKey, named: &str, role: Role, by: u8) -> Chain {
     Chain::new(vec![Signed::sign(&statement, &identity(by)).expect("signed")])
 }
 
-pub(super) struct Store {
+pub(super) struct TestStore {
     pub(super) published: Arc<Published>,
     pub(super) documents: Vec<(Kind, Version, Envelope)>,
     pub(super) table: Option<Arc<PublishedTable>>,
     pub(super) members: BTreeSet<PublicKey>,
     pub(super) key: u8,
     pub(super) admits: Option<u8>,
-    pub(super) said: Vec<DeskEvent>,
+    pub(super) said: Vec<ControllerSessionEvent>,
     pub(super) is_down: bool,
 }
 
 #[derive(Clone)]
 pub(super) struct Controller {
     pub(super) address: SocketAddr,
-    store: Arc<Mutex<Store>>,
+    store: Arc<Mutex<TestStore>>,
 }
 
 impl Controller {
     pub(super) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("it has one");
-        let store = Arc::new(Mutex::new(Store {
+        let store = Arc::new(Mutex::new(TestStore {
             published: published(&[]),
             documents: Vec::new(),
             table: None,
@@ -95,7 +95,7 @@ impl Controller {
         controller
     }
 
-    pub(super) fn store(&self) -> MutexGuard<'_, Store> {
+    pub(super) fn store(&self) -> MutexGuard<'_, TestStore> {
         self.store.lock().expect("no test has panicked with it")
     }
 
@@ -125,7 +125,7 @@ impl Controller {
         self.store().table = Some(Arc::new(PublishedTable { version, table, head }));
     }
 
-    pub(super) fn wait_for(&self, wanted: impl Fn(&DeskEvent) -> bool) {
+    pub(super) fn wait_for(&self, wanted: impl Fn(&ControllerSessionEvent) -> bool) {
         let state = || format!("{:?}", self.store().said);
         wait_or_show(WAIT_MAX, state, || self.store().said.iter().any(&wanted));
     }
@@ -151,15 +151,15 @@ impl Controller {
             let store = self.store();
             (store.members.contains(&peer), store.published.clone())
         };
-        let mut desk = Desk::new(clock.now(), peer, is_member, published);
+        let mut session = ControllerSession::new(clock.now(), peer, is_member, published);
         tls.sock.set_read_timeout(Some(Duration::from_millis(5))).expect("set");
-        self.talk(&clock, &mut desk, &mut tls);
+        self.talk(&clock, &mut session, &mut tls);
     }
 
     fn talk(
         &self,
         clock: &Clock,
-        desk: &mut Desk,
+        session: &mut ControllerSession,
         tls: &mut StreamOwned<ServerConnection, TcpStream>,
     ) {
         let (mut decoder, mut bytes) = (FrameDecoder::default(), [0; 4096]);
@@ -171,13 +171,13 @@ impl Controller {
                 Err(_) => return,
             }
             while let Ok(Some(frame)) = decoder.poll::<Up>() {
-                desk.handle_frame(clock.now(), frame);
+                session.handle_frame(clock.now(), frame);
             }
             if self.store().is_down {
                 return;
             }
-            self.feed(desk);
-            while let Some(frame) = desk.poll_frame() {
+            self.feed(session);
+            while let Some(frame) = session.poll_frame() {
                 let bytes = encode(&frame).expect("it fits");
                 if tls.write_all(&bytes).and_then(|()| tls.flush()).is_err() {
                     return;
@@ -186,30 +186,30 @@ impl Controller {
         }
     }
 
-    fn feed(&self, desk: &mut Desk) {
+    fn feed(&self, session: &mut ControllerSession) {
         let mut store = self.store();
-        while let Some(event) = desk.poll_event() {
-            if let DeskEvent::Join(Join { role, name, .. }) = &event {
+        while let Some(event) = session.poll_event() {
+            if let ControllerSessionEvent::Join(Join { role, name, .. }) = &event {
                 match store.admits {
                     Some(by) => {
-                        let of = chain(desk.peer(), name.as_str(), *role, by);
-                        desk.welcome(of, "north".parse().expect("a name"));
-                        store.members.insert(desk.peer());
+                        let of = chain(session.peer(), name.as_str(), *role, by);
+                        session.welcome(of, "north".parse().expect("a name"));
+                        store.members.insert(session.peer());
                     }
-                    None => desk.refuse("the token is used up", false),
+                    None => session.refuse("the token is used up", false),
                 }
             }
             store.said.push(event);
         }
         let head = store.published.revocations.head();
-        if desk.had().is_some_and(|had| had.revocations != head) {
-            desk.publish(store.published.clone());
+        if session.had().is_some_and(|had| had.revocations != head) {
+            session.publish(store.published.clone());
         }
         for (kind, version, document) in &store.documents {
-            desk.desire(*kind, *version, document.clone());
+            session.desire(*kind, *version, document.clone());
         }
         if let Some(table) = &store.table {
-            desk.desire_table(table.clone(), None);
+            session.desire_table(table.clone(), None);
         }
     }
 }

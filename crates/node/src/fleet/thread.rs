@@ -11,25 +11,25 @@ use roadweave_proto::{Instant, Rate, ServerName};
 use roadweave_tunnel::ProxyTenant;
 
 use super::controller_route::ControllerRoute;
-use super::figures::Figures;
-use super::latest::{Latest, News, Orders, ServerFigures};
+use super::figures::FigureSampler;
+use super::mailbox::{FleetCommands, FleetMailbox, FleetUpdates, ServerFigures};
 use super::members::Members;
 use super::membership::role_name;
-use super::worker::Worker;
+use super::worker::FleetWorker;
 use crate::status::{DocumentStatus, FleetStatus};
 
-const REFUSED_TOLD: usize = 8;
+const REFUSED_LOGGED_MAX: usize = 8;
 
 /// Reads the program's file with the controller's fields as defaults; `None`: no such fields.
 /// Returns it with the fields that the file overrides.
 pub type Merge<C> = Box<dyn FnMut(Option<&str>) -> Result<(C, Vec<String>), String> + Send>;
 
 pub(super) struct Thread<C> {
-    pub(super) worker: Worker,
+    pub(super) worker: FleetWorker,
     pub(super) merge: Merge<C>,
     pub(super) role: Role,
     pub(super) name: String,
-    pub(super) latest: Arc<Latest<C>>,
+    pub(super) mailbox: Arc<FleetMailbox<C>>,
     pub(super) loop_waker: Waker,
     pub(super) offline_max: Option<Duration>,
     pub(super) is_closed: bool,
@@ -42,19 +42,19 @@ pub(super) struct Thread<C> {
     pub(super) written: u64,
     pub(super) ended: u64,
     pub(super) confirmed: u64,
-    pub(super) figures: Figures,
+    pub(super) figures: FigureSampler,
 }
 
 impl<C> Thread<C> {
     pub(super) fn run(mut self) {
         loop {
             let now = self.worker.clock.now();
-            let orders = std::mem::take(&mut *lock(&self.latest.orders));
-            if orders.stop {
+            let commands = std::mem::take(&mut *lock(&self.mailbox.commands));
+            if commands.stop {
                 self.worker.write(now);
                 return;
             }
-            self.take(now, orders);
+            self.take(now, commands);
             self.worker.turn(now);
             while let Some(event) = self.worker.poll_event() {
                 self.on_event(now, event);
@@ -66,19 +66,19 @@ impl<C> Thread<C> {
             }
             let has_confirmed = self.confirm();
             if self.worker.is_in_step {
-                *lock(&self.latest.in_step) = true;
-                self.latest.in_step_now.notify_all();
+                *lock(&self.mailbox.in_step) = true;
+                self.mailbox.in_step_now.notify_all();
             }
             self.keep_closed(now);
-            self.tell_status();
+            self.update_status();
             if !has_confirmed {
                 self.worker.wait(now, self.closes_at().filter(|_| !self.is_closed));
             }
         }
     }
 
-    fn take(&mut self, now: Instant, orders: Orders) {
-        let Orders { uplinks, session, is_mute, ended, refuse, figures, .. } = orders;
+    fn take(&mut self, now: Instant, commands: FleetCommands) {
+        let FleetCommands { uplinks, session, is_mute, ended, refuse, figures, .. } = commands;
         let has_other_ways =
             uplinks.is_some() || session.is_some_and(|proxy| proxy.is_some() != self.has_session);
         if let Some(uplinks) = uplinks {
@@ -124,7 +124,7 @@ impl<C> Thread<C> {
     fn choose_ways(&mut self, now: Instant) {
         let through = self.has_session.then_some(ControllerRoute::System);
         let uplinks = self.uplinks.iter().cloned().map(ControllerRoute::Uplink);
-        self.worker.line.set_ways(now, through.into_iter().chain(uplinks).collect());
+        self.worker.connection.set_ways(now, through.into_iter().chain(uplinks).collect());
     }
 
     pub(super) fn on_event(&mut self, now: Instant, event: AgentEvent) {
@@ -141,7 +141,9 @@ impl<C> Thread<C> {
                     }
                 }
             },
-            AgentEvent::Candidates(servers) => self.tell(|news| news.candidates = Some(servers)),
+            AgentEvent::Candidates(servers) => {
+                self.update(|updates| updates.candidates = Some(servers))
+            }
             AgentEvent::Table => self.on_table(),
             AgentEvent::Revoked(keys) => {
                 self.batches += 1;
@@ -149,41 +151,41 @@ impl<C> Thread<C> {
                 if self.role == Role::Box {
                     self.ended = batch;
                 }
-                self.tell(|news| {
-                    news.revoked.extend(keys);
-                    news.batch = batch;
+                self.update(|updates| {
+                    updates.revoked.extend(keys);
+                    updates.batch = batch;
                 });
             }
-            AgentEvent::Drain(drained) => self.tell(|news| news.drained = Some(drained)),
-            AgentEvent::Watch(until) => self.tell(|news| news.watched_until = Some(until)),
+            AgentEvent::Drain(drained) => self.update(|updates| updates.drained = Some(drained)),
+            AgentEvent::Watch(until) => self.update(|updates| updates.watched_until = Some(until)),
             AgentEvent::Anchors(egresses) => {
                 let anchors = egresses.iter().filter_map(anchor).collect();
-                self.tell(|news| news.anchors = Some(anchors));
+                self.update(|updates| updates.anchors = Some(anchors));
             }
             AgentEvent::Joined { .. } | AgentEvent::Refused { .. } => {}
-            AgentEvent::Keep | AgentEvent::Seek | AgentEvent::Warning(_) => {}
+            AgentEvent::Persist | AgentEvent::Seek | AgentEvent::Warning(_) => {}
         }
     }
 
     pub(super) fn hand_over(&mut self) {
         if let Some(configuration) = self.waiting.take() {
-            self.tell(|news| news.configuration = Some(configuration));
+            self.update(|updates| updates.configuration = Some(configuration));
         }
     }
 
     fn on_table(&mut self) {
         let admission = self.worker.agent.admission();
-        for (key, why) in admission.refused.iter().take(REFUSED_TOLD) {
+        for (key, why) in admission.refused.iter().take(REFUSED_LOGGED_MAX) {
             tracing::warn!(%key, "a member of the fleet's table is not admitted: {why}");
         }
         // An anchor serves one tenant and knows no boxes of others.
-        let tenant = self.worker.agent.kept().tenant();
+        let tenant = self.worker.agent.persisted().tenant();
         let members = Members::of(&admission, (self.role == Role::Anchor).then_some(tenant));
-        self.tell(|news| news.members = Some(members));
+        self.update(|updates| updates.members = Some(members));
     }
 
-    fn tell(&self, say: impl FnOnce(&mut News<C>)) {
-        say(&mut lock(&self.latest.news));
+    fn update(&self, say: impl FnOnce(&mut FleetUpdates<C>)) {
+        say(&mut lock(&self.mailbox.updates));
         self.loop_waker.wake();
     }
 
@@ -203,13 +205,13 @@ impl<C> Thread<C> {
             ),
             false => tracing::info!("boxes are admitted again"),
         }
-        self.tell(|news| news.is_closed = Some(is_closed));
+        self.update(|updates| updates.is_closed = Some(is_closed));
     }
 
-    pub(super) fn tell_status(&self) {
-        let Worker { agent, contact, failure, state, .. } = &self.worker;
-        let kept = agent.kept();
-        let reports = kept.reports().into_iter().map(|report| {
+    pub(super) fn update_status(&self) {
+        let FleetWorker { agent, contact, failure, state, .. } = &self.worker;
+        let persisted = agent.persisted();
+        let reports = persisted.reports().into_iter().map(|report| {
             let (outcome, why) = match report.outcome {
                 Outcome::InForce => ("on trial", None),
                 Outcome::Confirmed => ("in force", None),
@@ -219,18 +221,18 @@ impl<C> Thread<C> {
             let version = format!("{}.{}", report.version.epoch, report.version.number);
             DocumentStatus { kind: kind(report.kind), version, outcome: outcome.to_owned(), why }
         });
-        *lock(&self.latest.status) = FleetStatus {
+        *lock(&self.mailbox.status) = FleetStatus {
             name: self.name.clone(),
             role: role_name(self.role).to_owned(),
-            tenant: kept.tenant().to_string(),
+            tenant: persisted.tenant().to_string(),
             controller: contact.as_ref().map(|(address, way)| format!("{address} over {way}")),
             away_since: agent.away_since(),
             away_seconds: None,
             away_at_least: !self.worker.has_met,
             away_why: failure.clone(),
             documents: reports.collect(),
-            pinned: kept.pinned().to_vec(),
-            revocations: kept.trust().revocations().head().serial,
+            pinned: persisted.pinned().to_vec(),
+            revocations: persisted.trust().revocations().head().serial,
             is_closed: self.is_closed,
             is_unwritten: state.store.is_failing,
         };

@@ -10,20 +10,22 @@ use roadweave_identity::{Identity, PublicKey};
 use roadweave_linux::{Clock, DeviceError, random_bytes};
 use roadweave_proto::{Instant, ServerName};
 
+use super::controller_connection::{
+    ConnectionEvent, ConnectionOptions, ControllerConnection, Controllers,
+};
 use super::controller_route::ControllerRoute;
-use super::line::{Controllers, Line, LineEvent, LineOptions};
 use super::state_writer::StateWriter;
-use super::store::Store;
+use super::store::StateStore;
 use crate::driver::RepeatLimiter;
 
 /// 9 MB a month.
 const KEEP_ALIVE_BOX: Duration = Duration::from_secs(50);
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-pub(super) struct Worker {
+pub(super) struct FleetWorker {
     pub(super) clock: Clock,
     pub(super) agent: Agent,
-    pub(super) line: Line,
+    pub(super) connection: ControllerConnection,
     pub(super) state: StateWriter,
     controllers: Arc<Controllers>,
     unproved: Option<PublicKey>,
@@ -39,31 +41,31 @@ pub(super) struct Worker {
     pub(super) is_in_step: bool,
 }
 
-impl Worker {
+impl FleetWorker {
     pub(super) fn start(
         clock: Clock,
         agent: Agent,
-        store: Store,
+        store: StateStore,
         identity: Arc<Identity>,
         ways: Vec<ControllerRoute>,
         keep_alive: Duration,
     ) -> Result<Self, DeviceError> {
         let controllers = Arc::new(Controllers::default());
-        controllers.set(agent.kept().trust().controllers().collect());
-        let names = names(agent.kept().addresses());
-        let options = LineOptions {
+        controllers.set(agent.persisted().trust().controllers().collect());
+        let names = names(agent.persisted().addresses());
+        let options = ConnectionOptions {
             identity,
             controllers: controllers.clone(),
             names,
             seed: u64::from_be_bytes(random_bytes()?),
             keep_alive,
         };
-        let line = Line::new(clock.now(), options, ways)?;
+        let connection = ControllerConnection::new(clock.now(), options, ways)?;
         Ok(Self {
             state: StateWriter::new(clock, store),
             clock,
             agent,
-            line,
+            connection,
             controllers,
             unproved: None,
             events: VecDeque::new(),
@@ -79,11 +81,11 @@ impl Worker {
         })
     }
 
-    /// The caller takes all events afterwards, then calls [`Worker::write_due`].
+    /// The caller takes all events afterwards, then calls [`FleetWorker::write_due`].
     pub(super) fn turn(&mut self, now: Instant) {
-        self.line.turn(now);
-        while let Some(event) = self.line.poll_event() {
-            self.on_line(now, event);
+        self.connection.turn(now);
+        while let Some(event) = self.connection.poll_event() {
+            self.on_connection_event(now, event);
         }
         self.agent.handle_timeout(now);
         self.send(now);
@@ -94,13 +96,13 @@ impl Worker {
 
     /// [`StateWriter::write_due`] of the agent's state.
     pub(super) fn write_due(&mut self, now: Instant, mark: u64) -> u64 {
-        let waker = self.line.waker();
-        self.state.write_due(now, mark, self.agent.kept(), move || waker.wake())
+        let waker = self.connection.waker();
+        self.state.write_due(now, mark, self.agent.persisted(), move || waker.wake())
     }
 
     /// Writes now, and waits for the disk.
     pub(super) fn write(&mut self, now: Instant) -> bool {
-        self.state.write(now, self.agent.kept())
+        self.state.write(now, self.agent.persisted())
     }
 
     pub(super) fn poll_event(&mut self) -> Option<AgentEvent> {
@@ -113,12 +115,12 @@ impl Worker {
 
     pub(super) fn wait(&mut self, now: Instant, until: Option<Instant>) {
         let until = [until, self.poll_timeout()].into_iter().flatten().min();
-        self.line.wait(now, until);
+        self.connection.wait(now, until);
     }
 
-    fn on_line(&mut self, now: Instant, event: LineEvent) {
+    fn on_connection_event(&mut self, now: Instant, event: ConnectionEvent) {
         match event {
-            LineEvent::Up { address, way, controller } => {
+            ConnectionEvent::Up { address, way, controller } => {
                 let away = self.agent.away_since().map(|since| now.since(since).as_secs());
                 if self.limiter.admit(now, UP, "") {
                     let away_seconds = away.unwrap_or_default();
@@ -137,12 +139,12 @@ impl Worker {
                 (self.has_asked, self.is_in_step) = (false, false);
                 self.agent.on_stream_up(now);
             }
-            LineEvent::Frame(frame) => {
+            ConnectionEvent::Frame(frame) => {
                 self.is_in_step |= self.has_asked && frame == Down::Alive;
                 self.agent.handle_frame(now, frame);
                 self.follow_trust(now);
             }
-            LineEvent::Down { reason } => {
+            ConnectionEvent::Down { reason } => {
                 if self.limiter.admit(now, DOWN, &reason) {
                     tracing::warn!("not connected to the controller: {reason}; trying again");
                 }
@@ -156,39 +158,39 @@ impl Worker {
 
     /// Until a root proves the controller, its messages count only if they are signed.
     pub(super) fn seek_at(&mut self, names: Vec<ServerName>, controller: PublicKey) {
-        self.line.set_names(names);
+        self.connection.set_names(names);
         self.unproved = Some(controller);
         self.controllers.set(self.speaks_with());
     }
 
     pub(super) fn has_proved_peer(&self) -> bool {
-        let peer = self.line.peer();
-        self.agent.kept().trust().controllers().any(|key| peer == Some(key))
+        let peer = self.connection.peer();
+        self.agent.persisted().trust().controllers().any(|key| peer == Some(key))
     }
 
     fn speaks_with(&self) -> BTreeSet<PublicKey> {
-        self.agent.kept().trust().controllers().chain(self.unproved).collect()
+        self.agent.persisted().trust().controllers().chain(self.unproved).collect()
     }
 
     fn follow_trust(&mut self, now: Instant) {
         let keys = self.speaks_with();
-        let is_lost = self.line.peer().is_some_and(|peer| !keys.contains(&peer));
+        let is_lost = self.connection.peer().is_some_and(|peer| !keys.contains(&peer));
         self.controllers.set(keys);
         if is_lost {
-            self.line.end(now, "its key is no longer trusted".to_owned());
+            self.connection.end(now, "its key is no longer trusted".to_owned());
         }
     }
 
     fn send(&mut self, now: Instant) {
-        while self.line.has_room() {
+        while self.connection.has_room() {
             if let Some(frame) = self.agent.poll_frame() {
                 if frame == Up::Alive {
-                    self.line.ask(now);
-                } else if let Err(error) = self.line.send(now, &frame) {
+                    self.connection.ask(now);
+                } else if let Err(error) = self.connection.send(now, &frame) {
                     self.on_unsent(now, &error);
                 }
             } else if !std::mem::replace(&mut self.has_asked, true) {
-                self.line.ask(now);
+                self.connection.ask(now);
             } else {
                 return;
             }
@@ -208,8 +210,8 @@ impl Worker {
 
     fn on_agent(&mut self, now: Instant, event: AgentEvent) {
         match event {
-            AgentEvent::Keep => self.state.on_changed(),
-            AgentEvent::Seek => self.line.seek(now),
+            AgentEvent::Persist => self.state.on_changed(),
+            AgentEvent::Seek => self.connection.seek(now),
             AgentEvent::Warning(text) => {
                 if self.limiter.admit(now, WARNING, &text) {
                     tracing::warn!("from the controller: {text}");

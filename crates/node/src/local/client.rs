@@ -155,14 +155,14 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("rws.sock");
         let listener = UnixListener::bind(&path).expect("a socket");
-        let told = json!({ "clients": "c".repeat(6_000 * 5_000) });
-        let answer = format!("{}\n", json!({ "jsonrpc": "2.0", "id": 1, "result": told }));
+        let result = json!({ "clients": "c".repeat(6_000 * 5_000) });
+        let answer = format!("{}\n", json!({ "jsonrpc": "2.0", "id": 1, "result": result }));
         let serving = spawn(move || {
             let (mut stream, _) = listener.accept().expect("a caller");
             BufReader::new(&stream).read_line(&mut String::new()).expect("a request");
             stream.write_all(answer.as_bytes())
         });
-        assert_eq!(request(&path, "status", &Value::Null).expect("an answer"), told);
+        assert_eq!(request(&path, "status", &Value::Null).expect("an answer"), result);
         serving.join().expect("no panic").expect("it is read to its end");
     }
 }

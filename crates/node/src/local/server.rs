@@ -39,11 +39,11 @@ pub struct LocalRequest {
     pub method: String,
     /// The parameters; null if absent.
     pub params: Value,
-    answer: SyncSender<Result<Answer, RpcError>>,
+    answer: SyncSender<Result<LocalAnswer, RpcError>>,
 }
 
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum LocalAnswer {
     Value(Value),
     /// The caller's thread serializes it, which takes long with thousands of clients.
     Status(Box<Status>),
@@ -69,10 +69,10 @@ impl RequestSender {
                 return Err(RpcError::busy());
             }
         }
-        let patience = if method == "reload" { RELOAD_MAX } else { ANSWER_MAX };
-        match answers.recv_timeout(patience).unwrap_or_else(|_| Err(RpcError::busy()))? {
-            Answer::Value(value) => Ok(value),
-            Answer::Status(status) => serde_json::to_value(status).map_err(RpcError::internal),
+        let timeout = if method == "reload" { RELOAD_MAX } else { ANSWER_MAX };
+        match answers.recv_timeout(timeout).unwrap_or_else(|_| Err(RpcError::busy()))? {
+            LocalAnswer::Value(value) => Ok(value),
+            LocalAnswer::Status(status) => serde_json::to_value(status).map_err(RpcError::internal),
         }
     }
 }
@@ -137,11 +137,11 @@ impl Drop for LocalServer {
 impl LocalRequest {
     /// Sends the answer; the caller may have disconnected.
     pub fn answer(self, answer: Result<Value, RpcError>) {
-        let _ = self.answer.try_send(answer.map(Answer::Value));
+        let _ = self.answer.try_send(answer.map(LocalAnswer::Value));
     }
 
     pub(crate) fn answer_status(self, status: Status) {
-        let _ = self.answer.try_send(Ok(Answer::Status(Box::new(status))));
+        let _ = self.answer.try_send(Ok(LocalAnswer::Status(Box::new(status))));
     }
 }
 
@@ -188,13 +188,13 @@ fn serve(
             && let Some(subscription) = place
         {
             let interval = Duration::from_millis(subscribe.interval_ms);
-            let tell = |word: &str| {
+            let send = |word: &str| {
                 let topic = json!(subscribe.topic);
                 let begin = format!("{{\"jsonrpc\":\"2.0\",\"method\":{topic},\"params\":");
                 (&*stream).write_all(format!("{begin}{word}}}\n").as_bytes())
             };
             let _ = SockRef::from(stream).set_send_buffer_size(SEND_BUFFER);
-            return subscription.tell_all(interval, tell);
+            return subscription.send_all(interval, send);
         }
         if too_long {
             return Ok(());
@@ -250,7 +250,9 @@ const IDLE_MAX: Duration = Duration::from_secs(60);
 pub(crate) mod testing {
     use super::*;
 
-    pub(crate) fn question(method: &str) -> (LocalRequest, Receiver<Result<Answer, RpcError>>) {
+    pub(crate) fn question(
+        method: &str,
+    ) -> (LocalRequest, Receiver<Result<LocalAnswer, RpcError>>) {
         let (answer, answers) = sync_channel(1);
         let request = LocalRequest { method: method.to_owned(), params: Value::Null, answer };
         (request, answers)

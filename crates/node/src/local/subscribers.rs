@@ -11,20 +11,20 @@ use roadweave_linux::threads::lock;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Subscribers {
-    shared: Arc<Shared>,
+    shared: Arc<SharedPublication>,
     waker: Waker,
 }
 
 #[derive(Debug)]
-struct Shared {
-    newest: Mutex<Word>,
-    told: Condvar,
+struct SharedPublication {
+    newest: Mutex<Publication>,
+    changed: Condvar,
     places: Arc<()>,
     has_new: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct Word {
+struct Publication {
     number: u64,
     text: Arc<str>,
     is_over: bool,
@@ -32,16 +32,16 @@ struct Word {
 
 #[derive(Debug)]
 pub(crate) struct Subscription {
-    shared: Arc<Shared>,
-    heard: u64,
+    shared: Arc<SharedPublication>,
+    seen: u64,
     _place: Arc<()>,
 }
 
 impl Subscribers {
     pub(crate) fn new(waker: Waker) -> Self {
-        let shared = Shared {
+        let shared = SharedPublication {
             newest: Mutex::default(),
-            told: Condvar::new(),
+            changed: Condvar::new(),
             places: Arc::default(),
             has_new: AtomicBool::new(false),
         };
@@ -51,13 +51,13 @@ impl Subscribers {
     /// `None` if the limit is reached, which leaves connections to other callers.
     pub(crate) fn subscribe(&self) -> Option<Subscription> {
         let shared = Arc::clone(&self.shared);
-        let word = shared.lock();
+        let publication = shared.lock();
         let is_free = Arc::strong_count(&shared.places) <= SUBSCRIBERS_MAX;
-        let (place, heard) = (is_free.then(|| Arc::clone(&shared.places))?, word.number);
-        drop(word);
+        let (place, seen) = (is_free.then(|| Arc::clone(&shared.places))?, publication.number);
+        drop(publication);
         shared.has_new.store(true, Ordering::Release);
         self.waker.wake();
-        Some(Subscription { shared, heard, _place: place })
+        Some(Subscription { shared, seen, _place: place })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -70,49 +70,50 @@ impl Subscribers {
     }
 
     pub(crate) fn publish(&self, text: &str) {
-        let mut word = self.shared.lock();
-        word.number += 1;
-        word.text = text.into();
-        drop(word);
-        self.shared.told.notify_all();
+        let mut publication = self.shared.lock();
+        publication.number += 1;
+        publication.text = text.into();
+        drop(publication);
+        self.shared.changed.notify_all();
     }
 
     pub(crate) fn end(&self) {
         self.shared.lock().is_over = true;
-        self.shared.told.notify_all();
+        self.shared.changed.notify_all();
     }
 }
 
 impl Subscription {
     /// `None` if the publisher ended or is silent for too long.
     pub(crate) fn next(&mut self) -> Option<Arc<str>> {
-        let (shared, heard) = (&self.shared, self.heard);
-        let is_heard = |word: &mut Word| word.number == heard && !word.is_over;
-        let waited = shared.told.wait_timeout_while(shared.lock(), SILENCE_MAX, is_heard);
-        let (word, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        let (shared, seen) = (&self.shared, self.seen);
+        let is_seen =
+            |publication: &mut Publication| publication.number == seen && !publication.is_over;
+        let waited = shared.changed.wait_timeout_while(shared.lock(), SILENCE_MAX, is_seen);
+        let (publication, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         if timeout.timed_out() {
             return None;
         }
-        self.heard = word.number;
-        (!word.is_over).then(|| Arc::clone(&word.text))
+        self.seen = publication.number;
+        (!publication.is_over).then(|| Arc::clone(&publication.text))
     }
 
     /// Updates are at least `interval` apart. Ends if the callback fails.
-    pub(crate) fn tell_all<E>(
+    pub(crate) fn send_all<E>(
         mut self,
         interval: Duration,
-        mut tell: impl FnMut(&str) -> Result<(), E>,
+        mut send: impl FnMut(&str) -> Result<(), E>,
     ) -> Result<(), E> {
-        while let Some(word) = self.next() {
-            tell(&word)?;
+        while let Some(publication) = self.next() {
+            send(&publication)?;
             std::thread::sleep(interval);
         }
         Ok(())
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Word> {
+impl SharedPublication {
+    fn lock(&self) -> MutexGuard<'_, Publication> {
         lock(&self.newest)
     }
 }
@@ -165,10 +166,10 @@ mod tests {
         let subscription = subscribers.subscribe().expect("room");
         let began = Instant::now();
         let listener = std::thread::spawn(move || {
-            let mut heard = 0;
-            subscription.tell_all(Duration::from_millis(50), |_| {
-                heard += 1;
-                if heard == 4 { Err(began.elapsed()) } else { Ok(()) }
+            let mut seen = 0;
+            subscription.send_all(Duration::from_millis(50), |_| {
+                seen += 1;
+                if seen == 4 { Err(began.elapsed()) } else { Ok(()) }
             })
         });
         while !listener.is_finished() {

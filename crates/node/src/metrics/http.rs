@@ -10,13 +10,13 @@ const HEAD_MAX: usize = 8 * 1024;
 const FIELDS_MAX: usize = 64;
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct HttpAnswer {
     status: u16,
     content_type: &'static str,
     content: String,
 }
 
-impl Answer {
+impl HttpAnswer {
     pub(super) fn text(status: u16, content: impl Into<String>) -> Self {
         Self { status, content_type: http::TEXT, content: content.into() }
     }
@@ -48,7 +48,7 @@ fn left_until(deadline: Instant) -> io::Result<Duration> {
 pub(super) fn read_request(
     mut stream: &TcpStream,
     deadline: Instant,
-) -> io::Result<Result<String, Answer>> {
+) -> io::Result<Result<String, HttpAnswer>> {
     let (mut head, mut chunk) = (Vec::new(), [0; 1024]);
     loop {
         stream.set_read_timeout(Some(left_until(deadline)?))?;
@@ -59,7 +59,7 @@ pub(super) fn read_request(
         head.extend_from_slice(&chunk[..length]);
         match parse(&head) {
             None if head.len() >= HEAD_MAX => {
-                return Ok(Err(Answer::text(431, "the head is too long\n")));
+                return Ok(Err(HttpAnswer::text(431, "the head is too long\n")));
             }
             None => {}
             Some(parsed) => return Ok(parsed),
@@ -67,7 +67,7 @@ pub(super) fn read_request(
     }
 }
 
-fn parse(head: &[u8]) -> Option<Result<String, Answer>> {
+fn parse(head: &[u8]) -> Option<Result<String, HttpAnswer>> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut request = httparse::Request::new(&mut fields);
     match request.parse(head) {
@@ -76,12 +76,12 @@ fn parse(head: &[u8]) -> Option<Result<String, Answer>> {
             (Some("GET"), Some(target)) => {
                 Ok(target.split_once('?').map_or(target, |(path, _)| path).to_owned())
             }
-            _ => Err(Answer::text(405, "only GET is served\n")),
+            _ => Err(HttpAnswer::text(405, "only GET is served\n")),
         }),
         Err(httparse::Error::TooManyHeaders) => {
-            Some(Err(Answer::text(431, "the head has too many fields\n")))
+            Some(Err(HttpAnswer::text(431, "the head has too many fields\n")))
         }
-        Err(error) => Some(Err(Answer::text(400, format!("not an HTTP request: {error}\n")))),
+        Err(error) => Some(Err(HttpAnswer::text(400, format!("not an HTTP request: {error}\n")))),
     }
 }
 
@@ -113,7 +113,7 @@ mod tests {
         check(&format!("GET / HTTP/1.1\r\n{many}\r\n"), Some(Err(431)));
     }
 
-    fn call(bytes: &[u8], limit: Duration) -> io::Result<Result<String, Answer>> {
+    fn call(bytes: &[u8], limit: Duration) -> io::Result<Result<String, HttpAnswer>> {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let mut caller = TcpStream::connect(listener.local_addr().expect("bound")).expect("there");
         caller.write_all(bytes).expect("there is room");
@@ -136,7 +136,7 @@ mod tests {
         let mut caller = TcpStream::connect(listener.local_addr().expect("bound")).expect("there");
         let (stream, _) = listener.accept().expect("it has connected");
         let ended = std::thread::spawn(move || {
-            let answer = Answer::text(200, "x".repeat(64 << 20));
+            let answer = HttpAnswer::text(200, "x".repeat(64 << 20));
             let error = answer.write(&stream, Instant::now() + Duration::from_millis(300));
             error.expect_err("it is never all taken")
         });

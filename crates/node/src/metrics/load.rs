@@ -7,7 +7,7 @@ use roadweave_linux::processor_time;
 const PERIOD: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
-pub(super) struct Load {
+pub(super) struct ProcessLoad {
     since: Option<(Instant, Duration)>,
     share: f64,
 }
@@ -19,9 +19,9 @@ pub(super) struct Used {
     pub(super) share: f64,
 }
 
-impl Load {
+impl ProcessLoad {
     /// The share covers the time since an earlier call, [`PERIOD`] ago or more.
-    pub(super) fn tell(&mut self) -> Used {
+    pub(super) fn measure(&mut self) -> Used {
         self.update(Instant::now(), processor_time())
     }
 
@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn two_who_ask_often_hear_the_same_share() {
-        let (mut load, start) = (Load::default(), Instant::now());
+        let (mut load, start) = (ProcessLoad::default(), Instant::now());
         let mut share_at = |seconds: u64, used_ms: u64| {
             load.update(start + Duration::from_secs(seconds), Duration::from_millis(used_ms)).share
         };

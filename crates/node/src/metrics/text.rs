@@ -21,7 +21,7 @@ use super::load::Used;
 use crate::modem::ModemFacts;
 use crate::status::{ClientStatus, RoleStatus, RouterRoleStatus, ShardStatus, Status};
 
-const INSTANCE: &[Metric<Figures>] = metrics![
+const INSTANCE: &[Metric<InstanceMetrics>] = metrics![
     "uptime" "seconds" "Time since the program started" |it| gauge(it.status.uptime_seconds),
     "processor" "seconds" "Processor time that the program has used"
         |it| Some(Figure::Time(it.used.processor.as_secs_f64())),
@@ -88,19 +88,19 @@ const OF_LINKS: &str = "path_tx path_rx path_tx_packets path_rx_packets path_los
 
 pub(super) fn encode(status: Status, used: Used) -> String {
     let mut registry = Registry::with_prefix("roadweave");
-    registry.register_collector(Box::new(Figures { status, used }));
+    registry.register_collector(Box::new(InstanceMetrics { status, used }));
     let mut text = String::new();
     let _ = encode_text(&mut text, &registry);
     text
 }
 
 #[derive(Debug)]
-struct Figures {
+struct InstanceMetrics {
     status: Status,
     used: Used,
 }
 
-impl Collector for Figures {
+impl Collector for InstanceMetrics {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let status = &self.status;
         let mut out = Out(encoder);

@@ -21,7 +21,7 @@ use roadweave_proto::wire::{ResetCode, StreamId};
 use roadweave_stream::{Event as StreamEvent, StreamError, Streams};
 use socket2::{SockRef, TcpKeepalive};
 
-use super::hearing::{Heard, Hearing};
+use super::http_sniffer::{HttpFindings, HttpSniffer};
 
 #[derive(Debug)]
 pub(super) struct Splice {
@@ -36,7 +36,7 @@ pub(super) struct Splice {
     unasked: bool,
     has_room: bool,
     has_bytes: bool,
-    hearing: Option<Box<Hearing>>,
+    http_sniffer: Option<Box<HttpSniffer>>,
     /// Bytes of the socket that still go into the stream; `None`: all.
     pub(super) left: Option<u64>,
 }
@@ -58,14 +58,14 @@ enum Down {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum SpliceTurn {
     Idle,
     More,
-    Over(Over),
+    Over(SpliceEnd),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Over {
+pub(super) enum SpliceEnd {
     Closed,
     Aborted,
     Reset(ResetCode),
@@ -85,7 +85,7 @@ impl Splice {
             unasked: closing,
             has_room: true,
             has_bytes: true,
-            hearing: None,
+            http_sniffer: None,
             left: None,
         }
     }
@@ -97,13 +97,13 @@ impl Splice {
         streams: &mut Streams,
         head: &[u8],
         content: u64,
-        heard: &mut Heard,
+        findings: &mut HttpFindings,
     ) -> bool {
         if streams.write(now, self.stream, head) != Ok(head.len()) {
             return false;
         }
-        if let Some(hearing) = &mut self.hearing {
-            hearing.on_sent(now, streams, self.stream, head, heard);
+        if let Some(http_sniffer) = &mut self.http_sniffer {
+            http_sniffer.on_sent(now, streams, self.stream, head, findings);
         }
         self.left = Some(content);
         if content == 0 {
@@ -112,8 +112,8 @@ impl Splice {
         true
     }
 
-    pub(super) fn heard_by(mut self, hearing: Option<Hearing>) -> Self {
-        self.hearing = hearing.map(Box::new);
+    pub(super) fn with_sniffer(mut self, http_sniffer: Option<HttpSniffer>) -> Self {
+        self.http_sniffer = http_sniffer.map(Box::new);
         self
     }
 
@@ -148,8 +148,8 @@ impl Splice {
         now: Instant,
         streams: &mut Streams,
         scratch: &mut [u8],
-        heard: &mut Heard,
-    ) -> Turn {
+        findings: &mut HttpFindings,
+    ) -> SpliceTurn {
         if self.unasked {
             self.unasked = false;
             if !matches!(self.socket.take_error(), Ok(None)) {
@@ -158,21 +158,21 @@ impl Splice {
         }
         if self.up == Up::Held && (self.closing || self.down == Down::Finished) {
             if let Err(error) = streams.finish(now, self.stream) {
-                return Turn::Over(Over::Reset(Failed::code(error)));
+                return SpliceTurn::Over(SpliceEnd::Reset(Failed::code(error)));
             }
             self.up = Up::Finished;
         }
-        let read = self.read(now, streams, scratch, heard);
-        let result = read.and_then(|()| self.write(now, streams, heard));
+        let read = self.read(now, streams, scratch, findings);
+        let result = read.and_then(|()| self.write(now, streams, findings));
         match result {
             Err(Failed::Socket) => self.on_failure(now, streams),
-            Err(Failed::Stream(code)) => Turn::Over(Over::Reset(code)),
-            Ok(()) if self.down == Down::Finished && self.up == Up::Held => Turn::More,
+            Err(Failed::Stream(code)) => SpliceTurn::Over(SpliceEnd::Reset(code)),
+            Ok(()) if self.down == Down::Finished && self.up == Up::Held => SpliceTurn::More,
             Ok(()) if self.up != Up::Open && self.down == Down::Finished => {
-                Turn::Over(Over::Closed)
+                SpliceTurn::Over(SpliceEnd::Closed)
             }
-            Ok(()) if self.can_read() || self.can_write() => Turn::More,
-            Ok(()) => Turn::Idle,
+            Ok(()) if self.can_read() || self.can_write() => SpliceTurn::More,
+            Ok(()) => SpliceTurn::Idle,
         }
     }
 
@@ -189,7 +189,7 @@ impl Splice {
         now: Instant,
         streams: &mut Streams,
         scratch: &mut [u8],
-        heard: &mut Heard,
+        findings: &mut HttpFindings,
     ) -> Result<(), Failed> {
         let mut left = SHARE;
         while self.can_read() && left > 0 {
@@ -216,8 +216,14 @@ impl Splice {
                     let taken = streams.write(now, self.stream, &scratch[..length]);
                     let taken = taken.map_err(Failed::stream)?;
                     assert_eq!(taken, length, "the stream had told its room");
-                    if let Some(hearing) = &mut self.hearing {
-                        hearing.on_sent(now, streams, self.stream, &scratch[..length], heard);
+                    if let Some(http_sniffer) = &mut self.http_sniffer {
+                        http_sniffer.on_sent(
+                            now,
+                            streams,
+                            self.stream,
+                            &scratch[..length],
+                            findings,
+                        );
                     }
                     left -= length;
                     if let Some(all) = &mut self.left {
@@ -237,7 +243,7 @@ impl Splice {
         &mut self,
         now: Instant,
         streams: &mut Streams,
-        heard: &mut Heard,
+        findings: &mut HttpFindings,
     ) -> Result<(), Failed> {
         let mut left = SHARE;
         while self.can_write() && left > 0 {
@@ -251,9 +257,9 @@ impl Splice {
                     written = self.socket.write_vectored(&pieces);
                 }
                 let length = written.as_ref().map_or(0, |length| *length);
-                if let Some(hearing) = self.hearing.as_mut().filter(|_| length > 0) {
-                    hearing.on_received(&front[..length.min(front.len())], heard);
-                    hearing.on_received(&back[..length.saturating_sub(front.len())], heard);
+                if let Some(http_sniffer) = self.http_sniffer.as_mut().filter(|_| length > 0) {
+                    http_sniffer.on_received(&front[..length.min(front.len())], findings);
+                    http_sniffer.on_received(&back[..length.saturating_sub(front.len())], findings);
                 }
                 length
             });
@@ -270,16 +276,16 @@ impl Splice {
 
     /// Settles the stream after the socket failed. Bytes on their way up are lost, as with any TCP,
     /// unless the peer had ended that direction before.
-    fn on_failure(&mut self, now: Instant, streams: &mut Streams) -> Turn {
-        let told = match self.up {
+    fn on_failure(&mut self, now: Instant, streams: &mut Streams) -> SpliceTurn {
+        let result = match self.up {
             Up::Finished => streams.stop(now, self.stream, ResetCode::Aborted),
             Up::Open | Up::Stopped | Up::Held => {
                 streams.reset(now, self.stream, ResetCode::Aborted)
             }
         };
-        match told.map_err(Failed::stream) {
-            Err(Failed::Stream(code)) => Turn::Over(Over::Reset(code)),
-            _ => Turn::Over(Over::Aborted),
+        match result.map_err(Failed::stream) {
+            Err(Failed::Stream(code)) => SpliceTurn::Over(SpliceEnd::Reset(code)),
+            _ => SpliceTurn::Over(SpliceEnd::Aborted),
         }
     }
 }

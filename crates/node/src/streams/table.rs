@@ -14,13 +14,13 @@ pub(super) type Number = u64;
 pub(super) struct Table<C> {
     first: Token,
     next: Number,
-    connections: BTreeMap<Number, Entry<C>>,
+    connections: BTreeMap<Number, TableEntry<C>>,
     ready: VecDeque<Number>,
     deadlines: Deadlines<Number>,
 }
 
 #[derive(Debug)]
-struct Entry<C> {
+struct TableEntry<C> {
     connection: C,
     is_ready: bool,
 }
@@ -47,7 +47,7 @@ impl<C> Table<C> {
     pub(super) fn insert(&mut self, connection: C) -> Number {
         let number = self.next;
         self.next += 1;
-        self.connections.insert(number, Entry { connection, is_ready: false });
+        self.connections.insert(number, TableEntry { connection, is_ready: false });
         self.wake(number);
         number
     }

@@ -13,13 +13,13 @@ use roadweave_proto::wire::{ResetCode, StreamId};
 use roadweave_proto::{Instant, Marks, ServerHost};
 use roadweave_stream::{Config, Event as StreamEvent, Side, Streams};
 
-use super::hearing::{Heard, Hearing};
-use super::splice::{self, Over, Splice, Turn};
+use super::http_sniffer::{HttpFindings, HttpSniffer};
+use super::splice::{self, Splice, SpliceEnd, SpliceTurn};
 use super::*;
 
 mod http;
 
-const ENTRANCE: Token = Token(1 << 60);
+const LISTENER: Token = Token(1 << 60);
 const DELAY: Duration = Duration::from_millis(2);
 const LIMIT: Duration = Duration::from_secs(60);
 const MIB: usize = 1 << 20;
@@ -27,19 +27,19 @@ const MIB: usize = 1 << 20;
 struct World {
     start: Wall,
     poller: Poller,
-    entrance: Entrance,
+    listener: StreamListener,
     client: Streams,
     server: Streams,
     under_way: Vec<(Instant, bool, Bytes)>,
     far: BTreeMap<StreamId, (Splice, bool)>,
-    overs: Vec<Over>,
+    overs: Vec<SpliceEnd>,
     hears: bool,
-    heard: Heard,
+    findings: HttpFindings,
     scratch: Vec<u8>,
 }
 
 impl World {
-    fn new(change: impl FnOnce(&mut EntranceSettings)) -> Self {
+    fn new(change: impl FnOnce(&mut ListenerSettings)) -> Self {
         let loopback = "127.0.0.0/8".parse().expect("a network");
         let listen = "127.0.0.1:0".parse().expect("an address");
         let fields = roadweave_config::ClientStreams {
@@ -49,24 +49,24 @@ impl World {
             http_ports: Vec::new(),
             ..Default::default()
         };
-        let mut settings = EntranceSettings::new(fields, Marks::default());
+        let mut settings = ListenerSettings::new(fields, Marks::default());
         change(&mut settings);
         let poller = Poller::new().expect("a poller");
-        let mut entrance = Entrance::open(settings, ENTRANCE);
-        entrance.set_inside(vec![loopback_index()]);
-        entrance.register(&poller).expect("room");
+        let mut listener = StreamListener::open(settings, LISTENER);
+        listener.set_inside(vec![loopback_index()]);
+        listener.register(&poller).expect("room");
         let streams = |side| Streams::new(Config::for_streams(side, 2000));
         Self {
             start: Wall::now(),
             poller,
-            entrance,
+            listener,
             client: streams(Side::Client),
             server: streams(Side::Server),
             under_way: Vec::new(),
             far: BTreeMap::new(),
             overs: Vec::new(),
             hears: false,
-            heard: Heard::default(),
+            findings: HttpFindings::default(),
             scratch: vec![0; SCRATCH],
         }
     }
@@ -76,7 +76,7 @@ impl World {
     }
 
     fn proxy(&self) -> SocketAddr {
-        self.entrance.local_address().expect("bound")
+        self.listener.local_address().expect("bound")
     }
 
     fn connect(&mut self) -> (TcpStream, TcpStream) {
@@ -89,7 +89,7 @@ impl World {
     fn run(&mut self, mut is_done: impl FnMut(&mut Self) -> bool) {
         let begin = Wall::now();
         while !is_done(self) {
-            assert!(begin.elapsed() < LIMIT, "it does not end: {:?}", self.entrance.ends());
+            assert!(begin.elapsed() < LIMIT, "it does not end: {:?}", self.listener.ends());
             self.step();
         }
     }
@@ -102,8 +102,8 @@ impl World {
     fn step(&mut self) {
         let ready = self.poller.wait(Some(Duration::from_millis(1))).expect("a living process");
         for event in ready.iter() {
-            if self.entrance.owns(event.token) {
-                self.entrance.on_ready(event);
+            if self.listener.owns(event.token) {
+                self.listener.on_ready(event);
             } else if let Some((splice, is_ready)) = self.far.get_mut(&StreamId(event.token.0)) {
                 splice.on_ready(event);
                 *is_ready = true;
@@ -119,8 +119,8 @@ impl World {
         }
         self.client.handle_timeout(now);
         self.server.handle_timeout(now);
-        self.entrance.handle_events(now, &mut self.client);
-        self.entrance.turn(now, &self.poller, &mut self.client);
+        self.listener.handle_events(now, &mut self.client);
+        self.listener.turn(now, &self.poller, &mut self.client);
         self.turn_far(now);
         for (from, to_server) in [(&mut self.client, true), (&mut self.server, false)] {
             while let Some(body) = from.poll_transmit(now, 1200) {
@@ -153,7 +153,7 @@ impl World {
                             self.poller.add(&socket, token, Interest::Edges).expect("room");
                             self.server.accept(now, id).expect("the peer's");
                             let splice = Splice::new(socket, id, false);
-                            let splice = splice.heard_by(self.hears.then(Hearing::of_host));
+                            let splice = splice.with_sniffer(self.hears.then(HttpSniffer::of_host));
                             self.far.insert(id, (splice, true));
                         }
                         Err(code) => self.server.reset(now, id, code).expect("open"),
@@ -162,7 +162,7 @@ impl World {
                 StreamEvent::Reset { id, code, .. } => {
                     if let Some((splice, _)) = self.far.remove(&id) {
                         splice::break_off(&splice.socket);
-                        self.overs.push(Over::Reset(code));
+                        self.overs.push(SpliceEnd::Reset(code));
                     }
                 }
                 StreamEvent::Readable(id)
@@ -176,16 +176,16 @@ impl World {
                 StreamEvent::Connected(_) | StreamEvent::Acknowledged(_) => {}
             }
         }
-        let Self { far, server, scratch, heard, overs, .. } = self;
+        let Self { far, server, scratch, findings, overs, .. } = self;
         far.retain(|_, (splice, is_ready)| {
             if *is_ready {
-                match splice.turn(now, server, scratch, heard) {
-                    Turn::Over(how) => {
+                match splice.turn(now, server, scratch, findings) {
+                    SpliceTurn::Over(how) => {
                         overs.push(how);
                         return false;
                     }
-                    Turn::More => {}
-                    Turn::Idle => *is_ready = false,
+                    SpliceTurn::More => {}
+                    SpliceTurn::Idle => *is_ready = false,
                 }
             }
             true
@@ -196,15 +196,15 @@ impl World {
     fn settle(&mut self) {
         self.run(|world| {
             let streams = world.client.open_streams() + world.server.open_streams();
-            world.entrance.connections() + world.far.len() + streams == 0
+            world.listener.connections() + world.far.len() + streams == 0
         });
-        assert_eq!(self.entrance.accepted(), self.entrance.ends().0.values().sum::<u64>());
-        assert!(self.entrance.streams.is_empty() && self.entrance.callers.is_empty());
+        assert_eq!(self.listener.accepted(), self.listener.ends().0.values().sum::<u64>());
+        assert!(self.listener.streams.is_empty() && self.listener.callers.is_empty());
     }
 
-    fn check_ends(&mut self, expected: &[(EntranceEnd, u64)]) {
+    fn check_ends(&mut self, expected: &[(ListenerEnd, u64)]) {
         self.settle();
-        assert_eq!(self.entrance.ends().iter().collect::<Vec<_>>(), expected);
+        assert_eq!(self.listener.ends().iter().collect::<Vec<_>>(), expected);
     }
 }
 
@@ -264,8 +264,8 @@ fn much_passes_both_ways_at_once_between_slow_readers() {
     assert!(world.join(application) == bytes(1, length), "what came down is right");
     assert!(world.join(host) == bytes(2, length), "what came up is right");
     assert!(world.client.memory() <= world.client.memory_max());
-    world.check_ends(&[(EntranceEnd::Closed, 1)]);
-    assert_eq!(world.overs, [Over::Closed]);
+    world.check_ends(&[(ListenerEnd::Closed, 1)]);
+    assert_eq!(world.overs, [SpliceEnd::Closed]);
 }
 
 #[test]
@@ -274,11 +274,11 @@ fn an_address_that_another_program_has_is_listened_at_once_it_is_free() {
     let address = holder.local_addr().expect("bound");
     let mut world = World::new(|settings| settings.fields.listen = Some(address));
     world.step();
-    assert_eq!(world.entrance.local_address(), None);
+    assert_eq!(world.listener.local_address(), None);
     drop(holder);
-    world.run(|world| world.entrance.local_address().is_some());
+    world.run(|world| world.listener.local_address().is_some());
     let _caller = TcpStream::connect(address).expect("it listens");
-    world.run(|world| world.entrance.accepted() == 1);
+    world.run(|world| world.listener.accepted() == 1);
 }
 
 #[test]
@@ -296,12 +296,12 @@ fn a_reader_that_stands_still_holds_its_sender_back() {
     });
     assert!(sent < 64 * MIB, "{sent} bytes went nowhere");
     assert!(world.server.memory() <= world.server.memory_max());
-    assert_ne!(world.entrance.poll_timeout(), Some(Instant::ZERO));
+    assert_ne!(world.listener.poll_timeout(), Some(Instant::ZERO));
     let reader = std::thread::spawn(move || exchange(host, vec![], Duration::ZERO).len());
     application.set_nonblocking(false).expect("a socket");
     application.shutdown(Shutdown::Write).expect("open");
     assert_eq!(world.join(reader), sent);
-    world.check_ends(&[(EntranceEnd::Closed, 1)]);
+    world.check_ends(&[(ListenerEnd::Closed, 1)]);
 }
 
 #[test]
@@ -313,10 +313,11 @@ fn a_connection_that_is_broken_off_is_broken_off_at_the_other_end() {
             if by_application { (application, host) } else { (host, application) };
         splice::break_off(&broken);
         drop(broken);
-        let told = std::thread::spawn(move || other.read(&mut [0]).expect_err("a reset").kind());
-        assert_eq!(world.join(told), std::io::ErrorKind::ConnectionReset);
+        let error_kind =
+            std::thread::spawn(move || other.read(&mut [0]).expect_err("a reset").kind());
+        assert_eq!(world.join(error_kind), std::io::ErrorKind::ConnectionReset);
     }
-    world.check_ends(&[(EntranceEnd::Aborted, 1), (EntranceEnd::Reset, 1)]);
+    world.check_ends(&[(ListenerEnd::Aborted, 1), (ListenerEnd::Reset, 1)]);
 }
 
 #[test]
@@ -337,7 +338,7 @@ fn an_rst_behind_the_fin_takes_nothing_of_what_was_sent_before() {
     });
     world.join(application);
     assert!(world.join(host) == bytes(3, MIB), "all has come");
-    world.check_ends(&[(EntranceEnd::Aborted, 1)]);
+    world.check_ends(&[(ListenerEnd::Aborted, 1)]);
 }
 
 #[test]
@@ -364,7 +365,7 @@ fn what_the_far_end_cannot_reach_is_told_as_what_it_is() {
             assert!(answer.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{to}: {answer}");
         }
     }
-    world.check_ends(&[(EntranceEnd::Unconnected, 12)]);
+    world.check_ends(&[(ListenerEnd::Unconnected, 12)]);
 }
 
 fn ask(world: &mut World, bytes: Vec<u8>) -> String {
@@ -386,24 +387,24 @@ fn who_says_nothing_that_is_served_is_told_so_and_closed() {
     assert_eq!(ask(&mut world, vec![]), "");
     assert_eq!(ask(&mut world, vec![5, 1]), "");
     assert!(ask(&mut world, b"CONN".to_vec()).starts_with("HTTP/1.1 408 "));
-    assert_eq!(world.entrance.ends().0[&EntranceEnd::Slow], 3);
+    assert_eq!(world.listener.ends().0[&ListenerEnd::Slow], 3);
     assert_eq!(ask(&mut world, vec![5, 1, 2]), "\u{5}\u{ff}");
     assert!(ask(&mut world, vec![5, 1, 0, 5, 2, 0, 1, 0, 0, 0, 0, 0, 9]).contains("\u{5}\u{7}"));
     let endless = [b"GET / HTTP/1.1\r\nF: ".as_slice(), &[b'a'; 20_000]].concat();
     assert!(ask(&mut world, endless).starts_with("HTTP/1.1 431 "));
     assert!(ask(&mut world, b"\x04\x01".to_vec()).starts_with("HTTP/1.1 400 "));
-    assert_eq!(world.entrance.ends().0[&EntranceEnd::BadRequest], 4);
+    assert_eq!(world.listener.ends().0[&ListenerEnd::BadRequest], 4);
     let other = ask(&mut world, b"POST /v1/other HTTP/1.1\r\n\r\n".to_vec());
     assert!(other.starts_with("HTTP/1.1 404 "), "{other}");
     let report = "POST /v1/qoe HTTP/1.1\r\nContent-Type: application/cmcd\r\n\
                   Content-Length: 18\r\n\r\nbl=1200,sid=\"6e2f\"";
-    let told = ask(&mut world, report.into());
-    assert!(told.starts_with("HTTP/1.1 200 "), "{told}");
-    let told = world.entrance.take_told();
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0].qoe.play_time_left(), Duration::from_millis(1200));
-    let slow = (EntranceEnd::Slow, 3);
-    world.check_ends(&[(EntranceEnd::BadRequest, 4), (EntranceEnd::Served, 2), slow]);
+    let answer = ask(&mut world, report.into());
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    let reports = world.listener.take_reports();
+    assert_eq!(reports.len(), 1);
+    assert_eq!(reports[0].qoe.play_time_left(), Duration::from_millis(1200));
+    let slow = (ListenerEnd::Slow, 3);
+    world.check_ends(&[(ListenerEnd::BadRequest, 4), (ListenerEnd::Served, 2), slow]);
 }
 
 fn loopback_index() -> u32 {
@@ -415,18 +416,18 @@ fn strangers_and_those_who_are_too_many_are_closed_at_once() {
     let far = "192.0.2.0/24".parse().expect("a network");
     let mut world = World::new(|settings| settings.fields.from = vec![far]);
     assert_eq!(ask(&mut world, vec![5, 1, 0]), "");
-    world.check_ends(&[(EntranceEnd::Stranger, 1)]);
+    world.check_ends(&[(ListenerEnd::Stranger, 1)]);
 
     let mut world = World::new(|settings| settings.connections_of_one_max = 2);
-    world.entrance.set_inside(vec![loopback_index() + 1]);
+    world.listener.set_inside(vec![loopback_index() + 1]);
     assert_eq!(ask(&mut world, vec![5, 1, 0]), "");
-    world.entrance.set_inside(vec![loopback_index()]);
+    world.listener.set_inside(vec![loopback_index()]);
     let proxy = world.proxy();
     let waiting: Vec<_> = (0..2).map(|_| TcpStream::connect(proxy)).collect();
-    world.run(|world| world.entrance.connections() == 2);
+    world.run(|world| world.listener.connections() == 2);
     assert_eq!(ask(&mut world, vec![5, 1, 0]), "");
-    assert_eq!(world.entrance.ends().0[&EntranceEnd::TooMany], 1);
+    assert_eq!(world.listener.ends().0[&ListenerEnd::TooMany], 1);
     drop(waiting);
-    let (left, too_many) = ((EntranceEnd::Left, 2), (EntranceEnd::TooMany, 1));
-    world.check_ends(&[left, (EntranceEnd::Stranger, 1), too_many]);
+    let (left, too_many) = ((ListenerEnd::Left, 2), (ListenerEnd::TooMany, 1));
+    world.check_ends(&[left, (ListenerEnd::Stranger, 1), too_many]);
 }

@@ -55,47 +55,47 @@ const BRAVO: Tenant = Tenant {
     inner: "\"10.77.0.2/32\", \"10.88.0.2/32\"",
 };
 
-fn write_files(road: &Road) {
+fn write_files(network: &TestNetwork) {
     let (mut tenants, mut peers) = (String::new(), String::new());
     for tenant in TENANTS {
         let Tenant { name, device, anchor, tun, port, own, inner } = tenant;
         let client = format!(
             "{}[tun]\nname = \"{name}0\"\n[streams]\nlisten = \"127.0.0.1:1080\"\n\
              http_ports = [{HTTP}]\n",
-            members::client(road, device, &PROXIES.map(|(_, number, port)| (number, port)))
+            members::client(network, device, &PROXIES.map(|(_, number, port)| (number, port)))
         );
-        road.write(&format!("box_{name}.toml"), client);
+        network.write(&format!("box_{name}.toml"), client);
         let anchor_file = format!(
             "{}tenant = \"{name}\"\nlisten = \"203.0.113.2:{port}\"\naddresses = [{own}]\n\
              deny_destinations = [\"192.0.2.3/32\"]\n[tun]\nname = \"{tun}\"\n\
              [streams]\nhttp_ports = [{HTTP}]\n{}{}",
-            members::own(road, anchor),
+            members::own(network, anchor),
             PROXIES.map(|(name, number, _)| members::proxy(name, number)).concat(),
             members::device("devices", device, inner, "")
         );
-        road.write(&format!("anchor_{name}.toml"), anchor_file);
+        network.write(&format!("anchor_{name}.toml"), anchor_file);
         tenants += &members::tenant(name, anchor, &format!("203.0.113.2:{port}"));
         peers += &members::device("peers", device, inner, &format!("tenant = \"{name}\"\n"));
     }
     for (name, number, port) in PROXIES {
         let file = format!(
             "instance = \"{name}\"\nlisten = \"198.51.100.1:{port}\"\n{}{tenants}{peers}",
-            members::own(road, number)
+            members::own(network, number)
         );
-        road.write(&format!("{name}.toml"), file);
+        network.write(&format!("{name}.toml"), file);
     }
 }
 
-fn start(road: &Road) -> (NetNs, [Daemon; 2], [Daemon; 2]) {
+fn start(network: &TestNetwork) -> (NetNs, [Daemon; 2], [Daemon; 2]) {
     let site = NetNs::create("site").unwrap();
-    cable((&road.cloud, "eth1", &["192.0.2.1/24"]), (&site, "eth0", &["192.0.2.2/24"]));
+    cable((&network.cloud, "eth1", &["192.0.2.1/24"]), (&site, "eth0", &["192.0.2.2/24"]));
     let anchors = TENANTS.map(|tenant| {
-        let anchor = road.start(&road.cloud, "anchor", &format!("anchor_{}", tenant.name));
+        let anchor = network.start(&network.cloud, "anchor", &format!("anchor_{}", tenant.name));
         anchor.wait_for("the anchor runs");
         anchor
     });
     let proxies = PROXIES.map(|(name, ..)| {
-        let proxy = road.start(&road.server, "proxy", name);
+        let proxy = network.start(&network.server, "proxy", name);
         proxy.wait_for("the proxy runs");
         proxy
     });
@@ -141,23 +141,23 @@ fn read(socket: &mut TcpStream, from: usize, until: usize) {
 #[test]
 fn a_download_goes_on_while_its_proxy_dies_and_tenants_are_apart() {
     run_sandboxed(|| {
-        let road = Road::new();
-        write_files(&road);
-        let (site, anchors, [first, second]) = start(&road);
+        let network = TestNetwork::new();
+        write_files(&network);
+        let (site, anchors, [first, second]) = start(&network);
         let seen = host(&site);
         let other = NetNs::create("other").unwrap();
-        cable((&other, "eth1", &["10.3.0.2/24"]), (&road.server, "eth3", &["10.3.0.1/24"]));
+        cable((&other, "eth1", &["10.3.0.2/24"]), (&network.server, "eth3", &["10.3.0.1/24"]));
         other.ip("route add default via 10.3.0.1").unwrap();
-        let acme = road.start_client("box_acme");
+        let acme = network.start_client("box_acme");
         acme.wait_for("joined");
         anchors[0].wait_for("attached");
-        let sessions = |name| road.show(name)["totals"]["sessions"].as_u64().unwrap();
+        let sessions = |name| network.show(name)["totals"]["sessions"].as_u64().unwrap();
         let is_first = sessions(PROXIES[0].0) == 1;
-        let bravo = road.start(&other, "client", "box_bravo");
+        let bravo = network.start(&other, "client", "box_bravo");
         bravo.wait_for("joined");
         anchors[1].wait_for("attached");
 
-        let mut sockets = [&road.vehicle, &other].map(|namespace| {
+        let mut sockets = [&network.vehicle, &other].map(|namespace| {
             let (reply, socket) = socks(namespace, (SITE, PORT));
             assert_eq!(reply, SUCCEEDED);
             assert_eq!(seen.recv().unwrap(), IpAddr::from(MACHINE));
@@ -171,10 +171,10 @@ fn a_download_goes_on_while_its_proxy_dies_and_tenants_are_apart() {
         let inside = SocketAddr::from(([10, 88, 0, 2], PORT));
         let listener = other.enter(|| TcpListener::bind(inside).unwrap()).unwrap();
         spawn(move || listener.incoming().for_each(drop));
-        let from_machine = road.cloud.enter(|| TcpStream::connect(inside).is_ok()).unwrap();
+        let from_machine = network.cloud.enter(|| TcpStream::connect(inside).is_ok()).unwrap();
         assert!(from_machine, "{}", anchors[1].log());
-        assert_ne!(socks(&road.vehicle, (Ipv4Addr::new(10, 88, 0, 2), PORT)).0, SUCCEEDED);
-        let drops = |of: Tenant| road.show(of.tun)["drops"]["forward-refused"].as_u64();
+        assert_ne!(socks(&network.vehicle, (Ipv4Addr::new(10, 88, 0, 2), PORT)).0, SUCCEEDED);
+        let drops = |of: Tenant| network.show(of.tun)["drops"]["forward-refused"].as_u64();
         let drops: u64 = TENANTS.map(drops).into_iter().flatten().sum();
         assert!(drops > 0, "it was stopped by something else");
 
@@ -186,19 +186,19 @@ fn a_download_goes_on_while_its_proxy_dies_and_tenants_are_apart() {
         assert_eq!(socket.read(&mut [0]).unwrap(), 0, "and nothing more");
         anchors[0].wait_for_count("attached", attached + 1);
 
-        let reply = |to: [u8; 4], port| socks(&road.vehicle, (to.into(), port)).0;
+        let reply = |to: [u8; 4], port| socks(&network.vehicle, (to.into(), port)).0;
         assert_eq!(reply(SITE.octets(), 9), REFUSED);
         assert_eq!(reply([192, 0, 2, 3], PORT), FORBIDDEN);
         assert_eq!(reply([10, 77, 0, 2], PORT), FORBIDDEN, "another client's, or its own");
         assert_eq!(reply([203, 0, 113, 2], PORT), FORBIDDEN, "the anchor's machine");
         web(&site);
-        let (reply, mut socket) = socks(&road.vehicle, (SITE, HTTP));
+        let (reply, mut socket) = socks(&network.vehicle, (SITE, HTTP));
         assert_eq!(reply, SUCCEEDED);
         socket.write_all(b"GET /a.mp4 HTTP/1.1\r\nHost: a\r\nPriority: u=5\r\n\r\n").unwrap();
         let mut answer = Vec::new();
         socket.read_to_end(&mut answer).unwrap();
         assert!(answer.ends_with(b"\r\n\r\nhi"), "{answer:?}");
-        let shown = road.show(ACME.tun);
+        let shown = network.show(ACME.tun);
         assert_eq!(shown["streams"]["source"], "client", "{shown:#}");
         assert_eq!(shown["streams"]["http"]["answers"], 1, "{shown:#}");
     });

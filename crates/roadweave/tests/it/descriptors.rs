@@ -27,11 +27,11 @@ fn callers(instance: &str, count: usize) -> Vec<UnixStream> {
     (0..count).map(|_| UnixStream::connect(socket(instance)).unwrap()).collect()
 }
 
-fn check_calm(road: &Road, daemons: [&Daemon; 3], time: Duration) {
+fn check_calm(network: &TestNetwork, daemons: [&Daemon; 3], time: Duration) {
     let before = daemons.map(used);
     let lines = daemons.map(|daemon| daemon.log().lines().count());
     sleep(time);
-    assert!(road.wait_for_traffic() < Duration::from_secs(2));
+    assert!(network.wait_for_traffic() < Duration::from_secs(2));
     for ((daemon, before), lines) in daemons.into_iter().zip(before).zip(lines) {
         let share = (used(daemon) - before).as_secs_f64() / time.as_secs_f64();
         assert!(share < 0.1, "{share} of a processor: {}", daemon.log());
@@ -43,28 +43,28 @@ fn check_calm(road: &Road, daemons: [&Daemon; 3], time: Duration) {
 #[test]
 fn a_daemon_without_descriptors_goes_on_and_catches_up() {
     run_sandboxed(|| {
-        let road = Road::without_uplinks();
-        road.connect_uplink(1);
-        let (server, client) = road.start_both();
-        road.echo(&road.server, GATEWAY_V4);
-        road.wait_for_traffic();
+        let network = TestNetwork::without_uplinks();
+        network.connect_uplink(1);
+        let (server, client) = network.start_both();
+        network.echo(&network.server, GATEWAY_V4);
+        network.wait_for_traffic();
         let links = [1, 2].map(|number| members::link(number, 2, 1)).concat();
         let text = format!("addresses = [\"10.78.0.2/24\"]\n[tun]\nname = \"rwr\"\n{links}");
-        fs::write(road.path("router.toml"), text).unwrap();
-        let router = road.start(&road.vehicle, "router", "router");
+        fs::write(network.path("router.toml"), text).unwrap();
+        let router = network.start(&network.vehicle, "router", "router");
         router.wait_for("the router runs");
 
         for daemon in [&server, &client, &router] {
             limit(daemon, 3);
         }
         let waiting = [callers(CLIENT, 3), callers(SERVER, 3)];
-        road.connect_uplink(2);
-        road.edit("server.toml", |text| text + &keygen().peer("late", "10.77.0.9/32"));
+        network.connect_uplink(2);
+        network.edit("server.toml", |text| text + &keygen().peer("late", "10.77.0.9/32"));
         server.signal(Signal::HUP);
         for daemon in [&server, &client, &router] {
             daemon.wait_for("Too many open files");
         }
-        check_calm(&road, [&server, &client, &router], Duration::from_secs(6));
+        check_calm(&network, [&server, &client, &router], Duration::from_secs(6));
         for daemon in [&server, &client] {
             assert!(!daemon.log().contains("install nftables"), "{}", daemon.log());
         }
@@ -73,9 +73,9 @@ fn a_daemon_without_descriptors_goes_on_and_catches_up() {
             limit(daemon, 1_024);
         }
         drop(waiting);
-        road.wait_for_paths(&["eth1", "eth2"]);
+        network.wait_for_paths(&["eth1", "eth2"]);
         router.wait_for_count("listening", 2);
-        assert!(road.wait_for_traffic() < Duration::from_secs(2));
+        assert!(network.wait_for_traffic() < Duration::from_secs(2));
         server.reload();
         assert_eq!(client.count(" joined "), 1, "{}", client.log());
         assert_eq!(client.count("local socket accepts connections again"), 1, "{}", client.log());

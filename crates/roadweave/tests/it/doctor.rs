@@ -4,8 +4,8 @@
 use crate::common::*;
 use serde_json::Value;
 
-fn doctor(road: &Road, namespace: &NetNs, file: &str) -> (Vec<Value>, Option<i32>) {
-    let file = road.path(file).display().to_string();
+fn doctor(network: &TestNetwork, namespace: &NetNs, file: &str) -> (Vec<Value>, Option<i32>) {
+    let file = network.path(file).display().to_string();
     let output = roadweave_in(namespace, &["doctor", "--json", &file]);
     let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| {
         panic!("{}", String::from_utf8_lossy(&[output.stdout, output.stderr].concat()))
@@ -26,14 +26,17 @@ fn doctor_names_blocked_uplinks_short_paths_and_firewalls_between_box_and_server
         if beside("roadweave-admin").is_none() {
             return;
         }
-        let road = Road::new();
+        let network = TestNetwork::new();
         for interface in ["all", "eth1", "eth2"] {
-            road.vehicle.set_sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), "0").unwrap();
+            network
+                .vehicle
+                .set_sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), "0")
+                .unwrap();
         }
-        let of_box = || doctor(&road, &road.vehicle, "client.toml");
-        let of_server = || doctor(&road, &road.server, "server.toml");
+        let of_box = || doctor(&network, &network.vehicle, "client.toml");
+        let of_server = || doctor(&network, &network.server, "server.toml");
         check(&of_server().0, "listen", "ok", "is free");
-        let _server = road.start_server();
+        let _server = network.start_server();
         let (found, code) = of_server();
         check(&found, "firewall", "ok", "no other chain");
         assert_eq!(code, Some(0), "{found:#?}");
@@ -47,7 +50,7 @@ fn doctor_names_blocked_uplinks_short_paths_and_firewalls_between_box_and_server
         assert_eq!(code, Some(0), "{found:#?}");
 
         nft(
-            &road.server,
+            &network.server,
             "table inet test { chain input { type filter hook input priority 0;
                 iifname \"eth1\" udp dport 4433 meta length > 1400 drop;
                 iifname \"eth2\" udp dport 4433 drop; }; }",
@@ -58,20 +61,20 @@ fn doctor_names_blocked_uplinks_short_paths_and_firewalls_between_box_and_server
         assert_eq!(code, Some(1), "{found:#?}");
         // A rule of another program hides the uplinks of answers, and a client runs.
         nft(
-            &road.vehicle,
+            &network.vehicle,
             "table inet vpn { chain pre { type filter hook prerouting priority mangle;
                 meta mark set ct mark; }; }",
         );
-        let client = road.start_client("client");
+        let client = network.start_client("client");
         client.wait_for("joined");
         let (found, _) = of_box();
         check(&found, "marks inet vpn pre", "warn", "give the rule a mask without");
         check(&found, &format!("reach eth1 {ADDRESS}"), "ok", "answered");
         check(&found, &format!("reach eth2 {ADDRESS}"), "fail", "while another uplink got one");
 
-        nft(&road.server, "delete table inet test");
+        nft(&network.server, "delete table inet test");
         nft(
-            &road.server,
+            &network.server,
             "table ip filter {
                 chain DOCKER-USER { };
                 chain FORWARD { type filter hook forward priority 0; policy drop;
@@ -80,7 +83,7 @@ fn doctor_names_blocked_uplinks_short_paths_and_firewalls_between_box_and_server
         let (found, code) = of_server();
         check(&found, "firewall ip filter FORWARD", "fail", "iptables -I DOCKER-USER -i rws");
         assert_eq!(code, Some(1), "{found:#?}");
-        nft(&road.server, "add rule ip filter DOCKER-USER iifname rws accept");
+        nft(&network.server, "add rule ip filter DOCKER-USER iifname rws accept");
         check(&of_server().0, "firewall", "ok", "no other chain");
     });
 }

@@ -62,13 +62,13 @@ fn get(camera: &NetNs) -> (BufReader<TcpStream>, String) {
 #[test]
 fn an_encoder_hears_of_dead_links_and_of_a_client_that_ends_and_comes_back() {
     run_sandboxed(|| {
-        let road = Road::new();
-        let camera = road.connect_camera();
-        road.edit("client.toml", |text| {
+        let network = TestNetwork::new();
+        let camera = network.connect_camera();
+        network.edit("client.toml", |text| {
             text + "[streams]\nlisten = \"192.168.50.1:1080\"\ntcp = \"tunnel\"\n"
         });
-        let (_server, mut client) = road.start_both();
-        road.wait_for_paths(&["eth1", "eth2"]);
+        let (_server, mut client) = network.start_both();
+        network.wait_for_paths(&["eth1", "eth2"]);
         let ask = |method: &str, params: &Value| {
             request(socket(CLIENT).as_ref(), method, params).map_err(|error| error.to_string())
         };
@@ -102,17 +102,17 @@ fn an_encoder_hears_of_dead_links_and_of_a_client_that_ends_and_comes_back() {
         let feedback = Feedback::start(&["--lane", "real-time"]);
         feedback.wait_for("a target", |frame, rate| frame > 2_000 && rate > 100_000);
         for interface in ["eth1", "eth2"] {
-            road.silence(interface, true);
+            network.silence(interface, true);
         }
         feedback.wait_for("nothing arrives", |frame, _| frame == 0);
         for interface in ["eth1", "eth2"] {
-            road.silence(interface, false);
+            network.silence(interface, false);
         }
         feedback.wait_for("the links are back", |frame, _| frame > 2_000);
         client.signal(Signal::KILL);
         client.wait();
         feedback.wait_for("the client is gone", |frame, rate| (frame, rate) == (0, 0));
-        let client = road.start_client("client");
+        let client = network.start_client("client");
         client.wait_for("joined");
         feedback.wait_for("the client is back", |frame, _| frame > 2_000);
         let unknown =

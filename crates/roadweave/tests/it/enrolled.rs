@@ -25,13 +25,13 @@ fn a_box_joins_by_a_token_once_also_in_1970_and_a_used_up_token_says_so() {
         assert!(why.contains("token"), "{why}");
         let devices = world.json(&["device", "list"]);
         assert_eq!(devices.as_array().unwrap().len(), 1, "{devices:#}");
-        if let Some(library) = clock::of_1970(&world.road) {
+        if let Some(library) = clock::of_1970(&world.network) {
             let mut join = world.join(&world.token("box"), "bus-4");
             let said = joined(&join.env("LD_PRELOAD", &library).output().unwrap());
             assert!(said.contains("This box has joined"), "{said}");
         }
         // Root joins as the owner of the state directory; only root can give a folder away.
-        let state = world.road.path("bus-3");
+        let state = world.network.path("bus-3");
         fs::create_dir(&state).unwrap();
         if chown(&state, Some(65_534), Some(65_534)).is_err() {
             return;
@@ -58,27 +58,27 @@ fn what_a_controller_says_of_keys_holds_on_the_shards_of_a_server() {
 fn check_session_on_signed_documents(mut world: World) {
     let (server, client) = world.start_both();
     client.wait_for("joined");
-    let road = &world.road;
-    road.echo(&road.server, GATEWAY_V4);
-    road.wait_for_paths(&["eth1", "eth2"]);
-    road.wait_for_traffic();
+    let network = &world.network;
+    network.echo(&network.server, GATEWAY_V4);
+    network.wait_for_paths(&["eth1", "eth2"]);
+    network.wait_for_traffic();
     let page = roadweave(&["show", "--socket", &socket(CLIENT)]);
     assert!(text(&page.stdout).contains("fleet of home: box bus-1, controller at"), "{page:?}");
 
     world.controller.take().unwrap().kill();
-    world.road.wait_for_traffic();
+    world.network.wait_for_traffic();
     client.interrupt();
     server.interrupt();
-    let server = world.road.start_server();
-    let client = world.road.start_client("client");
+    let server = world.network.start_server();
+    let client = world.network.start_client("client");
     client.wait_for("joined");
-    world.road.wait_for_traffic();
+    world.network.wait_for_traffic();
     let away = |status: &Value| status["fleet"]["away_seconds"].as_f64().is_some();
-    world.road.wait_for_status(SERVER, "away", away);
+    world.network.wait_for_status(SERVER, "away", away);
 
     world.start_controller();
     let there = |status: &Value| status["fleet"]["controller"].is_string();
-    world.road.wait_for_status(SERVER, "the controller is back", there);
+    world.network.wait_for_status(SERVER, "the controller is back", there);
     let asked = Watch::start();
     let revoked = world.json(&["device", "revoke", "bus-1", "--reason", "stolen"]);
     let answered = asked.elapsed();
@@ -87,7 +87,7 @@ fn check_session_on_signed_documents(mut world: World) {
     let summary = revoked["summary"].as_str().unwrap();
     assert!(summary.starts_with("1 of 1"), "{revoked:#}");
     client.wait_for("key was revoked");
-    let socket = world.road.socket_to(GATEWAY_V4);
+    let socket = world.network.socket_to(GATEWAY_V4);
     socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     let _ = socket.send(b"is anybody there?");
     assert!(socket.recv(&mut [0; 100]).is_err());
@@ -98,28 +98,28 @@ fn check_session_on_signed_documents(mut world: World) {
 fn proxy_and_anchor_join_by_tokens_and_go_on_without_their_controller() {
     in_world(|mut world| {
         world.join_with_anchor();
-        world.road.echo(&world.road.cloud, "0.0.0.0");
+        world.network.echo(&world.network.cloud, "0.0.0.0");
         let daemons = world.start_with_anchor();
         world.controller.take().unwrap().kill();
         daemons.into_iter().rev().for_each(Daemon::interrupt);
         let [anchor, proxy, client] = world.start_with_anchor();
         for at in [ANCHOR, "proxy"] {
-            let status = world.road.show(at);
+            let status = world.network.show(at);
             assert!(status["fleet"]["away_seconds"].as_f64().is_some(), "{status:#}");
         }
 
         world.start_controller();
         let there = |status: &Value| status["fleet"]["controller"].is_string();
         for at in [ANCHOR, "proxy"] {
-            world.road.wait_for_status(at, "the controller is back", there);
+            world.network.wait_for_status(at, "the controller is back", there);
         }
         // A limit of the tenant's rate cuts 6 Mbit/s while all runs, and is taken back.
-        let socket = world.road.socket_to(GATEWAY_V4);
+        let socket = world.network.socket_to(GATEWAY_V4);
         for (words, is_cut) in [(&["--rate-mbps", "2"][..], true), (&[], false)] {
             world.json(&[&["tenant", "limit", "home"], words].concat());
             wait_within(4 * WAIT_MAX, &format!("cut: {is_cut}"), || {
                 let limited = || {
-                    let drops = &world.road.show("proxy")["tenants"]["home"]["drops"];
+                    let drops = &world.network.show("proxy")["tenants"]["home"]["drops"];
                     drops["rate-limited"].as_u64().unwrap_or_default()
                 };
                 let before = limited();
@@ -137,7 +137,7 @@ fn proxy_and_anchor_join_by_tokens_and_go_on_without_their_controller() {
         assert!(summary.starts_with("2 of 2"), "{revoked:#}");
         assert!(answered < Duration::from_secs(2), "{answered:?}");
         assert!(proxy.count("left") > 0, "{}", proxy.log());
-        assert_eq!(world.road.show(ANCHOR)["legs"][0][1]["attachments"], 0);
+        assert_eq!(world.network.show(ANCHOR)["legs"][0][1]["attachments"], 0);
         drop((anchor, client));
     });
 }
@@ -149,7 +149,7 @@ fn a_drain_of_a_server_is_one_of_all_its_shards() {
         let drain = |undo: &[&str]| world.json(&[&["proxy", "drain", "fra-1"], undo].concat());
         let wait = |expected: bool| {
             let is = |status: &Value| status["totals"]["draining"] == expected;
-            world.road.wait_for_status(SERVER, &format!("draining: {expected}"), is);
+            world.network.wait_for_status(SERVER, &format!("draining: {expected}"), is);
         };
         let (server, client) = world.start_both();
         client.wait_for("joined");
@@ -157,8 +157,8 @@ fn a_drain_of_a_server_is_one_of_all_its_shards() {
         wait(true);
         client.interrupt();
         server.interrupt();
-        let server = world.road.start_server();
-        let client = world.road.start_client("client");
+        let server = world.network.start_server();
+        let client = world.network.start_client("client");
         client.wait_for("this server drains");
         wait(true);
         assert_eq!((client.count("joined"), server.count("joined")), (0, 0));
@@ -170,8 +170,8 @@ fn a_drain_of_a_server_is_one_of_all_its_shards() {
         client.interrupt();
         server.interrupt();
         drain(&["--undo"]);
-        let server = world.road.start_server();
-        let client = world.road.start_client("client");
+        let server = world.network.start_server();
+        let client = world.network.start_client("client");
         client.wait_for("joined");
         wait(false);
         // A drain by a person on the machine is not the controller's to take back.
@@ -194,26 +194,28 @@ fn a_controller_that_hangs_is_told_and_nothing_waits_for_it() {
     in_world(|world| {
         let (_server, client) = world.start_both();
         client.wait_for("joined");
-        let road = &world.road;
-        road.echo(&road.server, GATEWAY_V4);
-        road.wait_for_traffic();
+        let network = &world.network;
+        network.echo(&network.server, GATEWAY_V4);
+        network.wait_for_traffic();
         let there = |status: &Value| status["fleet"]["controller"].is_string();
         wait_within(2 * WAIT_MAX, "both know the controller", || {
-            there(&road.show(SERVER)) && there(&road.show(CLIENT))
+            there(&network.show(SERVER)) && there(&network.show(CLIENT))
         });
         // The kernel still accepts connections for it.
         let controller = world.controller.as_ref().unwrap();
         controller.signal(Signal::STOP);
         client.interrupt();
-        let client = road.start_client("client");
+        let client = network.start_client("client");
         client.wait_for("joined");
-        road.wait_for_traffic();
-        wait_within(SILENCE_MAX + WAIT_MAX, "the proxy has noticed", || !there(&road.show(SERVER)));
-        road.wait_for_traffic();
-        assert!(!there(&road.show(CLIENT)), "it has found nobody to speak with");
+        network.wait_for_traffic();
+        wait_within(SILENCE_MAX + WAIT_MAX, "the proxy has noticed", || {
+            !there(&network.show(SERVER))
+        });
+        network.wait_for_traffic();
+        assert!(!there(&network.show(CLIENT)), "it has found nobody to speak with");
         controller.signal(Signal::CONT);
         wait_within(4 * WAIT_MAX, "both know the controller again", || {
-            there(&road.show(SERVER)) && there(&road.show(CLIENT))
+            there(&network.show(SERVER)) && there(&network.show(CLIENT))
         });
     });
 }

@@ -15,23 +15,24 @@ const PORT: u16 = 8080;
 const UPLINKS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 1, 0, 2), Ipv4Addr::new(10, 2, 0, 2)];
 
 struct World {
-    road: Road,
+    network: TestNetwork,
     camera: NetNs,
     _hosts: Vec<Host>,
 }
 
 fn world(routes: &str) -> World {
-    let road = Road::new();
-    let camera = road.connect_camera();
-    road.cloud.ip(&format!("address add {INSIDE}/24 dev eth0")).unwrap();
-    road.cloud.ip("route add default via 203.0.113.1").unwrap();
-    road.server.set_forwarding().unwrap();
-    road.edit("client.toml", |text| match text.contains("[routes]\n") {
+    let network = TestNetwork::new();
+    let camera = network.connect_camera();
+    network.cloud.ip(&format!("address add {INSIDE}/24 dev eth0")).unwrap();
+    network.cloud.ip("route add default via 203.0.113.1").unwrap();
+    network.server.set_forwarding().unwrap();
+    network.edit("client.toml", |text| match text.contains("[routes]\n") {
         true => text.replace("[routes]\n", &format!("[routes]\n{routes}")),
         false => format!("{text}\n[routes]\n{routes}"),
     });
-    let hosts = [OUTSIDE, INSIDE].map(|host| Host::start(&road.cloud, (host, PORT).into())).into();
-    World { road, camera, _hosts: hosts }
+    let hosts =
+        [OUTSIDE, INSIDE].map(|host| Host::start(&network.cloud, (host, PORT).into())).into();
+    World { network, camera, _hosts: hosts }
 }
 
 impl World {
@@ -60,47 +61,47 @@ impl World {
 fn excluded_destinations_leave_outside_the_tunnel_whatever_becomes_of_it() {
     run_sandboxed(|| {
         let world = world(&format!("exclude = [\"{OUTSIDE}/32\"]\n"));
-        let World { road, camera, .. } = &world;
+        let World { network, camera, .. } = &world;
         // The socket of a killed client stays until the next start.
         let state =
-            || road.state().into_iter().filter(|it| !it.ends_with(".sock")).collect::<Vec<_>>();
+            || network.state().into_iter().filter(|it| !it.ends_with(".sock")).collect::<Vec<_>>();
         let before = state();
-        let client = road.start_client("client");
+        let client = network.start_client("client");
         client.wait_for("uplink is up");
         let check_closed = |when: &str| {
-            let refused = world.seen(&road.vehicle, INSIDE).expect_err(when);
+            let refused = world.seen(&network.vehicle, INSIDE).expect_err(when);
             assert_eq!(refused.kind(), ErrorKind::HostUnreachable, "{when}: {refused}");
-            world.check_outside(&road.vehicle, OUTSIDE, when);
+            world.check_outside(&network.vehicle, OUTSIDE, when);
         };
         check_closed("before a session");
-        let server = road.start_server();
+        let server = network.start_server();
         client.wait_for("joined");
-        road.echo(&road.server, GATEWAY_V4);
-        road.wait_for_traffic();
-        for from in [&road.vehicle, camera] {
+        network.echo(&network.server, GATEWAY_V4);
+        network.wait_for_traffic();
+        for from in [&network.vehicle, camera] {
             world.check_inside(from, INSIDE, "during a session");
             world.check_outside(from, OUTSIDE, "during a session");
         }
         let swap = |from: Ipv4Addr, to: Ipv4Addr| {
-            road.edit("client.toml", |text| text.replace(&from.to_string(), &to.to_string()));
-            road.reload(CLIENT);
+            network.edit("client.toml", |text| text.replace(&from.to_string(), &to.to_string()));
+            network.reload(CLIENT);
             let is_outside = || {
-                let seen = world.seen(&road.vehicle, to);
+                let seen = world.seen(&network.vehicle, to);
                 seen.is_ok_and(|seen| UPLINKS.iter().any(|uplink| seen == *uplink))
             };
             wait_until(&format!("{to} is excluded by the reload"), is_outside);
         };
         swap(OUTSIDE, INSIDE);
         world.check_outside(camera, INSIDE, "after a reload");
-        world.check_inside(&road.vehicle, OUTSIDE, "after a reload");
+        world.check_inside(&network.vehicle, OUTSIDE, "after a reload");
         swap(INSIDE, OUTSIDE);
-        road.vehicle.ip("route flush type throw table all").unwrap();
+        network.vehicle.ip("route flush type throw table all").unwrap();
         client.wait_for("addresses of the tunnel; they are restored");
-        world.check_outside(&road.vehicle, OUTSIDE, "once it is set again");
+        world.check_outside(&network.vehicle, OUTSIDE, "once it is set again");
         client.kill();
         check_closed("after a crash");
         world.check_outside(camera, OUTSIDE, "after a crash");
-        road.release();
+        network.release();
         server.interrupt();
         assert_eq!(state(), before);
     });
@@ -114,27 +115,27 @@ fn what_is_marked_leaves_outside_the_tunnel_by_name_and_by_program() {
     }
     run_sandboxed(|| {
         let world = world("exclude_mark = \"0x10/0xff\"\n");
-        let World { road, camera, .. } = &world;
+        let World { network, camera, .. } = &world;
         let rules = std::fs::read_to_string(recipe("outside.nft")).unwrap();
-        nft(&road.vehicle, &rules);
-        let client = road.start_client("client");
+        nft(&network.vehicle, &rules);
+        let client = network.start_client("client");
         client.wait_for("uplink is up");
-        let refused = connect_marked(&road.vehicle, 0x11).expect_err("another mark");
+        let refused = connect_marked(&network.vehicle, 0x11).expect_err("another mark");
         assert_eq!(refused.kind(), ErrorKind::HostUnreachable);
-        let mut marked = connect_marked(&road.vehicle, 0x10).unwrap().into();
+        let mut marked = connect_marked(&network.vehicle, 0x10).unwrap().into();
         let seen = seen_from(&mut marked).unwrap().ip();
         assert!(UPLINKS.iter().any(|uplink| seen == *uplink), "{seen}");
-        let _server = road.start_server();
+        let _server = network.start_server();
         client.wait_for("joined");
-        road.echo(&road.server, GATEWAY_V4);
-        road.wait_for_traffic();
-        for from in [&road.vehicle, camera] {
+        network.echo(&network.server, GATEWAY_V4);
+        network.wait_for_traffic();
+        for from in [&network.vehicle, camera] {
             world.check_inside(from, OUTSIDE, "nothing is marked yet");
         }
-        let open = || [&road.vehicle, camera].map(|from| world.open(from, OUTSIDE).unwrap().0);
+        let open = || [&network.vehicle, camera].map(|from| world.open(from, OUTSIDE).unwrap().0);
         let mut inside = open();
-        let _zone = dns::serve(&road.vehicle, "127.0.0.2", &[("video.example", "203.0.113.2")]);
-        let mut resolver = road.vehicle.command("dnsmasq");
+        let _zone = dns::serve(&network.vehicle, "127.0.0.2", &[("video.example", "203.0.113.2")]);
+        let mut resolver = network.vehicle.command("dnsmasq");
         resolver.args(["--no-daemon", "--no-resolv", "--no-hosts", "--port=5353", "--user=root"]);
         resolver.args(["--listen-address=127.0.0.1", "--bind-interfaces", "--server=127.0.0.2"]);
         resolver.arg("--conf-file=/dev/null");
@@ -142,33 +143,33 @@ fn what_is_marked_leaves_outside_the_tunnel_by_name_and_by_program() {
         for line in conf.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
             resolver.arg(format!("--{line}"));
         }
-        let _resolver = Daemon::start(resolver, road.path("dnsmasq.log"));
-        look_up(&road.vehicle, "video.example");
-        for from in [&road.vehicle, camera] {
+        let _resolver = Daemon::start(resolver, network.path("dnsmasq.log"));
+        look_up(&network.vehicle, "video.example");
+        for from in [&network.vehicle, camera] {
             world.check_outside(from, OUTSIDE, "its name was looked up");
             world.check_inside(from, INSIDE, "its name was not looked up");
         }
         inside.iter_mut().for_each(echo);
         let mut outside = open();
-        nft(&road.vehicle, "flush set inet outside names4");
+        nft(&network.vehicle, "flush set inet outside names4");
         outside.iter_mut().for_each(echo);
         world.check_inside(camera, OUTSIDE, "its name was looked up long ago");
         nft(
-            &road.vehicle,
+            &network.vehicle,
             &format!("add element inet outside names4 {{ {GATEWAY_V4}, {INSIDE} }}"),
         );
         nft(
-            &road.vehicle,
+            &network.vehicle,
             "table ip own { counter marked { }; chain late { type filter hook prerouting priority 0; \
              iifname rw0 meta mark & 0xff == 0x10 counter name marked; \
              ip daddr 10.77.0.1 meta mark & 0xff == 0x10 counter name marked; }; }",
         );
         check_ping(camera, GATEWAY_V4, "-c 1");
         world.check_outside(camera, INSIDE, "in a set");
-        assert_eq!(counted(&road.vehicle, "ip own marked"), 0);
-        nft(&road.vehicle, "flush set inet outside names4");
-        nft(&road.vehicle, "add rule inet outside output meta skuid 0 goto leave");
-        world.check_outside(&road.vehicle, INSIDE, "a program of that user");
+        assert_eq!(counted(&network.vehicle, "ip own marked"), 0);
+        nft(&network.vehicle, "flush set inet outside names4");
+        nft(&network.vehicle, "add rule inet outside output meta skuid 0 goto leave");
+        world.check_outside(&network.vehicle, INSIDE, "a program of that user");
         world.check_inside(camera, INSIDE, "no program of this box");
         client.interrupt();
     });

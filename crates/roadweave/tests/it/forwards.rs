@@ -50,22 +50,22 @@ fn to_camera() -> String {
 }
 
 /// A camera and a second box, whose file is `other.toml`; and the server's file without forwards.
-fn place() -> (Road, NetNs, NetNs, String) {
-    let road = Road::new();
-    let camera = road.connect_camera_of_both_families();
+fn place() -> (TestNetwork, NetNs, NetNs, String) {
+    let network = TestNetwork::new();
+    let camera = network.connect_camera_of_both_families();
     let other = NetNs::create("other").unwrap();
-    cable((&other, "eth1", &["10.3.0.2/24"]), (&road.server, "eth3", &["10.3.0.1/24"]));
+    cable((&other, "eth1", &["10.3.0.2/24"]), (&network.server, "eth3", &["10.3.0.1/24"]));
     other.ip("route add default via 10.3.0.1").unwrap();
 
     let keys = keygen();
-    let client = fs::read_to_string(road.path("client.toml")).unwrap();
+    let client = fs::read_to_string(network.path("client.toml")).unwrap();
     let client = with_key(&client, "private_key", &keys.private);
-    road.write("other.toml", client + "\n[tun]\nname = \"rw1\"\n");
+    network.write("other.toml", client + "\n[tun]\nname = \"rw1\"\n");
     let peer = keys.peer("other", "10.77.0.3/32\", \"fd77::3/128");
-    let server = fs::read_to_string(road.path("server.toml")).unwrap();
+    let server = fs::read_to_string(network.path("server.toml")).unwrap();
     let behind = "\"fd77::2/128\", \"192.168.50.0/24\", \"fd50::/64\"";
     let plain = server.replace("\"fd77::2/128\"", behind);
-    (road, camera, other, format!("shards = 2\n{plain}{peer}"))
+    (network, camera, other, format!("shards = 2\n{plain}{peer}"))
 }
 
 fn echo(namespace: &NetNs, address: SocketAddr) {
@@ -127,51 +127,52 @@ fn is_heard(stream: &mut TcpStream) -> bool {
 #[test]
 fn ports_of_the_server_lead_to_devices_behind_a_client_and_nothing_else_does() {
     run_sandboxed(|| {
-        let (road, camera, other, plain) = place();
-        let write = |forwards: &str| road.write("server.toml", format!("{plain}{forwards}"));
+        let (network, camera, other, plain) = place();
+        let write = |forwards: &str| network.write("server.toml", format!("{plain}{forwards}"));
         let own = forward("tcp", &OF_BOX.to_string(), OWN, "22");
-        let before = road.state();
+        let before = network.state();
         write(&(to_camera() + &own));
-        let (server, client) = road.start_both();
-        let second = road.start(&other, "client", "other");
+        let (server, client) = network.start_both();
+        let second = network.start(&other, "client", "other");
         second.wait_for("joined");
         for address in CAMERA {
             for port in [443, STREAMS[0], STREAMS[1], 70, 71] {
                 serve(&camera, address, port);
             }
         }
-        serve(&road.vehicle, OWN, 22);
+        serve(&network.vehicle, OWN, 22);
         for address in PUBLIC {
-            serve(&road.server, address, WEB);
-            serve(&road.server, address, 8081);
+            serve(&network.server, address, WEB);
+            serve(&network.server, address, 8081);
         }
 
         // Senders keep their addresses, unless the answer would take a shorter way back.
-        check_camera(&road.cloud, CLOUD);
+        check_camera(&network.cloud, CLOUD);
         check_camera(&other, BOX_B);
         check_camera(&camera, GATEWAY);
-        check_camera(&road.vehicle, GATEWAY);
+        check_camera(&network.vehicle, GATEWAY);
         assert_eq!(tcp(&other, PUBLIC[0], OF_BOX).unwrap().to_string(), BOX_B[0]);
 
-        for network in ["10.77.0.0/16", "192.168.50.0/24"] {
-            road.cloud.ip(&format!("route add {network} via {}", PUBLIC[0])).unwrap();
+        for prefix in ["10.77.0.0/16", "192.168.50.0/24"] {
+            network.cloud.ip(&format!("route add {prefix} via {}", PUBLIC[0])).unwrap();
         }
-        for network in ["fd77::/64", "fd50::/64"] {
-            road.cloud.ip(&format!("route add {network} via {}", PUBLIC[1])).unwrap();
+        for prefix in ["fd77::/64", "fd50::/64"] {
+            network.cloud.ip(&format!("route add {prefix} via {}", PUBLIC[1])).unwrap();
         }
         for (public, source) in PUBLIC.into_iter().zip(CLOUD) {
-            assert_eq!(tcp(&road.cloud, public, 8081).unwrap().to_string(), source);
-            assert!(tcp(&road.cloud, public, STREAMS[0]).is_err(), "UDP alone");
+            assert_eq!(tcp(&network.cloud, public, 8081).unwrap().to_string(), source);
+            assert!(tcp(&network.cloud, public, STREAMS[0]).is_err(), "UDP alone");
             assert!(tcp(&other, public, 8081).is_err(), "a client may not reach it");
             assert!(udp(&other, public, 8081).is_err(), "a client may not reach it");
         }
-        for (camera, from) in CAMERA.into_iter().flat_map(|it| [(it, &road.cloud), (it, &other)]) {
+        for (camera, from) in CAMERA.into_iter().flat_map(|it| [(it, &network.cloud), (it, &other)])
+        {
             assert!(tcp(from, camera, 443).is_err() && udp(from, camera, 443).is_err(), "{camera}");
         }
 
         // A broken file changes nothing; the next one cuts what it forwards no more.
-        let mut stream = connect_tcp(&road.cloud, at(PUBLIC[0], WEB)).unwrap();
-        let mut kept = connect_tcp(&road.cloud, at(PUBLIC[0], OF_BOX)).unwrap();
+        let mut stream = connect_tcp(&network.cloud, at(PUBLIC[0], WEB)).unwrap();
+        let mut kept = connect_tcp(&network.cloud, at(PUBLIC[0], OF_BOX)).unwrap();
         for stream in [&mut stream, &mut kept] {
             seen_from(stream).unwrap();
         }
@@ -183,7 +184,7 @@ fn ports_of_the_server_lead_to_devices_behind_a_client_and_nothing_else_does() {
         server.signal(Signal::HUP);
         server.wait_for("were read again");
         wait_until("it is not cut", || !is_heard(&mut stream));
-        for (from, public) in [(&road.cloud, PUBLIC[0]), (&camera, PUBLIC[1])] {
+        for (from, public) in [(&network.cloud, PUBLIC[0]), (&camera, PUBLIC[1])] {
             assert!(udp(from, public, STREAMS[0]).is_err(), "{public}");
         }
         assert!(is_heard(&mut kept));
@@ -192,15 +193,15 @@ fn ports_of_the_server_lead_to_devices_behind_a_client_and_nothing_else_does() {
 
         server.kill();
         write("");
-        let server = road.start_server();
+        let server = network.start_server();
         server.wait_for_count("joined", 2);
-        assert!(tcp(&road.cloud, PUBLIC[0], 8081).is_ok());
+        assert!(tcp(&network.cloud, PUBLIC[0], 8081).is_ok());
         assert!(!is_heard(&mut kept), "it outlives its forward");
         server.kill();
         [client, second].into_iter().for_each(Daemon::interrupt);
-        let released = roadweave_in(&road.server, &["down", SERVER]);
+        let released = roadweave_in(&network.server, &["down", SERVER]);
         assert!(released.status.success(), "{released:?}");
-        let mut after = road.state();
+        let mut after = network.state();
         after.retain(|it| *it != socket(SERVER));
         assert_eq!(after, before, "nothing is left");
     });

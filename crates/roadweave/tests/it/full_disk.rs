@@ -11,30 +11,30 @@ use crate::common::*;
 #[test]
 fn a_client_whose_state_finds_no_room_goes_on_and_keeps_what_was_there() {
     run_sandboxed(|| {
-        let road = Road::new();
+        let network = TestNetwork::new();
         let disk = Disk::mount("/run/road/state");
         for name in ["client.toml", "server.toml"] {
-            road.edit(name, |text| text.replace("\"/run/road\"", "\"/run/road/state\""));
+            network.edit(name, |text| text.replace("\"/run/road\"", "\"/run/road/state\""));
         }
-        road.set_resolvers("nameserver 192.0.2.53\n");
-        road.edit("client.toml", |text| {
+        network.set_resolvers("nameserver 192.0.2.53\n");
+        network.edit("client.toml", |text| {
             let policy =
                 "[[uplinks.policies]]\nname = \"eth*\"\nmetered = { monthly_cap_mb = 100 }\n";
             format!("dns = [\"10.77.0.1\"]\n{text}")
                 .replace("[routes]\n", &format!("{policy}[routes]\n"))
         });
-        let (server, client) = road.start_both();
-        road.echo(&road.server, GATEWAY_V4);
-        road.wait_for_traffic();
+        let (server, client) = network.start_both();
+        network.echo(&network.server, GATEWAY_V4);
+        network.wait_for_traffic();
         client.interrupt();
         let usage = fs::read_to_string(disk.0.join("rw0.usage.json")).unwrap();
         let names = disk.names();
 
         disk.fill();
-        let client = road.start_client("client");
+        let client = network.start_client("client");
         client.wait_for(" joined ");
-        road.wait_for_paths(&["eth1", "eth2"]);
-        assert!(road.wait_for_traffic() < Duration::from_secs(2));
+        network.wait_for_paths(&["eth1", "eth2"]);
+        assert!(network.wait_for_traffic() < Duration::from_secs(2));
         // The resolvers do not change while the former file cannot be kept.
         client.wait_for("No space left on device");
         let resolvers = || fs::read_to_string("/etc/resolv.conf").unwrap();
@@ -51,7 +51,7 @@ fn a_client_whose_state_finds_no_room_goes_on_and_keeps_what_was_there() {
         client.interrupt();
         assert_eq!(fs::read_to_string(disk.0.join("rw0.usage.json")).unwrap(), usage);
         disk.make_room();
-        let client = road.start_client("client");
+        let client = network.start_client("client");
         client.wait_for(" joined ");
         assert_eq!(client.count("is not used"), 0, "{}", client.log());
         client.interrupt();
@@ -64,30 +64,33 @@ fn a_client_whose_state_finds_no_room_goes_on_and_keeps_what_was_there() {
 #[test]
 fn daemons_start_run_and_clean_up_while_run_is_full() {
     run_sandboxed(|| {
-        let road = Road::new();
+        let network = TestNetwork::new();
         for interface in ["eth1", "eth2"] {
-            road.vehicle.set_sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), "1").unwrap();
+            network
+                .vehicle
+                .set_sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), "1")
+                .unwrap();
         }
         let run = Disk::mount("/run/roadweave");
-        let before = road.state();
+        let before = network.state();
         run.fill();
-        let (server, client) = road.start_with_echo();
-        assert!(road.wait_for_traffic() < Duration::from_secs(2));
+        let (server, client) = network.start_with_echo();
+        assert!(network.wait_for_traffic() < Duration::from_secs(2));
         for daemon in [&server, &client] {
             assert_eq!(daemon.count("No space left on device"), 1, "{}", daemon.log());
         }
         client.interrupt();
         server.interrupt();
         run.make_room();
-        assert_eq!(road.state(), before, "what an orderly end knows, it undoes");
+        assert_eq!(network.state(), before, "what an orderly end knows, it undoes");
 
-        let (server, client) = road.start_both();
+        let (server, client) = network.start_both();
         client.kill();
         server.kill();
-        let (server, client) = road.start_both();
+        let (server, client) = network.start_both();
         client.interrupt();
         server.interrupt();
-        assert_eq!(road.state(), before);
+        assert_eq!(network.state(), before);
     });
 }
 

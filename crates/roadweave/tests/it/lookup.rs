@@ -11,12 +11,12 @@ const HERE: &str = "198.51.100.1";
 const THERE: &str = "198.51.100.7";
 const DNS: &str = "198.51.100.53";
 
-fn by_name(road: &Road) {
-    road.edit("client.toml", |text| text.replace("\"198.51.100.1:4433\"", "\"edge.test:4433\""));
+fn by_name(network: &TestNetwork) {
+    network.edit("client.toml", |text| text.replace("\"198.51.100.1:4433\"", "\"edge.test:4433\""));
 }
 
-fn lease(road: &Road, interface: &str, server: &str) {
-    let text = road.vehicle.run(&format!("ip -o link show {interface}")).unwrap();
+fn lease(network: &TestNetwork, interface: &str, server: &str) {
+    let text = network.vehicle.run(&format!("ip -o link show {interface}")).unwrap();
     let index = text.split(':').next().unwrap();
     fs::create_dir_all("/run/systemd/netif/leases").unwrap();
     let path = format!("/run/systemd/netif/leases/{index}");
@@ -26,28 +26,28 @@ fn lease(road: &Road, interface: &str, server: &str) {
 #[test]
 fn a_server_that_moves_is_found_while_the_tunnel_is_dead() {
     run_sandboxed(|| {
-        let road = Road::new();
-        by_name(&road);
+        let network = TestNetwork::new();
+        by_name(&network);
         for address in [THERE, DNS, "198.51.100.54"] {
-            road.server.ip(&format!("address add {address}/32 dev lo")).unwrap();
+            network.server.ip(&format!("address add {address}/32 dev lo")).unwrap();
         }
         // The second uplink's name server lies, and no gateway answers.
-        let zone = dns::serve(&road.server, DNS, &[("edge.test", HERE)]);
-        dns::serve(&road.server, "198.51.100.54", &[("edge.test", "203.0.113.66")]);
-        lease(&road, "eth1", DNS);
-        lease(&road, "eth2", "198.51.100.54");
-        road.set_resolvers("nameserver 127.0.0.53\n");
+        let zone = dns::serve(&network.server, DNS, &[("edge.test", HERE)]);
+        dns::serve(&network.server, "198.51.100.54", &[("edge.test", "203.0.113.66")]);
+        lease(&network, "eth1", DNS);
+        lease(&network, "eth2", "198.51.100.54");
+        network.set_resolvers("nameserver 127.0.0.53\n");
 
         let start = Watch::start();
-        let server = road.start_server();
-        let client = road.start_client("client");
+        let server = network.start_server();
+        let client = network.start_client("client");
         client.wait_for(" joined ");
         assert!(start.elapsed() < Duration::from_secs(5), "the lying name server delays the join");
         assert!(client.log().contains(HERE), "{}", client.log());
-        road.wait_for_paths(&["eth1", "eth2"]);
+        network.wait_for_paths(&["eth1", "eth2"]);
 
         server.kill();
-        road.server.ip(&format!("address del {HERE}/32 dev lo")).unwrap();
+        network.server.ip(&format!("address del {HERE}/32 dev lo")).unwrap();
         {
             let mut zone = zone.lock().unwrap();
             zone.addresses = vec![("new.edge.test".to_owned(), THERE.parse().unwrap())];
@@ -55,22 +55,23 @@ fn a_server_that_moves_is_found_while_the_tunnel_is_dead() {
             zone.truncates = true;
         }
         let moved = Watch::start();
-        let _server = road.start_server();
+        let _server = network.start_server();
         client.wait_for_count(" joined ", 2);
         let after = moved.elapsed();
         assert!(after < Duration::from_secs(25), "found after {after:?}\n{}", client.log());
         assert!(client.log().contains(&format!("server={THERE}:4433")), "{}", client.log());
-        road.wait_for_paths(&["eth1", "eth2"]);
+        network.wait_for_paths(&["eth1", "eth2"]);
     });
 }
 
 #[test]
 fn an_answer_from_another_address_or_port_counts_for_nothing() {
     run_sandboxed(|| {
-        let road = Road::new();
-        by_name(&road);
-        road.server.ip(&format!("address add {DNS}/32 dev lo")).unwrap();
-        let bind = |address: &str| road.server.enter(|| UdpSocket::bind(address).unwrap()).unwrap();
+        let network = TestNetwork::new();
+        by_name(&network);
+        network.server.ip(&format!("address add {DNS}/32 dev lo")).unwrap();
+        let bind =
+            |address: &str| network.server.enter(|| UdpSocket::bind(address).unwrap()).unwrap();
         let asked = bind(&format!("{DNS}:53"));
         let forgers = [bind(&format!("{DNS}:5353")), bind("198.51.100.1:53")];
         spawn(move || {
@@ -83,13 +84,13 @@ fn an_answer_from_another_address_or_port_counts_for_nothing() {
                 asked.send_to(&answer(HERE), from).unwrap();
             }
         });
-        lease(&road, "eth1", DNS);
-        lease(&road, "eth2", DNS);
-        road.set_resolvers("nameserver 127.0.0.53\n");
-        let _server = road.start_server();
-        let mut command = road.vehicle.command(PROGRAM);
-        command.args(["--log", "debug", "client", "--config"]).arg(road.path("client.toml"));
-        let client = Daemon::start(command, road.path("client.log"));
+        lease(&network, "eth1", DNS);
+        lease(&network, "eth2", DNS);
+        network.set_resolvers("nameserver 127.0.0.53\n");
+        let _server = network.start_server();
+        let mut command = network.vehicle.command(PROGRAM);
+        command.args(["--log", "debug", "client", "--config"]).arg(network.path("client.toml"));
+        let client = Daemon::start(command, network.path("client.log"));
         client.wait_for(" joined ");
         assert!(client.count("looked up") > 0, "{}", client.log());
         assert_eq!(client.count("203.0.113.66"), 0, "{}", client.log());
@@ -100,20 +101,20 @@ fn an_answer_from_another_address_or_port_counts_for_nothing() {
 #[test]
 fn an_uplink_without_ipv4_reaches_a_server_that_has_nothing_else() {
     run_sandboxed(|| {
-        let road = Road::without_uplinks();
+        let network = TestNetwork::without_uplinks();
         cable(
-            (&road.vehicle, "eth1", &["2001:db8:a::2/64"]),
-            (&road.server, "eth1", &["2001:db8:a::1/64"]),
+            (&network.vehicle, "eth1", &["2001:db8:a::2/64"]),
+            (&network.server, "eth1", &["2001:db8:a::1/64"]),
         );
-        road.vehicle.ip("route add default via 2001:db8:a::1").unwrap();
+        network.vehicle.ip("route add default via 2001:db8:a::1").unwrap();
         // In place of a NAT64 the server has the translated address itself.
-        road.server.ip("address add 64:ff9b::198.51.100.1/128 dev lo nodad").unwrap();
-        road.set_resolvers("nameserver 127.0.0.53\n");
+        network.server.ip("address add 64:ff9b::198.51.100.1/128 dev lo nodad").unwrap();
+        network.set_resolvers("nameserver 127.0.0.53\n");
         let names =
             [("ipv4only.arpa", "64:ff9b::192.0.0.170"), ("ipv4only.arpa", "64:ff9b::192.0.0.171")];
-        dns::serve(&road.server, "2001:db8:a::1", &names);
-        let _server = road.start_server();
-        let client = road.start_client("client");
+        dns::serve(&network.server, "2001:db8:a::1", &names);
+        let _server = network.start_server();
+        let client = network.start_client("client");
         client.wait_for("server=[64:ff9b::c633:6401]:4433");
         client.interrupt();
     });

@@ -31,10 +31,10 @@ impl<'a> Gates<'a> {
         world.admit_anchor();
         let mut gates = Self { world, proxies: [None, None], _anchor: world.start_anchor() };
         for (at, (name, address)) in TWO.into_iter().enumerate() {
-            world.admit(&world.road.server, "proxy", (name, address));
+            world.admit(&world.network.server, "proxy", (name, address));
             let instance = format!("instance = {:?}\n", name.replace('-', "_"));
             let file = instance + &world.serves(name, address);
-            world.road.write(&format!("{name}.toml"), file);
+            world.network.write(&format!("{name}.toml"), file);
             gates.start(at);
         }
         gates
@@ -45,23 +45,23 @@ impl<'a> Gates<'a> {
     }
 
     fn start_box(&self, number: u8) -> Bus {
-        let (road, name) = (&self.world.road, format!("bus{number}"));
+        let (network, name) = (&self.world.network, format!("bus{number}"));
         let garage = NetNs::create(&format!("garage{number}")).unwrap();
         let uplink = format!("eth{number}");
         let (near, far) = (format!("10.{number}.0.2/24"), format!("10.{number}.0.1/24"));
-        cable((&garage, &uplink, &[&near]), (&road.server, &uplink, &[&far]));
+        cable((&garage, &uplink, &[&near]), (&network.server, &uplink, &[&far]));
         garage.ip(&format!("route add default via 10.{number}.0.1")).unwrap();
 
         let mut join = garage.command(PROGRAM);
         let token = self.world.token("box");
         join.args(["join", &token, "--name", &name, "--state-directory"]);
-        joined(&join.arg(road.path(&name)).output().unwrap());
+        joined(&join.arg(network.path(&name)).output().unwrap());
         let rest = format!(
             "[uplinks]\ninclude = [{uplink:?}]\n[routes]\ninto_tunnel = [\"10.77.0.0/16\"]\n\
              [tun]\nname = {name:?}\n"
         );
-        road.write(&format!("{name}.toml"), self.world.state(&name) + &rest);
-        let client = road.start(&garage, "client", &name);
+        network.write(&format!("{name}.toml"), self.world.state(&name) + &rest);
+        let client = network.start(&garage, "client", &name);
         client.wait_for("joined");
         Bus { name, client, _garage: garage }
     }
@@ -89,7 +89,7 @@ impl<'a> Gates<'a> {
     }
 
     fn candidates(&self, bus: &Bus) -> Vec<Value> {
-        self.world.road.show(&bus.name)["candidates"].as_array().cloned().unwrap_or_default()
+        self.world.network.show(&bus.name)["candidates"].as_array().cloned().unwrap_or_default()
     }
 
     fn wait_for_offer(&self, bus: &Bus, expected: &[usize]) {

@@ -88,33 +88,33 @@ fn portal_of(status: &Value, uplink: &str) -> Value {
 #[test]
 fn a_portal_or_a_network_that_lies_about_one_costs_its_own_uplink_alone() {
     run_sandboxed(|| {
-        let road = Road::new();
-        road.edit("client.toml", |text| {
+        let network = TestNetwork::new();
+        network.edit("client.toml", |text| {
             let probe = "[uplinks]\nportal_probe = \"http://probe.test/generate_204\"\n";
             text.replace("[uplinks]\n", probe)
         });
-        road.server.ip(&format!("address add {PAGE}/32 dev lo")).unwrap();
-        road.set_resolvers("nameserver 127.0.0.53\n");
+        network.server.ip(&format!("address add {PAGE}/32 dev lo")).unwrap();
+        network.set_resolvers("nameserver 127.0.0.53\n");
         for gateway in ["10.1.0.1", "10.2.0.1"] {
-            dns::serve(&road.server, gateway, &[("probe.test", PAGE)]);
+            dns::serve(&network.server, gateway, &[("probe.test", PAGE)]);
         }
-        let portal = Portal::serve(&road.server);
-        nft(&road.server, CUT_OFF);
-        let _server = road.start_server();
+        let portal = Portal::serve(&network.server);
+        nft(&network.server, CUT_OFF);
+        let _server = network.start_server();
         let start = |answer: Answer| {
             portal.lock().unwrap().to_guest = answer;
-            let client = road.start_client("client");
+            let client = network.start_client("client");
             client.wait_for(" joined ");
             client
         };
         for answer in [Answer::Endless, Answer::Slow] {
             let before = portal.lock().unwrap().asked.len();
             let client = start(answer);
-            road.wait_for_paths(&["eth2"]);
+            network.wait_for_paths(&["eth2"]);
             wait_until("it is asked", || portal.lock().unwrap().asked.len() != before);
             let end = Watch::start();
             while end.elapsed() < Duration::from_secs(6) {
-                let status = road.show(CLIENT);
+                let status = network.show(CLIENT);
                 assert_eq!(portal_of(&status, "eth1"), Value::Null, "{answer:?}");
                 assert_eq!(usable(&status), ["eth2"], "{answer:?}");
                 sleep(Duration::from_millis(500));
@@ -124,11 +124,11 @@ fn a_portal_or_a_network_that_lies_about_one_costs_its_own_uplink_alone() {
 
         let client = start(Answer::Redirect);
         client.wait_for("uplink-portal");
-        let status = road.show(CLIENT);
+        let status = network.show(CLIENT);
         assert_eq!(portal_of(&status, "eth1"), json!({ "url": LOGIN }));
         assert_eq!(portal_of(&status, "eth2"), Value::Null);
-        road.wait_for_paths(&["eth2"]);
-        let page = road.page(CLIENT);
+        network.wait_for_paths(&["eth2"]);
+        let page = network.page(CLIENT);
         assert!(page.contains("behind a portal, log in first: eth1"), "{page}");
         assert_eq!(client.count("login.test"), 0, "{}", client.log());
         // No probe leaves by an uplink that carries packets.
@@ -138,12 +138,12 @@ fn a_portal_or_a_network_that_lies_about_one_costs_its_own_uplink_alone() {
         assert_eq!(guests, [GUEST.to_owned()].into());
 
         portal.lock().unwrap().to_guest = Answer::Open;
-        nft(&road.server, "delete table inet portal");
+        nft(&network.server, "delete table inet portal");
         let login = Watch::start();
-        road.wait_for_paths(&["eth1", "eth2"]);
+        network.wait_for_paths(&["eth1", "eth2"]);
         let after = login.elapsed();
         assert!(after < Duration::from_secs(10), "back after {after:?}\n{}", client.log());
-        assert_eq!(portal_of(&road.show(CLIENT), "eth1"), Value::Null);
+        assert_eq!(portal_of(&network.show(CLIENT), "eth1"), Value::Null);
         client.wait_for("uplink-portal-over");
     });
 }

@@ -63,28 +63,28 @@ fn private_key(file: &Path) -> String {
 #[test]
 fn a_running_daemon_may_do_no_more_than_it_needs_and_that_it_can() {
     run_sandboxed(|| {
-        let road = Road::without_uplinks();
-        road.connect_uplink(1);
-        let before = road.state();
-        let (server, client) = road.start_both();
-        road.echo(&road.server, GATEWAY_V4);
+        let network = TestNetwork::without_uplinks();
+        network.connect_uplink(1);
+        let before = network.state();
+        let (server, client) = network.start_both();
+        network.echo(&network.server, GATEWAY_V4);
         for (daemon, name) in [(&server, "server.toml"), (&client, "client.toml")] {
             check_restricted(daemon, NETWORK);
-            assert!(!remembers(daemon, &private_key(&road.path(name))), "the key of {name}");
+            assert!(!remembers(daemon, &private_key(&network.path(name))), "the key of {name}");
         }
         assert!(remembers(&client, "198.51.100.1:4433"));
 
         // New sockets, rules and filters for an uplink that is plugged in; other peers; statistics.
-        road.connect_uplink(2);
-        road.wait_for_paths(&["eth1", "eth2"]);
+        network.connect_uplink(2);
+        network.wait_for_paths(&["eth1", "eth2"]);
         // A kernel that forwards ignores routers unless it is set otherwise.
         let accepts = |line: &String| line == "box sysctl ipv6/conf/eth2/accept_ra 2";
-        wait_until("router advertisements are accepted", || road.state().iter().any(accepts));
+        wait_until("router advertisements are accepted", || network.state().iter().any(accepts));
         let peer = keygen().peer("late", "10.77.0.9/32\", \"192.168.60.0/24");
-        road.edit("server.toml", |text| text + &peer);
+        network.edit("server.toml", |text| text + &peer);
         server.reload();
-        assert!(road.state().iter().any(|line| line.contains("192.168.60.0/24 dev rws")));
-        road.wait_for_traffic();
+        assert!(network.state().iter().any(|line| line.contains("192.168.60.0/24 dev rws")));
+        network.wait_for_traffic();
         assert_eq!(server.count("ERROR") + client.count("ERROR"), 0);
         let mode = |path: &str| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode("/run/roadweave"), 0o700);
@@ -94,16 +94,16 @@ fn a_running_daemon_may_do_no_more_than_it_needs_and_that_it_can() {
 
         let text = "addresses = [\"10.78.0.2/24\"]\n[tun]\nname = \"rwr\"\n".to_owned()
             + &members::link(1, 2, 1);
-        fs::write(road.path("router.toml"), text).unwrap();
-        let router = road.start(&road.vehicle, "router", "router");
+        fs::write(network.path("router.toml"), text).unwrap();
+        let router = network.start(&network.vehicle, "router", "router");
         router.wait_for("the router runs");
         check_restricted(&router, NETWORK);
         router.interrupt();
 
         client.interrupt();
         server.interrupt();
-        road.vehicle.ip("link del eth2").unwrap();
-        assert_eq!(road.state(), before);
+        network.vehicle.ip("link del eth2").unwrap();
+        assert_eq!(network.state(), before);
     });
 }
 
@@ -153,14 +153,14 @@ const AT_START: u64 = NETWORK | 1 << 10;
 
 /// The daemons run as [`USER`]: root's files in a folder that the group may read, as in
 /// `/etc/roadweave`, and the state in a folder of the user's own.
-fn road_of_a_user() -> Road {
-    let mut road = Road::without_uplinks();
-    road.wrapper = as_service();
+fn network_of_a_user() -> TestNetwork {
+    let mut network = TestNetwork::without_uplinks();
+    network.wrapper = as_service();
     // udev lets every user open it; a machine without udev may not.
     let script = "mount -t tmpfs tmpfs /dev/net && mknod -m 666 /dev/net/tun c 10 200";
     assert!(Command::new("sh").args(["-c", script]).status().unwrap().success());
-    let folder = road.path("");
-    let state = road.path("state");
+    let folder = network.path("");
+    let state = network.path("state");
     fs::create_dir(&state).unwrap();
     for own in [Path::new("/run/roadweave"), &state] {
         chown(own, Some(USER), Some(USER)).unwrap();
@@ -168,12 +168,12 @@ fn road_of_a_user() -> Road {
     chown(&folder, None, Some(USER)).unwrap();
     fs::set_permissions(&folder, Permissions::from_mode(0o750)).unwrap();
     for name in ["client.toml", "server.toml"] {
-        let path = road.path(name);
-        road.edit(name, |text| text.replace("\"/run/road\"", "\"/run/road/state\""));
+        let path = network.path(name);
+        network.edit(name, |text| text.replace("\"/run/road\"", "\"/run/road/state\""));
         chown(&path, None, Some(USER)).unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
     }
-    road
+    network
 }
 
 #[test]
@@ -182,25 +182,25 @@ fn both_ends_run_as_another_user_with_the_capabilities_of_their_units() {
         if !has_users() {
             return;
         }
-        let road = road_of_a_user();
-        road.connect_uplink(1);
+        let network = network_of_a_user();
+        network.connect_uplink(1);
         protect_system();
-        let before = road.state();
-        let (server, client) = road.start_both();
-        road.echo(&road.server, GATEWAY_V4);
+        let before = network.state();
+        let (server, client) = network.start_both();
+        network.echo(&network.server, GATEWAY_V4);
         for daemon in [&server, &client] {
             check_restricted(daemon, AT_START);
             let status = fs::read_to_string(format!("/proc/{}/status", daemon.id())).unwrap();
             let user = [USER; 4].map(|id| id.to_string()).join("\t");
             assert_eq!((field(&status, "Uid"), field(&status, "Gid")), (&*user, &*user));
         }
-        road.connect_uplink(2);
-        road.wait_for_paths(&["eth1", "eth2"]);
+        network.connect_uplink(2);
+        network.wait_for_paths(&["eth1", "eth2"]);
         let peer = keygen().peer("late", "10.77.0.9/32\", \"192.168.60.0/24");
-        road.edit("server.toml", |text| text + &peer);
+        network.edit("server.toml", |text| text + &peer);
         server.reload();
-        road.reload(CLIENT);
-        road.wait_for_traffic();
+        network.reload(CLIENT);
+        network.wait_for_traffic();
         for daemon in [&server, &client] {
             let log = daemon.log();
             assert_eq!(daemon.count("ERROR") + daemon.count("may read or write it"), 0, "{log}");
@@ -223,19 +223,19 @@ fn both_ends_run_as_another_user_with_the_capabilities_of_their_units() {
 
         // Root releases what a killed service left. The next start replaces its socket.
         client.kill();
-        road.release();
+        network.release();
         server.interrupt();
-        road.vehicle.ip("link del eth2").unwrap();
-        let left = road.state().into_iter().filter(|line| !line.ends_with("/rw0.sock"));
+        network.vehicle.ip("link del eth2").unwrap();
+        let left = network.state().into_iter().filter(|line| !line.ends_with("/rw0.sock"));
         assert_eq!(left.collect::<Vec<_>>(), before);
-        let (server, client) = road.start_both();
+        let (server, client) = network.start_both();
         client.interrupt();
         server.interrupt();
 
-        let file = road.path("client.toml");
+        let file = network.path("client.toml");
         let folder = file.parent().unwrap();
         let check = |cure: &str| {
-            let mut client = road.start_client("client");
+            let mut client = network.start_client("client");
             assert_eq!(client.wait(), Some(2));
             let (said, log) = (format!("permission denied to user {USER}"), client.log());
             assert!(log.contains(&said) && log.contains(cure), "{log}");
@@ -243,11 +243,11 @@ fn both_ends_run_as_another_user_with_the_capabilities_of_their_units() {
         fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
         check(&format!("chown {USER} {}", file.display()));
         chown(&file, Some(USER), None).unwrap();
-        let client = road.start_client("client");
+        let client = network.start_client("client");
         client.wait_for("the client runs");
         client.interrupt();
         fs::set_permissions("/dev/net/tun", Permissions::from_mode(0o600)).unwrap();
-        let mut client = road.start_client("client");
+        let mut client = network.start_client("client");
         assert_ne!(client.wait(), Some(0));
         assert!(client.log().contains("chmod 666 /dev/net/tun"), "{}", client.log());
         fs::set_permissions(folder, Permissions::from_mode(0o700)).unwrap();

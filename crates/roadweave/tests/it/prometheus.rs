@@ -25,26 +25,26 @@ fn what_the_board_and_the_alerts_ask_is_answered_by_prometheus() {
         return;
     }
     run_sandboxed(|| {
-        let road = Road::new();
-        road.edit("client.toml", |text| {
+        let network = TestNetwork::new();
+        network.edit("client.toml", |text| {
             let cap = "[[uplinks.policies]]\nname = \"eth1\"\nmetered = { monthly_cap_mb = 5000, \
                        daily_cap_mb = 500 }\n";
             text + cap + "[metrics]\nlisten = \"127.0.0.1:9474\"\n"
         });
-        road.edit("server.toml", |text| {
+        network.edit("server.toml", |text| {
             // Gives figures of ages: packets of a lane with an expiry carry their time.
             let lane = "[[lanes]]\nexpire_after_ms = 1000\n";
             format!("metrics = {{ listen = \"0.0.0.0:9474\" }}\n{text}{lane}")
         });
-        let (server, client) = road.start_both();
-        road.wait_for_paths(&["eth1", "eth2"]);
-        let _prometheus = start(&road);
-        let mut pings = road.vehicle.command("ping");
+        let (server, client) = network.start_both();
+        network.wait_for_paths(&["eth1", "eth2"]);
+        let _prometheus = start(&network);
+        let mut pings = network.vehicle.command("ping");
         pings.args(["-n", "-q", "-i", "0.05", GATEWAY_V4]).stdout(Stdio::null());
         let mut pings = pings.spawn().unwrap();
 
         wait_until("both are scraped twice", || {
-            let counted = ask(&road.vehicle, "count_over_time(roadweave_build_info[1m]) >= 2");
+            let counted = ask(&network.vehicle, "count_over_time(roadweave_build_info[1m]) >= 2");
             counted.as_array().unwrap().len() == 2
         });
         let asked: Vec<String> = expressions(&serde_json::from_str(BOARD).unwrap());
@@ -53,13 +53,13 @@ fn what_the_board_and_the_alerts_ask_is_answered_by_prometheus() {
             let query = query.replace("$instance", ".*");
             assert!(!query.contains('$'), "{query}: a variable that is not known here");
             wait_until(&format!("the board finds something by {query}"), || {
-                !ask(&road.vehicle, &query).as_array().unwrap().is_empty()
+                !ask(&network.vehicle, &query).as_array().unwrap().is_empty()
             });
         }
         let written = RULES.lines().filter(|line| line.trim_start().starts_with("- alert: "));
         let written: BTreeSet<&str> =
             written.map(|line| line.rsplit(' ').next().unwrap()).collect();
-        let found = rules(&road);
+        let found = rules(&network);
         let known: BTreeSet<&str> =
             found.iter().map(|rule| rule["name"].as_str().unwrap()).collect();
         assert_eq!(known, written);
@@ -69,7 +69,7 @@ fn what_the_board_and_the_alerts_ask_is_answered_by_prometheus() {
         server.interrupt();
         client.wait_for("closed by the peer");
         wait_until("a client without a session is noticed", || {
-            rules(&road)
+            rules(&network)
                 .iter()
                 .any(|rule| rule["name"] == "RoadweaveSessionDown" && rule["state"] == "pending")
         });
@@ -78,14 +78,14 @@ fn what_the_board_and_the_alerts_ask_is_answered_by_prometheus() {
     });
 }
 
-fn start(road: &Road) -> Daemon {
-    fs::write(road.path("rules.yml"), RULES).unwrap();
-    fs::write(road.path("prometheus.yml"), CONFIG).unwrap();
-    let mut command = road.vehicle.command("prometheus");
-    command.arg(format!("--config.file={}", road.path("prometheus.yml").display()));
-    command.arg(format!("--storage.tsdb.path={}", road.path("tsdb").display()));
+fn start(network: &TestNetwork) -> Daemon {
+    fs::write(network.path("rules.yml"), RULES).unwrap();
+    fs::write(network.path("prometheus.yml"), CONFIG).unwrap();
+    let mut command = network.vehicle.command("prometheus");
+    command.arg(format!("--config.file={}", network.path("prometheus.yml").display()));
+    command.arg(format!("--storage.tsdb.path={}", network.path("tsdb").display()));
     command.arg(format!("--web.listen-address=127.0.0.1:{PROMETHEUS_PORT}"));
-    let prometheus = Daemon::start(command, road.path("prometheus.log"));
+    let prometheus = Daemon::start(command, network.path("prometheus.log"));
     prometheus.wait_for("Server is ready to receive web requests");
     prometheus
 }
@@ -114,8 +114,8 @@ fn data(namespace: &NetNs, path: &str) -> Value {
     answer["data"].take()
 }
 
-fn rules(road: &Road) -> Vec<Value> {
-    let groups = data(&road.vehicle, "/api/v1/rules");
+fn rules(network: &TestNetwork) -> Vec<Value> {
+    let groups = data(&network.vehicle, "/api/v1/rules");
     let groups = groups["groups"].as_array().unwrap();
     groups.iter().flat_map(|group| group["rules"].as_array().unwrap().clone()).collect()
 }

@@ -49,27 +49,27 @@ fn a_link_that_is_cut_and_an_instance_that_ends_are_in_the_files_of_both_ends() 
         if beside("roadweave-admin").is_none() {
             return;
         }
-        let road = Road::new();
-        let (near, far) = (road.path("near"), road.path("far"));
+        let network = TestNetwork::new();
+        let (near, far) = (network.path("near"), network.path("far"));
         let start = |instance: &str, folder: &Path, log: &str| {
             fs::DirBuilder::new().mode(0o700).create(folder).unwrap();
             let mut command = Command::new(PROGRAM);
             command.args(["qlog", instance, "--folder"]).arg(folder);
-            Daemon::start(command, road.path(log))
+            Daemon::start(command, network.path(log))
         };
         let near_qlog = start(CLIENT, &near, "near.log");
         near_qlog.wait_for("nothing runs at");
         let far_qlog = start(SERVER, &far, "far.log");
-        let (_server, client) = road.start_both();
-        road.wait_for_paths(&["eth1", "eth2"]);
-        check_ping(&road.vehicle, GATEWAY_V4, "-c 20 -i 0.05 -s 300");
+        let (_server, client) = network.start_both();
+        network.wait_for_paths(&["eth1", "eth2"]);
+        check_ping(&network.vehicle, GATEWAY_V4, "-c 20 -i 0.05 -s 300");
 
-        road.silence("eth2", true);
-        road.wait_for_paths(&["eth1"]);
+        network.silence("eth2", true);
+        network.wait_for_paths(&["eth1"]);
         wait_for(&near, &near_qlog, "a suspect path", |files| {
             files.first().is_some_and(|file| statuses(file, "eth2").contains(&"suspect"))
         });
-        road.silence("eth2", false);
+        network.silence("eth2", false);
         wait_for(&near, &near_qlog, "it is back", |files| {
             statuses(&files[0], "eth2").last() == Some(&"usable")
         });
@@ -78,7 +78,7 @@ fn a_link_that_is_cut_and_an_instance_that_ends_are_in_the_files_of_both_ends() 
         wait_for(&near, &near_qlog, "an end", |files| {
             files[0].last().unwrap()["name"] == "quic:connection_closed"
         });
-        let client = road.start_client("client");
+        let client = network.start_client("client");
         client.wait_for("joined");
         wait_for(&near, &near_qlog, "another session", |files| files.len() == 2);
         wait_for(&far, &far_qlog, "another session", |files| files.len() == 2);

@@ -14,8 +14,8 @@ struct Flow {
 }
 
 impl Flow {
-    fn start(road: &Road) -> Self {
-        let socket = road.socket_to(GATEWAY_V4);
+    fn start(network: &TestNetwork) -> Self {
+        let socket = network.socket_to(GATEWAY_V4);
         socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let ended = Arc::new(AtomicBool::new(false));
         let end = Arc::clone(&ended);
@@ -48,8 +48,8 @@ const RENEWALS: [(&str, &str, &str, bool); 4] = [
     ("10.9.0.2", "10.1.0.2", "10.1.0.1", true),
 ];
 
-fn wait_for_path_from(road: &Road, uplink: &str, address: &str) {
-    road.wait_for_status(SERVER, &format!("a path from {address}"), |status| {
+fn wait_for_path_from(network: &TestNetwork, uplink: &str, address: &str) {
+    network.wait_for_status(SERVER, &format!("a path from {address}"), |status| {
         let paths = status["sessions"][0]["paths"].as_array().map_or(&[][..], Vec::as_slice);
         let is_it = |path: &&serde_json::Value| {
             path["uplink"] == uplink
@@ -63,15 +63,15 @@ fn wait_for_path_from(road: &Road, uplink: &str, address: &str) {
 #[test]
 fn an_uplink_with_another_address_is_back_within_seconds_and_the_others_notice_nothing() {
     run_sandboxed(|| {
-        let road = Road::new();
-        road.server.ip("address add 10.9.0.1/24 dev eth1").unwrap();
+        let network = TestNetwork::new();
+        network.server.ip("address add 10.9.0.1/24 dev eth1").unwrap();
         // As NetworkManager and systemd-networkd set it.
-        road.vehicle.set_sysctl("net.ipv4.conf.all.promote_secondaries", "1").unwrap();
-        let (_server, client) = road.start_with_echo();
+        network.vehicle.set_sysctl("net.ipv4.conf.all.promote_secondaries", "1").unwrap();
+        let (_server, client) = network.start_with_echo();
         for (old, address, gateway, is_new_first) in RENEWALS {
             let line = format!("{address}/24");
             let logged = client.count(&line);
-            let flow = Flow::start(&road);
+            let flow = Flow::start(&network);
             sleep(Duration::from_millis(500));
             let mut commands = [
                 format!("address del {old}/24 dev eth1"),
@@ -80,12 +80,12 @@ fn an_uplink_with_another_address_is_back_within_seconds_and_the_others_notice_n
             if is_new_first {
                 commands.reverse();
             }
-            commands.iter().for_each(|command| road.vehicle.ip(command).unwrap());
+            commands.iter().for_each(|command| network.vehicle.ip(command).unwrap());
             let route = format!("route replace default via {gateway} metric 100");
-            road.vehicle.ip(&route).unwrap();
+            network.vehicle.ip(&route).unwrap();
             let renewed = Watch::start();
-            wait_for_path_from(&road, "eth1", address);
-            road.wait_for_paths(&["eth1", "eth2"]);
+            wait_for_path_from(&network, "eth1", address);
+            network.wait_for_paths(&["eth1", "eth2"]);
             let took = renewed.elapsed();
             assert!(took < Duration::from_secs(3), "{address} after {took:?}");
             let gap = flow.longest_gap();
@@ -100,31 +100,34 @@ fn an_uplink_with_another_address_is_back_within_seconds_and_the_others_notice_n
         sleep(Duration::from_secs(2));
         let renewed = Watch::start();
         for number in [1, 2] {
-            road.vehicle.ip(&format!("address add 10.{number}.0.88/24 dev eth{number}")).unwrap();
-            road.vehicle.ip(&format!("address del 10.{number}.0.2/24 dev eth{number}")).unwrap();
-            road.route_uplink(number);
+            network
+                .vehicle
+                .ip(&format!("address add 10.{number}.0.88/24 dev eth{number}"))
+                .unwrap();
+            network.vehicle.ip(&format!("address del 10.{number}.0.2/24 dev eth{number}")).unwrap();
+            network.route_uplink(number);
         }
         for number in [1, 2] {
-            wait_for_path_from(&road, &format!("eth{number}"), &format!("10.{number}.0.88"));
+            wait_for_path_from(&network, &format!("eth{number}"), &format!("10.{number}.0.88"));
         }
         let took = renewed.elapsed();
         assert!(took < Duration::from_secs(3), "after {took:?}");
     });
 }
 
-fn addresses_of(road: &Road, interface: &str) -> String {
-    road.vehicle.run(&format!("ip -brief address show dev {interface}")).unwrap()
+fn addresses_of(network: &TestNetwork, interface: &str) -> String {
+    network.vehicle.run(&format!("ip -brief address show dev {interface}")).unwrap()
 }
 
 #[test]
 fn a_lease_of_another_s_address_stops_no_other_uplink() {
     run_sandboxed(|| {
-        let road = Road::new();
-        let camera = road.connect_camera();
-        road.vehicle.ip("address del 10.2.0.2/24 dev eth2").unwrap();
-        road.vehicle.ip("address add 198.51.100.1/32 dev eth2").unwrap();
-        let (_server, client) = road.start_both();
-        road.echo(&road.server, GATEWAY_V4);
+        let network = TestNetwork::new();
+        let camera = network.connect_camera();
+        network.vehicle.ip("address del 10.2.0.2/24 dev eth2").unwrap();
+        network.vehicle.ip("address add 198.51.100.1/32 dev eth2").unwrap();
+        let (_server, client) = network.start_both();
+        network.echo(&network.server, GATEWAY_V4);
         let hostile = [
             // The address of a lease, or its broadcast address (DHCP option 28).
             ("198.51.100.1/32", "198.51.100.1/32", "the server's"),
@@ -134,53 +137,53 @@ fn a_lease_of_another_s_address_stops_no_other_uplink() {
             ("192.168.50.2/24", "192.168.50.2/24", "a network behind this box"),
         ];
         for (address, lease, owner) in hostile {
-            let flow = Flow::start(&road);
-            road.vehicle.ip(&format!("address replace {lease} dev eth2")).unwrap();
-            road.wait_for_status(CLIENT, lease, |status| {
+            let flow = Flow::start(&network);
+            network.vehicle.ip(&format!("address replace {lease} dev eth2")).unwrap();
+            network.wait_for_status(CLIENT, lease, |status| {
                 let why = status["conflicts"]["eth2"].as_str();
                 why.is_some_and(|why| why.contains(address) && why.ends_with(owner))
             });
             wait_within(Duration::from_secs(2), "the address is taken", || {
-                !addresses_of(&road, "eth2").contains(address)
+                !addresses_of(&network, "eth2").contains(address)
             });
             assert_eq!(client.count(&format!("its address {address}")), 1, "{lease}");
-            road.wait_for_paths(&["eth1"]);
-            check_ping(&road.vehicle, "192.168.50.2", "-c 1");
+            network.wait_for_paths(&["eth1"]);
+            check_ping(&network.vehicle, "192.168.50.2", "-c 1");
             let gap = flow.longest_gap();
             assert!(gap < Duration::from_secs(1), "{lease} cost {gap:?}");
-            road.vehicle.ip("address add 10.2.0.2/24 dev eth2").unwrap();
-            road.vehicle.ip("address add fd02::2/64 dev eth2 nodad").unwrap();
-            road.route_uplink(2);
-            road.wait_for_paths(&["eth1", "eth2"]);
-            assert!(road.show(CLIENT)["conflicts"].is_null());
-            road.vehicle.ip("address del 10.2.0.2/24 dev eth2").unwrap();
-            road.vehicle.ip("address del fd02::2/64 dev eth2").unwrap();
+            network.vehicle.ip("address add 10.2.0.2/24 dev eth2").unwrap();
+            network.vehicle.ip("address add fd02::2/64 dev eth2 nodad").unwrap();
+            network.route_uplink(2);
+            network.wait_for_paths(&["eth1", "eth2"]);
+            assert!(network.show(CLIENT)["conflicts"].is_null());
+            network.vehicle.ip("address del 10.2.0.2/24 dev eth2").unwrap();
+            network.vehicle.ip("address del fd02::2/64 dev eth2").unwrap();
         }
-        let flow = Flow::start(&road);
-        road.vehicle.ip("address add 10.1.0.1/24 dev eth2").unwrap();
+        let flow = Flow::start(&network);
+        network.vehicle.ip("address add 10.1.0.1/24 dev eth2").unwrap();
         sleep(Duration::from_secs(2));
-        road.vehicle.ip("neighbour flush dev eth1").unwrap();
+        network.vehicle.ip("neighbour flush dev eth1").unwrap();
         sleep(Duration::from_secs(2));
-        road.wait_for_paths(&["eth1"]);
+        network.wait_for_paths(&["eth1"]);
         let gap = flow.longest_gap();
         assert!(gap < Duration::from_secs(1), "the gateway's address cost {gap:?}");
-        road.vehicle.ip("address del 10.1.0.1/24 dev eth2").unwrap();
-        road.vehicle.ip("address add 10.2.0.66/24 broadcast 198.51.100.1 dev eth2").unwrap();
-        road.wait_for_status(CLIENT, "a conflict", |status| !status["conflicts"].is_null());
+        network.vehicle.ip("address del 10.1.0.1/24 dev eth2").unwrap();
+        network.vehicle.ip("address add 10.2.0.66/24 broadcast 198.51.100.1 dev eth2").unwrap();
+        network.wait_for_status(CLIENT, "a conflict", |status| !status["conflicts"].is_null());
         client.interrupt();
-        assert!(addresses_of(&road, "eth2").contains("10.2.0.66/24"));
-        road.route_uplink(2);
-        let default = || road.vehicle.run("ip route show default dev eth2").unwrap();
+        assert!(addresses_of(&network, "eth2").contains("10.2.0.66/24"));
+        network.route_uplink(2);
+        let default = || network.vehicle.run("ip route show default dev eth2").unwrap();
         let before = default();
-        let client = road.start_client("client");
+        let client = network.start_client("client");
         client.wait_for(" joined ");
         assert_eq!(
-            (default().as_str(), addresses_of(&road, "eth2").contains("10.2.0.66")),
+            (default().as_str(), addresses_of(&network, "eth2").contains("10.2.0.66")),
             ("", false)
         );
         client.interrupt();
         assert!(default().starts_with(before.trim()), "{}", default());
-        assert!(addresses_of(&road, "eth2").contains("10.2.0.66/24"));
+        assert!(addresses_of(&network, "eth2").contains("10.2.0.66/24"));
         drop(camera);
     });
 }

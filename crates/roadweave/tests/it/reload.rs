@@ -6,36 +6,36 @@ use rustix::process::Signal;
 #[test]
 fn a_running_client_takes_up_lanes_policies_and_uplinks_and_keeps_its_session() {
     run_sandboxed(|| {
-        let road = Road::new();
+        let network = TestNetwork::new();
         // A network advertises a route to the cloud (DHCP option 121).
-        road.vehicle.ip("route add 203.0.113.0/24 via 10.2.0.1").unwrap();
+        network.vehicle.ip("route add 203.0.113.0/24 via 10.2.0.1").unwrap();
         let check_way = |device: &str| {
-            let way = road.vehicle.run("ip route get 203.0.113.2").unwrap();
+            let way = network.vehicle.run("ip route get 203.0.113.2").unwrap();
             assert!(way.contains(device), "{way}");
         };
         let lane = "[[lanes]]\nname = \"all\"\nstrategy = \"minrtt\"\n";
-        road.edit("client.toml", |text| text.replace("inside = [\"lan*\"]\n", ""));
-        let original = std::fs::read_to_string(road.path("client.toml")).unwrap();
+        network.edit("client.toml", |text| text.replace("inside = [\"lan*\"]\n", ""));
+        let original = std::fs::read_to_string(network.path("client.toml")).unwrap();
         let with = |uplinks: &str, lanes: &str| {
             let text = original.replace("include = []", uplinks);
             assert_ne!(text, original);
-            road.edit("client.toml", |_| format!("{text}\n{lanes}"));
+            network.edit("client.toml", |_| format!("{text}\n{lanes}"));
         };
         with("include = [\"eth*\"]", lane);
-        let (server, client) = road.start_both();
-        road.wait_for_paths(&["eth1", "eth2"]);
+        let (server, client) = network.start_both();
+        network.wait_for_paths(&["eth1", "eth2"]);
         check_way("dev rw0");
 
         let policy = "include = [\"eth1\"]\n\
                           policies = [{ name = \"eth1\", priority = \"backup\", weight = 7 }]";
         with(policy, "[[lanes]]\nname = \"all\"\nstrategy = \"ecf\"\nqueue_max_bytes = 50000\n");
-        road.edit("client.toml", |text| {
+        network.edit("client.toml", |text| {
             text.replace("\nname = \"vehicle-1\"", "\nname = \"other\"")
         });
         client.reload();
-        road.wait_for_paths(&["eth1"]);
+        network.wait_for_paths(&["eth1"]);
         check_way("dev eth2");
-        road.wait_for_status(CLIENT, "the policy and the strategy", |status| {
+        network.wait_for_status(CLIENT, "the policy and the strategy", |status| {
             let session = &status["sessions"][0];
             let path = &session["paths"][0];
             path["priority"] == "backup"
@@ -47,13 +47,13 @@ fn a_running_client_takes_up_lanes_policies_and_uplinks_and_keeps_its_session() 
 
         with("include = [\"eth*\"]", "[[lanes]]\nname = \"new\"\nstrategy = \"redundant\"\n");
         client.signal(Signal::HUP);
-        road.wait_for_status(CLIENT, "the new lane", |status| {
+        network.wait_for_status(CLIENT, "the new lane", |status| {
             status["sessions"][0]["lanes"][0]["name"] == "new"
         });
-        road.wait_for_paths(&["eth1", "eth2"]);
+        network.wait_for_paths(&["eth1", "eth2"]);
         check_way("dev rw0");
 
-        road.edit("server.toml", |text| {
+        network.edit("server.toml", |text| {
             text.replace("listen = \"[::]:4433\"", "listen = \"[::]:4434\"")
                 .replace("name = \"rws\"", "name = \"rws\"\nmtu_bytes = 1400")
         });

@@ -11,29 +11,29 @@ fn rename(namespace: &NetNs, from: &str, to: &str) {
     namespace.ip(&format!("link set {from} name {to}")).unwrap();
 }
 
-fn rename_uplink(road: &Road, from: &str, to: &str) {
-    rename(&road.vehicle, from, to);
-    road.vehicle.ip(&format!("link set {to} up")).unwrap();
+fn rename_uplink(network: &TestNetwork, from: &str, to: &str) {
+    rename(&network.vehicle, from, to);
+    network.vehicle.ip(&format!("link set {to} up")).unwrap();
     let route = format!("route replace default via 10.1.0.1 metric 100 dev {to}");
-    road.vehicle.ip(&route).unwrap();
+    network.vehicle.ip(&route).unwrap();
 }
 
-fn check_operator(road: &Road) {
-    check_ping(&road.server, "10.1.0.2", &format!("-c 1 -I {OPERATOR}"));
+fn check_operator(network: &TestNetwork) {
+    check_ping(&network.server, "10.1.0.2", &format!("-c 1 -I {OPERATOR}"));
 }
 
 #[test]
 fn uplinks_are_used_under_any_name_and_a_tunnel_has_its_own_back_within_seconds() {
     run_sandboxed(|| {
-        let road = Road::new();
-        let camera = road.connect_camera();
-        road.edit("client.toml", |text| {
+        let network = TestNetwork::new();
+        let camera = network.connect_camera();
+        network.edit("client.toml", |text| {
             text.replace("include = []", "exclude = [\"gone*\"]")
                 .replace("[routes]\n", "[routes]\nmasquerade = true\n")
         });
-        road.server.ip(&format!("address add {OPERATOR}/32 dev lo")).unwrap();
-        let (server, client) = road.start_with_echo();
-        check_operator(&road);
+        network.server.ip(&format!("address add {OPERATOR}/32 dev lo")).unwrap();
+        let (server, client) = network.start_with_echo();
+        check_operator(&network);
         let mut before = "eth1";
         let names = [
             "lte0",
@@ -50,54 +50,55 @@ fn uplinks_are_used_under_any_name_and_a_tunnel_has_its_own_back_within_seconds(
             "..a",
         ];
         for name in names {
-            rename_uplink(&road, before, name);
+            rename_uplink(&network, before, name);
             let mut paths = [name, "eth2"];
             paths.sort_unstable();
-            road.wait_for_paths(&paths);
-            assert!(road.wait_for_traffic() < Duration::from_secs(3), "{name:?}");
-            check_operator(&road);
-            let settings = road.vehicle.enter(|| {
+            network.wait_for_paths(&paths);
+            assert!(network.wait_for_traffic() < Duration::from_secs(3), "{name:?}");
+            check_operator(&network);
+            let settings = network.vehicle.enter(|| {
                 let path = format!("/proc/sys/net/ipv4/conf/{name}/src_valid_mark");
                 std::fs::read_to_string(path).unwrap()
             });
             assert_eq!(settings.unwrap().trim(), "1", "{name:?}");
             before = name;
         }
-        rename_uplink(&road, before, "gone0");
-        road.wait_for_paths(&["eth2"]);
+        rename_uplink(&network, before, "gone0");
+        network.wait_for_paths(&["eth2"]);
         client.wait_for(
             "its interface is now called gone0, which is not an uplink by the configuration",
         );
-        rename_uplink(&road, "gone0", "eth1");
-        road.wait_for_paths(&["eth1", "eth2"]);
-        check_tunnel(&road, &camera, [&client, &server]);
+        rename_uplink(&network, "gone0", "eth1");
+        network.wait_for_paths(&["eth1", "eth2"]);
+        check_tunnel(&network, &camera, [&client, &server]);
         let log = client.log();
         assert!(log.contains("its interface is now called lte0"), "{log}");
         assert_eq!(client.count(" joined "), 1, "{log}");
         assert!(!log.contains('\u{1b}'), "a name reached the terminal: {log}");
         assert!(!log.contains("nft failed"), "{log}");
-        assert!(!road.page(CLIENT).contains('\u{1b}'));
+        assert!(!network.page(CLIENT).contains('\u{1b}'));
         client.interrupt();
         server.interrupt();
-        assert_eq!(road.vehicle.run("nft list ruleset").unwrap(), "");
+        assert_eq!(network.vehicle.run("nft list ruleset").unwrap(), "");
     });
 }
 
-fn check_tunnel(road: &Road, camera: &NetNs, [client, server]: [&Daemon; 2]) {
+fn check_tunnel(network: &TestNetwork, camera: &NetNs, [client, server]: [&Daemon; 2]) {
     // One name looks like an uplink, and filters cannot quote the other.
-    for (namespace, daemon, own, name) in
-        [(&road.vehicle, client, CLIENT, "wwan5"), (&road.server, server, SERVER, "tunnel\"0")]
-    {
+    for (namespace, daemon, own, name) in [
+        (&network.vehicle, client, CLIENT, "wwan5"),
+        (&network.server, server, SERVER, "tunnel\"0"),
+    ] {
         rename(namespace, own, name);
         daemon
             .wait_for(&format!("another program renamed the tunnel's interface {own} to {name};"));
         wait_within(Duration::from_secs(4), own, || {
-            ping(&road.vehicle, GATEWAY_V4, "-c 1 -W 1").status.success()
+            ping(&network.vehicle, GATEWAY_V4, "-c 1 -W 1").status.success()
         });
         let echo = ping(camera, "203.0.113.2", "-c 5 -i 0.4");
         let said = String::from_utf8_lossy(&echo.stdout);
         assert!(echo.status.success() && said.contains("ttl="), "{own}: {echo:?}");
-        check_ping(&road.vehicle, GATEWAY_V6, "-c 4 -i 0.4");
+        check_ping(&network.vehicle, GATEWAY_V6, "-c 4 -i 0.4");
     }
     assert_eq!(client.count("uplink=\"wwan5\""), 0, "{}", client.log());
 }

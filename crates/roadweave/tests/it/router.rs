@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::common::*;
 use serde_json::Value;
 
-fn write_files(road: &Road) {
+fn write_files(network: &TestNetwork) {
     let behind = "\"203.0.113.0/24\", \"2001:db8:1::/64\"";
     for (name, own, peer, into, tun) in
         [("near", 2, 1, behind, CLIENT), ("far", 1, 2, "\"192.168.50.0/24\"", SERVER)]
@@ -18,16 +18,17 @@ fn write_files(road: &Road) {
             "addresses = [\"10.77.0.{own}/24\", \"fd77::{own}/64\"]\ninto_tunnel = [{into}]\n\
              [tun]\nname = \"{tun}\"\n{links}"
         );
-        fs::write(road.path(&format!("{name}.toml")), file).unwrap();
+        fs::write(network.path(&format!("{name}.toml")), file).unwrap();
     }
 }
 
-fn start_both(road: &Road) -> (Daemon, Daemon) {
-    let far = road.start(&road.server, "router", "far");
-    let near = road.start(&road.vehicle, "router", "near");
+fn start_both(network: &TestNetwork) -> (Daemon, Daemon) {
+    let far = network.start(&network.server, "router", "far");
+    let near = network.start(&network.vehicle, "router", "near");
     for instance in [CLIENT, SERVER] {
         wait_until(instance, || fs::exists(socket(instance)).unwrap());
-        road.wait_for_status(instance, "both links", |status| usable(status) == ["eth1", "eth2"]);
+        network
+            .wait_for_status(instance, "both links", |status| usable(status) == ["eth1", "eth2"]);
     }
     (far, near)
 }
@@ -51,42 +52,43 @@ fn ping_while(from: &NetNs, to: &str, disturb: impl FnOnce()) {
 #[test]
 fn every_packet_crosses_on_both_links_and_one_may_die() {
     run_sandboxed(|| {
-        let road = Road::new();
-        let camera = road.connect_camera();
-        road.cloud.ip("route add 192.168.50.0/24 via 203.0.113.1").unwrap();
-        write_files(&road);
-        let (far, near) = start_both(&road);
+        let network = TestNetwork::new();
+        let camera = network.connect_camera();
+        network.cloud.ip("route add 192.168.50.0/24 via 203.0.113.1").unwrap();
+        write_files(&network);
+        let (far, near) = start_both(&network);
         assert_eq!(near.count("this tunnel neither encrypts nor authenticates packets"), 1);
         for address in [GATEWAY_V4, GATEWAY_V6] {
             for size in [0, 56, 1300, 9000] {
-                check_ping(&road.vehicle, address, &format!("-c 3 -i 0.05 -s {size}"));
+                check_ping(&network.vehicle, address, &format!("-c 3 -i 0.05 -s {size}"));
             }
         }
         // Over both families a link dies: one is down, and one swallows every packet.
-        let down = || road.server.ip("link set eth1 down").unwrap();
-        ping_while(&road.vehicle, GATEWAY_V4, down);
-        road.wait_for_status(CLIENT, "eth1 is silent", |status| usable(status) == ["eth2"]);
-        road.server.ip("link set eth1 up").unwrap();
-        road.wait_for_status(CLIENT, "eth1 is back", |status| usable(status).len() == 2);
-        let silent = || road.silence("eth2", true);
-        ping_while(&road.vehicle, GATEWAY_V6, silent);
-        road.silence("eth2", false);
+        let down = || network.server.ip("link set eth1 down").unwrap();
+        ping_while(&network.vehicle, GATEWAY_V4, down);
+        network.wait_for_status(CLIENT, "eth1 is silent", |status| usable(status) == ["eth2"]);
+        network.server.ip("link set eth1 up").unwrap();
+        network.wait_for_status(CLIENT, "eth1 is back", |status| usable(status).len() == 2);
+        let silent = || network.silence("eth2", true);
+        ping_while(&network.vehicle, GATEWAY_V6, silent);
+        network.silence("eth2", false);
 
-        let status = road.show(SERVER);
+        let status = network.show(SERVER);
         let session = &status["sessions"][0];
         assert_eq!((&status["role"], &session["peer_packets_lost"]), (&"router".into(), &0.into()));
         let adopted = |name| link(&status, name)["counters"]["adopted"].as_u64().unwrap();
         assert!(adopted("eth1") > 0 && adopted("eth2") > 0, "{status:#}");
         assert!(link(&status, "eth1")["lost"].as_u64() > Some(100), "{status:#}");
         assert_eq!(session["lanes"][0]["received"]["order"]["order"], "reorder");
-        road.check_shown(&[CLIENT, SERVER]);
-        let page = road.page(SERVER);
+        network.check_shown(&[CLIENT, SERVER]);
+        let page = network.page(SERVER);
         for part in ["router rws", "eth1", "eth2", "adopted", "0 came by no link"] {
             assert!(page.contains(part), "{part} is not in:\n{page}");
         }
-        for (from, to, at) in
-            [(&camera, &road.cloud, "203.0.113.2:80"), (&road.cloud, &camera, "192.168.50.2:80")]
-        {
+        for (from, to, at) in [
+            (&camera, &network.cloud, "203.0.113.2:80"),
+            (&network.cloud, &camera, "192.168.50.2:80"),
+        ] {
             let at: SocketAddr = at.parse().unwrap();
             let listener = to.enter(|| TcpListener::bind(at).unwrap()).unwrap();
             let stream = from.enter(|| TcpStream::connect_timeout(&at, WAIT_MAX).unwrap()).unwrap();

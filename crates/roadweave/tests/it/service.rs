@@ -126,17 +126,17 @@ fn no_call_that_the_program_needs_is_barred() {
 #[test]
 fn the_service_manager_hears_that_both_ends_are_up_and_what_they_do() {
     run_sandboxed(|| {
-        let road = Road::new();
+        let network = TestNetwork::new();
         let start = |role: &str, namespace| {
-            let path = road.path(&format!("{role}.notify"));
+            let path = network.path(&format!("{role}.notify"));
             let manager = UnixDatagram::bind(&path).unwrap();
             manager.set_read_timeout(Some(WAIT_MAX)).unwrap();
             let mut command = NetNs::command(namespace, PROGRAM);
             command
                 .args([role, "--config"])
-                .arg(road.path(&format!("{role}.toml")))
+                .arg(network.path(&format!("{role}.toml")))
                 .env("NOTIFY_SOCKET", path);
-            let log = road.path(&format!("{role}.log"));
+            let log = network.path(&format!("{role}.log"));
             (Daemon::start(command, log.clone()), manager, log)
         };
         let wait_for = |manager: &UnixDatagram, wanted: &str| {
@@ -146,9 +146,9 @@ fn the_service_manager_hears_that_both_ends_are_up_and_what_they_do() {
                 buffer[..length] == *wanted.as_bytes()
             });
         };
-        let (server, server_manager, server_log) = start("server", &road.server);
+        let (server, server_manager, server_log) = start("server", &network.server);
         wait_for(&server_manager, "READY=1");
-        let (client, client_manager, client_log) = start("client", &road.vehicle);
+        let (client, client_manager, client_log) = start("client", &network.vehicle);
         wait_for(&client_manager, "READY=1");
         wait_for(&server_manager, "STATUS=sessions: 1");
         wait_for(&client_manager, "STATUS=session with 198.51.100.1:4433, 2 of 2 paths usable");

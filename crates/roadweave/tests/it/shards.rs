@@ -15,7 +15,7 @@ const SHARDS: usize = 2;
 ///        eth2 100.66.n.2 ── b(n) carrier2 wan0 10.2.0.2 ── eth2 10.2.0.1
 /// ```
 struct Fleet {
-    road: Road,
+    network: TestNetwork,
     carriers: [NetNs; 2],
     boxes: Vec<NetNs>,
     server: Daemon,
@@ -24,23 +24,23 @@ struct Fleet {
 
 impl Fleet {
     fn new(count: usize) -> Self {
-        let road = Road::without_uplinks();
-        let carriers = [1, 2].map(|number| carrier(&road, number));
+        let network = TestNetwork::without_uplinks();
+        let carriers = [1, 2].map(|number| carrier(&network, number));
         let boxes: Vec<NetNs> = (0..count).map(|number| connected_box(number, &carriers)).collect();
-        road.edit("server.toml", |text| format!("shards = {SHARDS}\n{text}"));
-        let text = fs::read_to_string(road.path("client.toml")).unwrap();
+        network.edit("server.toml", |text| format!("shards = {SHARDS}\n{text}"));
+        let text = fs::read_to_string(network.path("client.toml")).unwrap();
         let mut peers = String::new();
         for number in 1..count {
             let keys = keygen();
             let own = with_key(&text, "private_key", &keys.private);
             let own = format!("{own}[tun]\nname = \"rw{number}\"\n");
-            road.write(&format!("client{number}.toml"), own);
+            network.write(&format!("client{number}.toml"), own);
             let address = format!("{}/32", inner(number));
             peers += &keys.peer(&format!("box-{number}"), &address);
         }
-        road.edit("server.toml", |text| text + &peers);
-        let server = road.start_server();
-        let mut fleet = Self { road, carriers, boxes, server, clients: Vec::new() };
+        network.edit("server.toml", |text| text + &peers);
+        let server = network.start_server();
+        let mut fleet = Self { network, carriers, boxes, server, clients: Vec::new() };
         for number in 0..count {
             let client = fleet.start(number);
             client.wait_for("joined");
@@ -52,7 +52,7 @@ impl Fleet {
 
     fn start(&self, number: usize) -> Daemon {
         let name = if number == 0 { "client".to_owned() } else { format!("client{number}") };
-        self.road.start(&self.boxes[number], "client", &name)
+        self.network.start(&self.boxes[number], "client", &name)
     }
 
     fn restart_last(&mut self, signal: Signal) {
@@ -66,7 +66,7 @@ impl Fleet {
     }
 
     fn wait_for_sessions(&self, count: usize) -> Value {
-        self.road.wait_for_status(SERVER, &format!("{count} sessions"), |status| {
+        self.network.wait_for_status(SERVER, &format!("{count} sessions"), |status| {
             status["sessions"].as_array().is_some_and(|all| all.len() == count)
                 && sessions_of_shards(status).iter().sum::<u64>() == count as u64
         })
@@ -74,7 +74,7 @@ impl Fleet {
 
     fn spread(&mut self) {
         let watch = Watch::start();
-        while sessions_of_shards(&self.road.show(SERVER)).contains(&0) {
+        while sessions_of_shards(&self.network.show(SERVER)).contains(&0) {
             assert!(watch.elapsed() < WAIT_MAX, "all of them are at one shard");
             self.restart_last(Signal::KILL);
         }
@@ -83,7 +83,7 @@ impl Fleet {
     fn check_traffic(&self, times: u32) {
         let options = format!("-c {times} -i 0.05");
         for number in 0..self.clients.len() {
-            check_ping(&self.road.server, &inner(number), &options);
+            check_ping(&self.network.server, &inner(number), &options);
             check_ping(&self.boxes[number], GATEWAY_V4, &options);
         }
     }
@@ -100,10 +100,10 @@ impl Fleet {
 }
 
 /// A network that translates the addresses behind it to its own, with random ports.
-fn carrier(road: &Road, number: usize) -> NetNs {
+fn carrier(network: &TestNetwork, number: usize) -> NetNs {
     let carrier = NetNs::create(&format!("carrier{number}")).unwrap();
     let (near, far) = (format!("10.{number}.0.2/24"), format!("10.{number}.0.1/24"));
-    cable((&carrier, "wan0", &[&near]), (&road.server, &format!("eth{number}"), &[&far]));
+    cable((&carrier, "wan0", &[&near]), (&network.server, &format!("eth{number}"), &[&far]));
     carrier.ip(&format!("route add default via 10.{number}.0.1")).unwrap();
     carrier.set_forwarding().unwrap();
     nft(
@@ -149,11 +149,11 @@ fn clients_on_all_shards_are_served_as_by_one_loop() {
         for (number, client) in (0..).zip(&fleet.clients) {
             let instance = if number == 0 { CLIENT.to_owned() } else { format!("rw{number}") };
             let both = |status: &Value| usable(status) == ["eth1", "eth2"];
-            fleet.road.wait_for_status(&instance, "two paths", both);
+            fleet.network.wait_for_status(&instance, "two paths", both);
             assert_eq!(client.count("joined"), 1, "{}", client.log());
         }
         fleet.check_traffic(10);
-        let before = fleet.road.show(SERVER);
+        let before = fleet.network.show(SERVER);
         let shards = before["shards"].as_array().unwrap();
         let handed_over: u64 =
             shards.iter().map(|shard| shard["handed_over"].as_u64().unwrap()).sum();
@@ -169,13 +169,13 @@ fn clients_on_all_shards_are_served_as_by_one_loop() {
             let carriers = (1..).zip(&fleet.carriers);
             carriers.for_each(|(number, carrier)| rebind(carrier, number, round));
             fleet.check_traffic(10);
-            fleet.road.wait_for_status(SERVER, "all come from there", |status| {
+            fleet.network.wait_for_status(SERVER, "all come from there", |status| {
                 let mut remotes = (0..5).flat_map(|number| remotes(&fleet.session(status, number)));
                 let end = format!(".0.{}:", 10 + round);
                 remotes.all(|remote| remote.contains(&end))
             });
         }
-        let after = fleet.road.show(SERVER);
+        let after = fleet.network.show(SERVER);
         assert_eq!(sessions_of_shards(&before), sessions_of_shards(&after), "they moved");
         for client in &fleet.clients {
             assert_eq!(client.count("joined"), 1, "{}", client.log());
@@ -186,7 +186,7 @@ fn clients_on_all_shards_are_served_as_by_one_loop() {
         }
         let packets = |status: &Value| status["device"]["packets_read"].as_u64().unwrap();
         assert!(packets(&after) >= 200, "{after:#}");
-        let page = fleet.road.page(SERVER);
+        let page = fleet.network.page(SERVER);
         assert!(page.contains("handed over"), "{page}");
         check_replaced_sessions(&mut fleet);
         check_changes(&fleet);
@@ -216,12 +216,12 @@ fn check_replaced_sessions(fleet: &mut Fleet) {
 fn check_changes(fleet: &Fleet) {
     let set = ["set", "--socket", &socket(SERVER), "interactive", "strategy", "redundant"];
     assert!(roadweave(&set).status.success());
-    let status = fleet.road.show(SERVER);
+    let status = fleet.network.show(SERVER);
     for number in 0..5 {
         let lane = &fleet.session(&status, number)["lanes"][1];
         assert_eq!(lane["strategy"], "redundant", "{lane:#}");
     }
-    fleet.road.edit("server.toml", |text| {
+    fleet.network.edit("server.toml", |text| {
         let end = text.find("[[peers]]\nname = \"box-1\"").unwrap();
         text[..end].to_owned()
     });
@@ -230,5 +230,5 @@ fn check_changes(fleet: &Fleet) {
     for client in &fleet.clients[1..] {
         client.wait_for("refused by the server");
     }
-    check_ping(&fleet.road.server, &inner(0), "-c 3 -i 0.05");
+    check_ping(&fleet.network.server, &inner(0), "-c 3 -i 0.05");
 }

@@ -16,14 +16,14 @@ const FORBIDDEN: u8 = 2;
 const UNREACHABLE: u8 = 4;
 const REFUSED: u8 = 5;
 
-fn road() -> (Road, NetNs) {
-    let road = Road::new();
-    let camera = road.connect_camera();
-    road.edit("client.toml", |text| {
+fn network() -> (TestNetwork, NetNs) {
+    let network = TestNetwork::new();
+    let camera = network.connect_camera();
+    network.edit("client.toml", |text| {
         format!("{text}\n[streams]\nlisten = \"{BOX}\"\ntcp = \"tunnel\"\n")
     });
-    road.edit("server.toml", |text| text + "[streams]\nconnects_per_second = 10\n");
-    (road, camera)
+    network.edit("server.toml", |text| text + "[streams]\nconnects_per_second = 10\n");
+    (network, camera)
 }
 
 fn socks(namespace: &NetNs, request: &[u8]) -> (u8, TcpStream) {
@@ -41,10 +41,10 @@ fn to_name(name: &str, port: u16) -> Vec<u8> {
 #[test]
 fn applications_reach_hosts_by_both_proxies_and_nobody_else_uses_them() {
     run_sandboxed(|| {
-        let (road, camera) = road();
-        let _host = Host::start(&road.cloud, (HOST, PORT).into());
-        let _own = Host::start(&road.server, ([203, 0, 113, 1], PORT).into());
-        let (server, _client) = road.start_both();
+        let (network, camera) = network();
+        let _host = Host::start(&network.cloud, (HOST, PORT).into());
+        let _own = Host::start(&network.server, ([203, 0, 113, 1], PORT).into());
+        let (server, _client) = network.start_both();
         let sent = bytes(3_000_000);
         let (reply, mut socket) = socks(&camera, &to_address(HOST, PORT));
         assert_eq!(reply, SUCCEEDED);
@@ -68,35 +68,35 @@ fn applications_reach_hosts_by_both_proxies_and_nobody_else_uses_them() {
         assert_eq!(reply(&to_address(Ipv4Addr::new(169, 254, 169, 254), 80)), FORBIDDEN);
         assert_eq!(reply(&to_name("nobody.invalid", PORT)), UNREACHABLE);
 
-        let client = road.wait_for_status(CLIENT, "all are over", |status| {
+        let client = network.wait_for_status(CLIENT, "all are over", |status| {
             status["streams"]["connections"] == 0
         });
         let ends = &client["streams"]["ends"];
         assert!(ends["closed"].as_u64() >= Some(2), "{ends:#}");
         assert!(ends["unconnected"].as_u64() >= Some(6), "{ends:#}");
-        let ends = &road.show(SERVER)["streams"]["ends"];
+        let ends = &network.show(SERVER)["streams"]["ends"];
         assert!(ends["forbidden"].as_u64() >= Some(4), "{ends:#}");
         assert_eq!((&ends["refused"], &ends["unreachable"]), (&1.into(), &1.into()), "{ends:#}");
 
         // A network under an uplink that knows the box's address inside.
-        road.server.ip("route add 192.168.50.1/32 via 10.1.0.2").unwrap();
+        network.server.ip("route add 192.168.50.1/32 via 10.1.0.2").unwrap();
         let address = SocketAddrV4::new(Ipv4Addr::new(192, 168, 50, 1), 1080);
-        let found = road
+        let found = network
             .server
             .enter(|| TcpStream::connect_timeout(&address.into(), Duration::from_secs(2)));
         if let Ok(mut stranger) = found.unwrap() {
             let _ = stranger.write_all(&[5, 1, 0]);
             stranger.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
             assert!(!matches!(stranger.read(&mut [0; 2]), Ok(1..)), "a stranger is served");
-            assert!(road.show(CLIENT)["streams"]["ends"]["stranger"].as_u64() >= Some(1));
+            assert!(network.show(CLIENT)["streams"]["ends"]["stranger"].as_u64() >= Some(1));
         }
         // Ten a second, with a burst of some seconds, and no more.
         let refused = (1..120).filter(|port| socks(&camera, &to_address(HOST, *port)).0 != REFUSED);
         assert!(refused.count() > 40, "whole hosts are scanned");
-        let ends = &road.show(SERVER)["streams"]["ends"];
+        let ends = &network.show(SERVER)["streams"]["ends"];
         assert!(ends["too-many"].as_u64() > Some(40), "{ends:#}");
 
-        road.edit("server.toml", |text| format!("deny_destinations = [\"{HOST}/32\"]\n{text}"));
+        network.edit("server.toml", |text| format!("deny_destinations = [\"{HOST}/32\"]\n{text}"));
         server.reload();
         wait_until("the host is reached all the same", || {
             reply(&to_address(HOST, PORT)) == FORBIDDEN
@@ -112,30 +112,30 @@ fn seen_by(camera: &NetNs, request: &[u8]) -> Option<SocketAddr> {
 #[test]
 fn hosts_see_the_clients_address_and_a_crash_leaves_nothing_in_the_way() {
     run_sandboxed(|| {
-        let (road, camera) = road();
-        road.edit("server.toml", |text| format!("masquerade = false\n{text}"));
-        road.cloud.ip("route add 10.77.0.0/16 via 203.0.113.1").unwrap();
-        road.cloud.ip("route add fd77::/64 via 2001:db8:1::1").unwrap();
+        let (network, camera) = network();
+        network.edit("server.toml", |text| format!("masquerade = false\n{text}"));
+        network.cloud.ip("route add 10.77.0.0/16 via 203.0.113.1").unwrap();
+        network.cloud.ip("route add fd77::/64 via 2001:db8:1::1").unwrap();
         let addresses = ["203.0.113.2:81", "[2001:db8:1::2]:81"];
         let addresses: [SocketAddr; 2] = addresses.map(|address| address.parse().unwrap());
-        let _hosts = addresses.map(|address| Host::start(&road.cloud, address));
+        let _hosts = addresses.map(|address| Host::start(&network.cloud, address));
         let to_v6 = hosts::to_address(addresses[1]);
-        let own_rules = || road.server.run("ip rule").unwrap().matches("522:").count();
-        let (server, _client) = road.start_both();
+        let own_rules = || network.server.run("ip rule").unwrap().matches("522:").count();
+        let (server, _client) = network.start_both();
         let check = || {
             let seen = seen_by(&camera, &to_address(HOST, 81)).unwrap();
             assert_eq!(seen.ip().to_string(), "10.77.0.2");
             assert!((10_240..32_768).contains(&seen.port()), "{seen}");
             let seen = seen_by(&camera, &to_v6).unwrap();
             assert_eq!(seen.ip().to_string(), "fd77::2");
-            assert_eq!(road.show(SERVER)["streams"]["source"], "client");
+            assert_eq!(network.show(SERVER)["streams"]["source"], "client");
             assert_eq!(seen_by(&camera, &to_address(Ipv4Addr::new(10, 77, 0, 1), 9)), None);
-            check_ping(&road.cloud, "10.77.0.2", "-c 3 -i 0.05");
+            check_ping(&network.cloud, "10.77.0.2", "-c 3 -i 0.05");
             assert_eq!(own_rules(), 1);
         };
         check();
         server.kill();
-        let server = road.start_server();
+        let server = network.start_server();
         wait_until("no stream after a restart", || {
             socks(&camera, &to_address(HOST, 81)).0 == SUCCEEDED
         });
@@ -143,17 +143,17 @@ fn hosts_see_the_clients_address_and_a_crash_leaves_nothing_in_the_way() {
         server.interrupt();
         assert_eq!(own_rules(), 0);
         // Another program's rule takes the mark: without masquerade, no streams are taken.
-        road.server.ip("rule add priority 100 fwmark 0x1/0x1 lookup main").unwrap();
-        let server = road.start_server();
+        network.server.ip("rule add priority 100 fwmark 0x1/0x1 lookup main").unwrap();
+        let server = network.start_server();
         server.wait_for_count("joined", 1);
         assert_eq!(server.count("no streams are accepted"), 1);
         assert_eq!(seen_by(&camera, &to_address(HOST, 81)), None);
         server.interrupt();
-        road.edit("server.toml", |text| text.replace("masquerade = false\n", ""));
-        let server = road.start_server();
+        network.edit("server.toml", |text| text.replace("masquerade = false\n", ""));
+        let server = network.start_server();
         server.wait_for_count("joined", 1);
         assert_eq!(server.count("streams use this machine's own address"), 1);
-        assert_eq!(road.show(SERVER)["streams"]["source"], "server");
+        assert_eq!(network.show(SERVER)["streams"]["source"], "server");
         wait_until("no stream", || seen_by(&camera, &to_address(HOST, 81)).is_some());
     });
 }

@@ -12,12 +12,12 @@ const TIMES: [(usize, Duration); 2] = [(1, Duration::from_secs(6)), (2, Duration
 #[test]
 fn who_stood_still_is_back_within_seconds_and_sends_nothing_old() {
     run_sandboxed(|| {
-        let road = Road::new();
+        let network = TestNetwork::new();
         for name in ["client.toml", "server.toml"] {
-            road.edit(name, |text| text + "[transport]\nidle_timeout_seconds = 10\n");
+            network.edit(name, |text| text + "[transport]\nidle_timeout_seconds = 10\n");
         }
-        let (server, client) = road.start_with_echo();
-        let socket = road.socket_to(GATEWAY_V4);
+        let (server, client) = network.start_with_echo();
+        let socket = network.socket_to(GATEWAY_V4);
         socket.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
 
         for (round, time) in TIMES {
@@ -29,15 +29,15 @@ fn who_stood_still_is_back_within_seconds_and_sends_nothing_old() {
             let resumed = Watch::start();
             client.wait_for_count("this program did not run for ", round);
             assert!(resumed.elapsed() < Duration::from_secs(1), "{:?}", resumed.elapsed());
-            let took = road.wait_for_traffic();
+            let took = network.wait_for_traffic();
             assert!(took < Duration::from_secs(3), "round {round}: {took:?}");
             assert!(socket.recv(&mut [0; 100]).is_err(), "round {round}: an old command came");
-            road.wait_for_paths(&["eth1", "eth2"]);
+            network.wait_for_paths(&["eth1", "eth2"]);
         }
         assert_eq!(client.count("did not run"), 2, "{}", client.log());
         assert!(client.count("; queued packets are discarded") == 2, "{}", client.log());
         assert_eq!(server.count("did not run"), 0, "{}", server.log());
-        let discarded = road.show(CLIENT)["drops"]["queue-expired"].as_u64().unwrap();
+        let discarded = network.show(CLIENT)["drops"]["queue-expired"].as_u64().unwrap();
         assert!(discarded >= 2, "{discarded}");
 
         for (round, time) in TIMES {
@@ -47,7 +47,7 @@ fn who_stood_still_is_back_within_seconds_and_sends_nothing_old() {
             let resumed = Watch::start();
             server.wait_for_count("this program did not run for ", round);
             assert!(resumed.elapsed() < Duration::from_secs(1), "{:?}", resumed.elapsed());
-            let took = road.wait_for_traffic();
+            let took = network.wait_for_traffic();
             assert!(took < Duration::from_secs(3), "round {round}: {took:?}");
         }
     });

@@ -12,11 +12,11 @@ use serde_json::Value;
 #[test]
 fn pings_cross_the_tunnel_and_show_tells_of_it() {
     run_sandboxed(|| {
-        let road = Road::new();
-        let camera = road.connect_camera();
-        let (_server, _client) = road.start_both();
+        let network = TestNetwork::new();
+        let camera = network.connect_camera();
+        let (_server, _client) = network.start_both();
         for address in [GATEWAY_V4, GATEWAY_V6, "203.0.113.2", "2001:db8:1::2"] {
-            check_ping(&road.vehicle, address, "-c 10 -i 0.05");
+            check_ping(&network.vehicle, address, "-c 10 -i 0.05");
         }
         // Errors of routers on the way reach the sender.
         for (hops, router) in [(1, "192.168.50.1"), (2, "10.77.0.1")] {
@@ -24,9 +24,9 @@ fn pings_cross_the_tunnel_and_show_tells_of_it() {
             let said = String::from_utf8_lossy(&output.stdout);
             assert!(said.contains(&format!("From {router}")), "{output:?}");
         }
-        road.wait_for_paths(&["eth1", "eth2"]);
+        network.wait_for_paths(&["eth1", "eth2"]);
 
-        let session = &road.show(CLIENT)["sessions"][0];
+        let session = &network.show(CLIENT)["sessions"][0];
         for path in session["paths"].as_array().unwrap() {
             for figure in ["smoothed_rtt_ms", "congestion_window_bytes", "mtu_bytes"] {
                 assert!(path[figure].as_f64().is_some_and(|value| value > 0.0), "{path:#}");
@@ -35,24 +35,24 @@ fn pings_cross_the_tunnel_and_show_tells_of_it() {
         let sent = &session["lanes"][1]["sent"]["inner_packets"];
         assert!(sent.as_u64() >= Some(40), "{session:#}");
 
-        let server = road.show(SERVER);
+        let server = network.show(SERVER);
         assert_eq!(usable(&server), ["eth1", "eth2"]);
         let received = &server["sessions"][0]["lanes"][1]["received"]["delivered_packets"];
         assert!(received.as_u64() >= Some(40), "{server:#}");
-        road.check_shown(&[CLIENT, SERVER]);
+        network.check_shown(&[CLIENT, SERVER]);
 
-        assert!(road.page(CLIENT).contains("client vehicle-1"));
+        assert!(network.page(CLIENT).contains("client vehicle-1"));
 
         let set = |name: &str| {
             roadweave(&["set", "--socket", &socket(CLIENT), "interactive", "strategy", name])
         };
         let strategy = || {
-            road.show(CLIENT)["sessions"][0]["lanes"][1]["strategy"].as_str().unwrap().to_owned()
+            network.show(CLIENT)["sessions"][0]["lanes"][1]["strategy"].as_str().unwrap().to_owned()
         };
         for name in ["redundant", "lola"] {
             assert!(set(name).status.success());
             assert_eq!(strategy(), name);
-            check_ping(&road.vehicle, GATEWAY_V4, "-c 10 -i 0.05");
+            check_ping(&network.vehicle, GATEWAY_V4, "-c 10 -i 0.05");
         }
         let said = String::from_utf8(set("fastest").stderr).unwrap();
         assert!(said.contains("known are: xnc,"), "{said}");
@@ -79,7 +79,7 @@ fn longest_gap(socket: &UdpSocket, time: Duration) -> Duration {
 #[test]
 fn a_reload_with_4000_clients_does_not_pause_the_tunnel() {
     run_sandboxed(|| {
-        let road = Road::new();
+        let network = TestNetwork::new();
         let peer = |number: u32| {
             let mut seed = [7; 32];
             seed[..4].copy_from_slice(&number.to_be_bytes());
@@ -92,16 +92,16 @@ fn a_reload_with_4000_clients_does_not_pause_the_tunnel() {
             let keys = Keys { private: String::new(), public };
             keys.peer(&format!("box-{number}"), &format!("10.99.{high}.{low}/32{behind}"))
         };
-        let original = fs::read_to_string(road.path("server.toml")).unwrap();
-        road.edit("server.toml", |text| text + &(0..4_000).map(peer).collect::<String>());
-        let (server, client) = road.start_both();
-        road.echo(&road.server, GATEWAY_V4);
-        road.wait_for_traffic();
-        let socket = road.socket_to(GATEWAY_V4);
+        let original = fs::read_to_string(network.path("server.toml")).unwrap();
+        network.edit("server.toml", |text| text + &(0..4_000).map(peer).collect::<String>());
+        let (server, client) = network.start_both();
+        network.echo(&network.server, GATEWAY_V4);
+        network.wait_for_traffic();
+        let socket = network.socket_to(GATEWAY_V4);
         let calm = longest_gap(&socket, Duration::from_secs(1));
 
         let stay = (0..4_000).filter(|number| number % 3 > 0).map(peer).collect::<String>();
-        road.edit("server.toml", |_| original + &stay);
+        network.edit("server.toml", |_| original + &stay);
         server.signal(Signal::HUP);
         let gap = longest_gap(&socket, Duration::from_secs(3));
         server.wait_for("the clients were read again");
@@ -114,17 +114,17 @@ fn a_reload_with_4000_clients_does_not_pause_the_tunnel() {
 #[test]
 fn what_strategies_learn_is_kept() {
     run_sandboxed(|| {
-        let road = Road::new();
+        let network = TestNetwork::new();
         let lane = "[[lanes]]\nname = \"ping\"\nstrategy = \"raven\"\n\
                     match = { protocols = [\"icmp\"] }\n";
         for name in ["client.toml", "server.toml"] {
-            road.edit(name, |text| text + lane);
+            network.edit(name, |text| text + lane);
         }
-        let files = ["rw0.learned.json", "rws.learned.json"].map(|name| road.path(name));
+        let files = ["rw0.learned.json", "rws.learned.json"].map(|name| network.path(name));
         for life in 0..2 {
-            let (server, client) = road.start_both();
-            road.wait_for_paths(&["eth1", "eth2"]);
-            check_ping(&road.vehicle, GATEWAY_V4, "-c 5 -i 0.12");
+            let (server, client) = network.start_both();
+            network.wait_for_paths(&["eth1", "eth2"]);
+            check_ping(&network.vehicle, GATEWAY_V4, "-c 5 -i 0.12");
             for mut daemon in [client, server] {
                 daemon.signal(Signal::TERM);
                 assert_eq!(daemon.wait(), Some(0));

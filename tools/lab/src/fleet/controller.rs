@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use roadweave_fleet::records::{DeviceState, ProxyState, ProxyStatus};
 use roadweave_fleet::{
-    Band, Desk, DeskEvent, Down, Head, HealthState, HeldVersions, Proxies, Revocation, Revocations,
-    Sample, Signed, Up,
+    Band, ControllerSession, ControllerSessionEvent, Down, Head, HealthState, HeldVersions,
+    Proxies, Revocation, Revocations, Sample, Signed, Up,
 };
 use roadweave_proto::Instant;
 
@@ -27,7 +27,7 @@ pub(super) struct Replica {
     pub is_up: bool,
     pub is_hung: bool,
     /// By member, with the number of the stream.
-    pub desks: BTreeMap<usize, (u64, Desk)>,
+    pub desks: BTreeMap<usize, (u64, ControllerSession)>,
     pub backlog: Vec<(usize, u64, Vec<Up>)>,
     pub seen: usize,
     proxies: Proxies,
@@ -87,7 +87,7 @@ impl World {
         let is_member = !is_box || state == Some(DeviceState::Active);
         let published = if is_box { &store.published_to_boxes } else { &store.published };
         let key = self.cast.key(who);
-        let mut desk = Desk::new(self.now, key, is_member, published.clone());
+        let mut desk = ControllerSession::new(self.now, key, is_member, published.clone());
         if is_box {
             store.desire(&self.cast, who, &mut desk);
         } else {
@@ -116,7 +116,7 @@ impl World {
         self.send_down(who, stream, frames);
     }
 
-    fn use_desk(&mut self, replica: usize, who: usize, act: impl FnOnce(&mut Desk)) {
+    fn use_desk(&mut self, replica: usize, who: usize, act: impl FnOnce(&mut ControllerSession)) {
         if let Some((_, desk)) = self.replicas[replica].desks.get_mut(&who) {
             act(desk);
         }
@@ -137,30 +137,30 @@ impl World {
         }
     }
 
-    fn handle_desk_event(&mut self, replica: usize, who: usize, event: DeskEvent) {
+    fn handle_desk_event(&mut self, replica: usize, who: usize, event: ControllerSessionEvent) {
         let is_away = self.is_database_away;
         match event {
-            DeskEvent::Join { .. } if is_away => {
+            ControllerSessionEvent::Join { .. } if is_away => {
                 if let Some((_, desk)) = self.replicas[replica].desks.get_mut(&who) {
                     desk.refuse("the controller cannot look at tokens now", true);
                 }
             }
-            DeskEvent::Join { .. } => self.join(replica, who),
-            DeskEvent::Have(have) => self.on_have(replica, who, &have),
-            DeskEvent::Report(report) if !is_away => self.on_report(who, &report),
-            DeskEvent::Surplus(entries, head) => self.merge(&entries, &head),
-            DeskEvent::Samples(samples) => self.on_samples(who, &samples),
-            DeskEvent::End(_) => {
+            ControllerSessionEvent::Join { .. } => self.join(replica, who),
+            ControllerSessionEvent::Have(have) => self.on_have(replica, who, &have),
+            ControllerSessionEvent::Report(report) if !is_away => self.on_report(who, &report),
+            ControllerSessionEvent::Surplus(entries, head) => self.merge(&entries, &head),
+            ControllerSessionEvent::Samples(samples) => self.on_samples(who, &samples),
+            ControllerSessionEvent::End(_) => {
                 let stream = self.replicas[replica].desks.get(&who).map(|(stream, _)| *stream);
                 self.replicas[replica].close(who);
                 self.on_refused(who, stream);
             }
             // Reports are repeated on the next stream.
-            DeskEvent::Report(_)
-            | DeskEvent::Revoked(_)
-            | DeskEvent::Ahead { .. }
-            | DeskEvent::Anchors(_)
-            | DeskEvent::Text(_) => {}
+            ControllerSessionEvent::Report(_)
+            | ControllerSessionEvent::Revoked(_)
+            | ControllerSessionEvent::Ahead { .. }
+            | ControllerSessionEvent::Anchors(_)
+            | ControllerSessionEvent::Text(_) => {}
         }
     }
 

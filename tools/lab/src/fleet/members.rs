@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use roadweave_fleet::{Agent, AgentEvent, Down, Kept, Kind, Role, Up, VerifiedServer, Version};
+use roadweave_fleet::{
+    Agent, AgentEvent, Down, Kind, PersistedState, Role, Up, VerifiedServer, Version,
+};
 use roadweave_proto::Instant;
 
 use super::{Event, World};
@@ -121,16 +123,16 @@ impl World {
     }
 
     pub(super) fn restart(&mut self, who: usize) {
-        let kept = self.members[who].agent.kept();
-        let kept: Kept = match self.config.is_thorough {
+        let persisted = self.members[who].agent.persisted();
+        let persisted: PersistedState = match self.config.is_thorough {
             true => {
-                let text = serde_json::to_string(kept).expect("it is written as JSON");
+                let text = serde_json::to_string(persisted).expect("it is written as JSON");
                 serde_json::from_str(&text).expect("it reads what it has written")
             }
-            false => kept.clone(),
+            false => persisted.clone(),
         };
         let role = if self.cast.is_box(who) { Role::Box } else { Role::Proxy };
-        let agent = Agent::restore(self.now, self.cast.key(who), role, SOFTWARE, kept);
+        let agent = Agent::restore(self.now, self.cast.key(who), role, SOFTWARE, persisted);
         self.members[who].agent = agent;
         self.flush(who);
     }
@@ -192,7 +194,7 @@ impl World {
             | AgentEvent::Configure { .. }
             | AgentEvent::Anchors(_)
             | AgentEvent::Watch(_)
-            | AgentEvent::Keep
+            | AgentEvent::Persist
             | AgentEvent::Seek => {}
         }
     }
@@ -200,7 +202,7 @@ impl World {
     fn on_table(&mut self, who: usize) {
         let proxy = who - self.cast.boxes;
         let agent = &self.members[who].agent;
-        self.proxies[proxy].table = agent.kept().taken().get(&Kind::Table).copied();
+        self.proxies[proxy].table = agent.persisted().taken().get(&Kind::Table).copied();
         if self.config.is_thorough {
             let admission = agent.admission();
             let is_withdrawn =

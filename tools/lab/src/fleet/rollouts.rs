@@ -30,7 +30,7 @@ impl World {
     pub(super) fn refuse_if_unreadable(&mut self, who: usize, text: &str) {
         let now = self.now;
         let agent = &mut self.members[who].agent;
-        if let Some(version) = agent.kept().on_trial()
+        if let Some(version) = agent.persisted().on_trial()
             && text.starts_with(UNREADABLE)
         {
             agent.refuse(now, version, "line 1: no such field");
@@ -128,7 +128,7 @@ impl World {
 
     pub(super) fn drift(&self) -> u64 {
         let in_force = |who: &usize| -> Option<Version> {
-            self.members[*who].agent.kept().configuration_in_force().0
+            self.members[*who].agent.persisted().configuration_in_force().0
         };
         let is_other = |who: &usize| {
             let of = (self.cast.key(*who), Kind::Configuration);

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use roadweave_fleet::records::{DeviceState, ProxyStatus};
 use roadweave_fleet::{
-    Band, Desk, Documents, Draft, Envelope, Fleet, Head, HealthState, Kind, Planning, Proxies,
-    Published, PublishedTable, PublishedTrust, Revocation, Revocations, Rollouts, Signed, Tables,
-    TrustList, Version,
+    Band, ControllerSession, Documents, Draft, Envelope, Fleet, Head, HealthState, Kind, Planning,
+    Proxies, Published, PublishedTable, PublishedTrust, Revocation, Revocations, Rollouts, Signed,
+    Tables, TrustList, Version,
 };
 use roadweave_identity::PublicKey;
 use roadweave_proto::Instant;
@@ -129,7 +129,7 @@ impl Store {
         self.fleet.devices.get(&cast.id(who)).map(|device| device.state)
     }
 
-    pub fn desire(&self, cast: &Cast, who: usize, desk: &mut Desk) {
+    pub fn desire(&self, cast: &Cast, who: usize, desk: &mut ControllerSession) {
         for kind in [Kind::Candidates, Kind::Configuration] {
             let written = self.documents.get(&(cast.key(who), kind));
             if let Some((written, envelope)) = written.zip(self.envelopes.get(&(who, kind))) {

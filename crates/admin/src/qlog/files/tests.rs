@@ -10,10 +10,10 @@ use super::*;
 const AT: Duration = Duration::from_secs(1);
 
 fn open(folder: &TempDir, bytes_max: u64, files_max: usize) -> Files {
-    Files::open(folder.path(), Limits { bytes_max, files_max }).unwrap()
+    Files::open(folder.path(), TraceLimits { bytes_max, files_max }).unwrap()
 }
 
-fn begin(files: &mut Files, now: Duration, ms: u128) -> Option<Part> {
+fn begin(files: &mut Files, now: Duration, ms: u128) -> Option<TracePart> {
     files.begin(now, 1_790_000_000_000 + ms, "bus", b"12345")
 }
 
@@ -108,7 +108,7 @@ fn a_folder_that_others_could_have_chosen_is_refused() {
     let folder = TempDir::new().unwrap();
     let path = |name: &str| folder.path().join(name);
     let check = |name: &str, why: &str| {
-        let limits = Limits { bytes_max: 10_000, files_max: 8 };
+        let limits = TraceLimits { bytes_max: 10_000, files_max: 8 };
         let error = Files::open(&path(name), limits).map(|_| ()).unwrap_err();
         assert!(error.contains(why), "{error}");
     };

@@ -69,11 +69,11 @@ pub async fn audit(
 }
 
 pub async fn check(Asked { app, tenant, .. }: Asked) -> Result<Json<Checked>> {
-    let heads = &app.store.heads;
-    let seen = heads.of(&tenant);
+    let audit_checkpoints = &app.store.audit_checkpoints;
+    let seen = audit_checkpoints.of(&tenant);
     Ok(Json(match app.store.verify_audit(&tenant, seen).await? {
         Ok((lines, hash)) => {
-            heads.saw(&tenant, lines, hash);
+            audit_checkpoints.record(&tenant, lines, hash);
             Checked { good: true, lines: Some(lines), fault: None }
         }
         Err(fault) => {

@@ -101,7 +101,7 @@ pub async fn proxy_status(asked: Asked) -> Result<Json<PageOf<ProxyStatus>>> {
 
 pub async fn watch(asked: Asked) -> Result<StatusCode> {
     let (mut change, device) = asked.open::<Device>().await?;
-    change.tell(&asked.tenant, "watch", &asked.id, device.version).await?;
+    change.publish(&asked.tenant, "watch", &asked.id, device.version).await?;
     asked.commit(change).await?;
     Ok(StatusCode::NO_CONTENT)
 }

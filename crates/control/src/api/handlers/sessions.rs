@@ -18,7 +18,7 @@ use crate::clock::{HOUR_MS, now_ms};
 use crate::keys;
 use crate::model::{Login, Person, PersonSettings, Role};
 use crate::oidc::{Oidc, OidcError, Pending, SignedIn};
-use crate::store::{Actor, KeptAnswer, Once, Stored, found};
+use crate::store::{Actor, IdempotencyState, Once, Stored, found};
 
 /// A login.
 #[derive(Deserialize, Serialize, ToSchema)]
@@ -229,7 +229,7 @@ async fn once(app: &App, oidc: &Oidc, pending: &Pending) -> Result<()> {
     let (tenant, actor) = (oidc.tenant().to_owned(), "sign-in".to_owned());
     let it = Once { tenant, actor, key: keys::hash(&pending.state), at_ms: now_ms() };
     match app.store.note_request(&it, "").await? {
-        KeptAnswer::New => Ok(app.store.keep_answer(&it, Some("used")).await?),
+        IdempotencyState::New => Ok(app.store.store_answer(&it, Some("used")).await?),
         _ => Err(refused(app, "the code was used before; sign in again")),
     }
 }

@@ -473,8 +473,8 @@ async fn who_watches_a_box_hears_of_it_alone() {
         let sample = Sample { device: device.to_owned(), at_ms: 1, figures };
         crate::outbox::Live { tenant: "tram".to_owned(), sample }
     };
-    api.app.outbox.tell_figures(sample("bus-2", 0.5));
-    api.app.outbox.tell_figures(sample("bus-1", 0.25));
+    api.app.outbox.send_figures(sample("bus-2", 0.5));
+    api.app.outbox.send_figures(sample("bus-1", 0.25));
     let event = any_event(&mut stream).await;
     assert!(event.contains("event: sample") && event.contains("0.25"), "{event}");
     let report = |device: &str| {

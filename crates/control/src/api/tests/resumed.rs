@@ -8,14 +8,14 @@ async fn lines(api: &Api, tenant: &str, from: i64, to: i64) {
          WITH RECURSIVE n(i) AS (SELECT {from} UNION ALL SELECT i + 1 FROM n WHERE i < {to}) \
          SELECT i, 1, 0, '{tenant}', 'pool', 'pool-' || i, 1 FROM n"
     );
-    let mut told = api.app.outbox.listen();
+    let mut changes = api.app.outbox.listen();
     api.world.tamper(&sql).await;
     api.world.tamper(&format!("UPDATE counter SET value = {to} WHERE name = 'change'")).await;
-    let last = async { while told.recv().await.unwrap().sequence < to {} };
+    let last = async { while changes.recv().await.unwrap().sequence < to {} };
     tokio::time::timeout(Duration::from_secs(20), last).await.unwrap();
 }
 
-async fn told(world: World) -> (Api, String) {
+async fn watched(world: World) -> (Api, String) {
     let api = Api::on(world).await;
     api.follow().await;
     let mut watch = Watch::new(&api).await;
@@ -28,7 +28,7 @@ async fn told(world: World) -> (Api, String) {
 #[test]
 fn who_has_missed_more_than_a_page_hears_all_of_it() {
     on_both(|world| async move {
-        let (api, last) = told(world).await;
+        let (api, last) = watched(world).await;
         let latest = api.app.store.latest_change().await.unwrap();
         lines(&api, "ferry", latest + 1, latest + 1_500).await;
         lines(&api, "tram", latest + 1_501, latest + 3_700).await;
@@ -44,7 +44,7 @@ fn who_has_missed_more_than_a_page_hears_all_of_it() {
 #[test]
 fn who_comes_from_a_place_that_is_not_there_is_told_and_hears_what_comes() {
     on_both(|world| async move {
-        let (api, last) = told(world).await;
+        let (api, last) = watched(world).await;
         let latest = api.app.store.latest_change().await.unwrap();
         lines(&api, "tram", latest + 1, latest + 9).await;
         api.world.tamper(&format!("DELETE FROM change WHERE sequence < {}", latest + 5)).await;

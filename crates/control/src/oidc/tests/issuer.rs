@@ -25,7 +25,7 @@ use crate::keys;
 use crate::store::tests::identity;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mode {
+pub(super) enum IssuerMode {
     Good,
     Gone,
     Silent,
@@ -35,11 +35,11 @@ pub(super) enum Mode {
 }
 
 #[derive(Clone)]
-pub(super) struct Issuer(Arc<State>);
+pub(super) struct Issuer(Arc<IssuerState>);
 
-struct State {
+struct IssuerState {
     port: u16,
-    mode: Mutex<Mode>,
+    mode: Mutex<IssuerMode>,
     key: AtomicU8,
     codes: Mutex<HashMap<String, Grant>>,
     peers: AtomicU8,
@@ -55,9 +55,9 @@ impl Issuer {
     pub(super) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let issuer = Self(Arc::new(State {
+        let issuer = Self(Arc::new(IssuerState {
             port,
-            mode: Mutex::new(Mode::Good),
+            mode: Mutex::new(IssuerMode::Good),
             key: AtomicU8::new(50),
             codes: Mutex::default(),
             peers: AtomicU8::new(1),
@@ -86,7 +86,7 @@ impl Issuer {
         format!("198.51.100.{}", self.0.peers.fetch_add(1, Ordering::Relaxed))
     }
 
-    pub(super) fn set(&self, mode: Mode) {
+    pub(super) fn set(&self, mode: IssuerMode) {
         *self.0.mode.lock().unwrap() = mode;
     }
 
@@ -133,13 +133,13 @@ impl Issuer {
         let mode = *self.0.mode.lock().unwrap();
         let path = request.uri().path().to_owned();
         let (status, answer) = match (mode, &*path) {
-            (Mode::Gone, _) => return Err(io::ErrorKind::ConnectionReset.into()),
-            (Mode::Silent, _) => return std::future::pending().await,
-            (Mode::Endless, _) => {
+            (IssuerMode::Gone, _) => return Err(io::ErrorKind::ConnectionReset.into()),
+            (IssuerMode::Silent, _) => return std::future::pending().await,
+            (IssuerMode::Endless, _) => {
                 let spaces = stream::repeat_with(|| Ok::<_, Infallible>(" ".repeat(4096)));
                 return Ok(Response::new(Body::from_stream(spaces)));
             }
-            (Mode::Elsewhere, _) => (302, json!({})),
+            (IssuerMode::Elsewhere, _) => (302, json!({})),
             (_, "/.well-known/openid-configuration") => (200, self.description(mode)),
             (_, "/keys") => (200, self.keys()),
             (_, "/token") => {
@@ -156,9 +156,9 @@ impl Issuer {
         answer.body(Body::from(text)).map_err(io::Error::other)
     }
 
-    fn description(&self, mode: Mode) -> Value {
+    fn description(&self, mode: IssuerMode) -> Value {
         let url = self.url();
-        let name = if mode == Mode::OtherName { "https://evil.test" } else { &url };
+        let name = if mode == IssuerMode::OtherName { "https://evil.test" } else { &url };
         json!({
             "issuer": name,
             "authorization_endpoint": format!("{url}/authorize"),

@@ -35,7 +35,7 @@ fn sign(approval: &Approval, by: &Identity) -> Signed<Approval> {
 fn a_roll_out_waits_until_the_right_person_has_approved_this_configuration() {
     on_both(|world| async move {
         let port = with_approver(world).await;
-        let mut device = Member::device(&port, 1).await;
+        let mut device = TestMember::device(&port, 1).await;
         roll_out(&port, 1, Scope::Tenant, json!({ "lanes": [] }), &[100]).await;
         device.rest(1_000).await;
         assert_eq!(device.text(), None);
@@ -77,7 +77,7 @@ fn a_roll_out_waits_until_the_right_person_has_approved_this_configuration() {
 fn a_box_alone_is_approved_for_by_its_key() {
     runtime().block_on(async {
         let port = with_approver(sqlite().await).await;
-        let mut device = Member::device(&port, 1).await;
+        let mut device = TestMember::device(&port, 1).await;
         let scope = Scope::Device("member-1".to_owned());
         roll_out(&port, 1, scope, json!({ "lanes": [] }), &[100]).await;
         let waits = waiting(&port, "device-member-1-1").await;

@@ -27,9 +27,9 @@ fn a_roll_out_goes_on_where_it_was_after_its_controller_died() {
         let first = boxes.iter().position(|it| it.text().is_some()).unwrap();
         assert_eq!(boxes[first].text().as_deref(), Some("lanes = []\n"));
         boxes[first].confirm().await;
-        let confirmed = boxes[first].agent.kept().taken()[&Kind::Configuration];
+        let confirmed = boxes[first].agent.persisted().taken()[&Kind::Configuration];
         boxes[first].rest(1_000).await;
-        let having = |boxes: &[Member]| boxes.iter().filter(|it| it.text().is_some()).count();
+        let having = |boxes: &[TestMember]| boxes.iter().filter(|it| it.text().is_some()).count();
         assert_eq!(having(&boxes), 1, "half a roll-out stays half a roll-out");
         succeed(&port).await;
         eventually("the second wave", async || {
@@ -37,7 +37,7 @@ fn a_roll_out_goes_on_where_it_was_after_its_controller_died() {
             having(&boxes) == 4
         })
         .await;
-        let still = boxes[first].agent.kept().taken()[&Kind::Configuration];
+        let still = boxes[first].agent.persisted().taken()[&Kind::Configuration];
         assert_eq!(still, confirmed, "who had it is not given it again");
         for device in &mut boxes {
             device.confirm().await;
@@ -50,18 +50,18 @@ fn a_roll_out_goes_on_where_it_was_after_its_controller_died() {
     });
 }
 
-fn admitted_after_restart(proxy: &Member) -> Vec<(PublicKey, usize)> {
-    let text = serde_json::to_string(proxy.agent.kept()).unwrap();
-    let kept = serde_json::from_str(&text).unwrap();
+fn admitted_after_restart(proxy: &TestMember) -> Vec<(PublicKey, usize)> {
+    let text = serde_json::to_string(proxy.agent.persisted()).unwrap();
+    let persisted = serde_json::from_str(&text).unwrap();
     let key = identity(20).public_key();
-    admitted(&Agent::restore(Instant::ZERO, key, Role::Proxy, "1.0", kept))
+    admitted(&Agent::restore(Instant::ZERO, key, Role::Proxy, "1.0", persisted))
 }
 
 #[test]
 fn a_box_whose_row_was_deleted_is_out_once_it_is_read_and_no_other_is() {
     on_both(|world| async move {
         let port = Port::new(world).await;
-        let mut proxy = Member::new(&port, 20, Role::Proxy, None, "192.0.2.1:1").await;
+        let mut proxy = TestMember::new(&port, 20, Role::Proxy, None, "192.0.2.1:1").await;
         let _boxes = boxes(&port, 2).await;
         proxy.until("both", |it| it.admitted().len() == 2).await;
         port.planner.abort();
@@ -87,10 +87,10 @@ fn a_box_whose_row_was_deleted_is_out_once_it_is_read_and_no_other_is() {
 fn a_revocation_that_was_deleted_comes_back_from_a_proxy() {
     on_both(|world| async move {
         let port = Port::new(world).await;
-        let mut proxy = Member::new(&port, 20, Role::Proxy, None, "192.0.2.1:1").await;
+        let mut proxy = TestMember::new(&port, 20, Role::Proxy, None, "192.0.2.1:1").await;
         let gone = identity(1).public_key();
         port.revoke(1).await;
-        proxy.until("revoked", |it| it.agent.kept().trust().is_revoked(&gone)).await;
+        proxy.until("revoked", |it| it.agent.persisted().trust().is_revoked(&gone)).await;
         assert_eq!(port.world.tamper("DELETE FROM revocation").await, 1);
         let mut change = port.change().await;
         let other = identity(2).public_key().to_string();
@@ -106,7 +106,7 @@ fn a_revocation_that_was_deleted_comes_back_from_a_proxy() {
             known().await
         })
         .await;
-        assert!(proxy.agent.kept().trust().is_revoked(&gone), "it was never forgotten");
+        assert!(proxy.agent.persisted().trust().is_revoked(&gone), "it was never forgotten");
         let refused = async || match port.client(1).await {
             Err(_) => true,
             Ok(mut client) => client.tls.read(&mut [0]).await.is_err(),

@@ -82,7 +82,7 @@ fn a_change_of_tables_that_was_cut_off_is_finished_and_one_that_failed_is_told()
         assert!(!world.store.lead("a", NOW, NOW + LEASE).await.unwrap(), "there is no lease");
         let again = Store::open(&world.url, controller()).await.unwrap();
         assert!(again.lead("a", NOW, NOW + LEASE).await.unwrap());
-        assert!(again.papers(roadweave_fleet::Kind::Table).await.unwrap().is_empty());
+        assert!(again.documents(roadweave_fleet::Kind::Table).await.unwrap().is_empty());
         again.get::<Tenant>("tram", "tram").await.unwrap();
         world.tamper("UPDATE _sqlx_migrations SET success = false WHERE version = 2").await;
         let error = Store::open(&world.url, controller()).await.err().unwrap();

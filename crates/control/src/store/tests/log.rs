@@ -47,8 +47,9 @@ fn nobody_rewrites_the_audit_log_unseen() {
 fn a_cut_of_what_was_written_here_is_seen_though_nobody_has_looked_since() {
     on_both(|world| async move {
         let path = world.folder.path().join("heads.json");
-        let open = || Heads::open(path.clone()).unwrap();
-        let store = Store::open(&world.url, controller()).await.unwrap().noting(open());
+        let open = || AuditCheckpoints::open(path.clone()).unwrap();
+        let store =
+            Store::open(&world.url, controller()).await.unwrap().with_audit_checkpoints(open());
         world.tenant("tram").await;
         for seed in 0..5 {
             insert(&store, "tram", device(&format!("bus-{seed}"), seed)).await.unwrap();
@@ -56,7 +57,7 @@ fn a_cut_of_what_was_written_here_is_seen_though_nobody_has_looked_since() {
         let mut change = store.change(actor(), NOW).await.unwrap();
         change.insert("tram", device("bus-9", 9)).await.unwrap();
         drop(change);
-        store.heads.keep();
+        store.audit_checkpoints.save();
         let seen = open().of("tram");
         assert_eq!(store.verify_audit("tram", None).await.unwrap().ok(), seen);
         world.tamper("DELETE FROM audit WHERE serial > 1").await;
@@ -66,7 +67,9 @@ fn a_cut_of_what_was_written_here_is_seen_though_nobody_has_looked_since() {
         let cut = ChainFault::Cut { found: 1, expected: 6 };
         assert_eq!(store.verify_audit("tram", open().of("tram")).await.unwrap(), Err(cut));
         world.insert("tram", device("bus-8", 8)).await.unwrap();
-        assert!(store.verify_audit("tram", store.heads.of("tram")).await.unwrap().is_err());
+        assert!(
+            store.verify_audit("tram", store.audit_checkpoints.of("tram")).await.unwrap().is_err()
+        );
     });
 }
 

@@ -1,8 +1,8 @@
 //! Databases that are older than what was seen of them, or of another epoch.
 
 use super::*;
-use crate::floor::Floor;
 use crate::outbox::{Health, Outbox};
+use crate::rollback_guard::RollbackGuard;
 
 impl World {
     /// Opens this database as a controller whose folder is empty.
@@ -41,13 +41,18 @@ fn a_standby_that_lagged_is_neither_written_nor_followed() {
 fn what_was_seen_of_a_database_holds_at_the_next_start() {
     on_both(|world| async move {
         let folder = tempfile::tempdir().unwrap();
-        let floor = || Floor::open(folder.path().join("seen.json"), 1).unwrap();
-        let begun = async || Store::open(&world.url, controller()).await.unwrap().above(floor());
+        let rollback_guard = || RollbackGuard::open(folder.path().join("seen.json"), 1).unwrap();
+        let begun = async || {
+            Store::open(&world.url, controller())
+                .await
+                .unwrap()
+                .with_rollback_guard(rollback_guard())
+        };
         world.tenant("tram").await;
         let store = begun().await;
         let latest = store.latest_change().await.unwrap();
-        store.floor.keep();
-        assert_eq!(floor().change(), latest);
+        store.rollback_guard.save();
+        assert_eq!(rollback_guard().change(), latest);
         world.tamper("UPDATE counter SET value = value - 1 WHERE name = 'change'").await;
         assert!(is_older(begun().await.latest_change().await));
         for epoch in [i64::MAX, 2, 0, -1] {
@@ -69,13 +74,13 @@ fn no_revocation_takes_the_number_of_one_that_was_lost() {
         }
         let last = revoke(&world, 3).await.unwrap();
         assert_eq!(last.serial, 3);
-        world.store.floor.saw_revocations(3, &last.hash);
+        world.store.rollback_guard.record_revocations(3, &last.hash);
         assert_eq!(revoke(&world, 4).await.unwrap().serial, 4, "nothing is missing");
         world.tamper("DELETE FROM revocation WHERE serial >= 3").await;
         assert!(is_older(revoke(&world, 5).await));
         let world = world.afresh().await;
         assert_eq!(revoke(&world, 6).await.unwrap().serial, 3);
-        world.store.floor.saw_revocations(3, &last.hash);
+        world.store.rollback_guard.record_revocations(3, &last.hash);
         assert!(is_older(revoke(&world, 7).await));
     });
 }

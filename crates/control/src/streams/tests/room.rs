@@ -2,7 +2,7 @@
 
 use super::*;
 
-impl Client {
+impl TestClient {
     async fn is_served(&mut self) -> bool {
         if self.tls.write_all(&encode(&Up::Alive).unwrap()).await.is_err() {
             return false;
@@ -18,7 +18,7 @@ impl Client {
 }
 
 impl Port {
-    async fn is_served(&self, seed: u8) -> Option<Client> {
+    async fn is_served(&self, seed: u8) -> Option<TestClient> {
         let mut client = self.client(seed).await.ok()?;
         client.is_served().await.then_some(client)
     }
@@ -26,7 +26,8 @@ impl Port {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_of_one_address_are_few_and_members_do_not_count() {
-    let port = Port::limited(Limits { of_address: 3, ..Limits::default() }).await;
+    let port =
+        Port::limited(ConnectionLimits { of_address: 3, ..ConnectionLimits::default() }).await;
     for seed in 20..25 {
         port.proxy(&format!("fra-{seed}"), seed).await;
     }
@@ -44,7 +45,9 @@ async fn strangers_of_one_address_are_few_and_members_do_not_count() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boxes_and_strangers_leave_room_for_people_and_proxies() {
-    let port = Port::limited(Limits { strangers: 2, all: 9, ..Limits::default() }).await;
+    let port =
+        Port::limited(ConnectionLimits { strangers: 2, all: 9, ..ConnectionLimits::default() })
+            .await;
     port.proxy("fra-1", 20).await;
     let _strangers = [port.is_served(1).await.unwrap(), port.is_served(2).await.unwrap()];
     assert!(port.is_served(3).await.is_none());
@@ -56,7 +59,9 @@ async fn boxes_and_strangers_leave_room_for_people_and_proxies() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_who_read_nothing_keep_nobody_else_out() {
-    let port = Port::limited(Limits { strangers: 2, all: 6, ..Limits::default() }).await;
+    let port =
+        Port::limited(ConnectionLimits { strangers: 2, all: 6, ..ConnectionLimits::default() })
+            .await;
     let mut idle = Vec::new();
     for _ in 0..8 {
         idle.push(ask(&port, "GET /api/v1/openapi.json", "", "").await);
@@ -68,7 +73,7 @@ async fn strangers_who_read_nothing_keep_nobody_else_out() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn handshakes_that_say_nothing_give_way() {
-    let port = Port::limited(Limits { all: 4, ..Limits::default() }).await;
+    let port = Port::limited(ConnectionLimits { all: 4, ..ConnectionLimits::default() }).await;
     port.proxy("fra-1", 20).await;
     let mut silent = Vec::new();
     for _ in 0..12 {

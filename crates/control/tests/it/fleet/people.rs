@@ -12,11 +12,16 @@ fn an_owner_keeps_people_and_changes_the_first_password() {
     let Some(world) = World::new() else { return };
     assert!(world.log_in(&world.password, &world.fingerprint).status.success());
     let add = ["user", "add", "anna", "--role", "operator", "--title", "Anna"];
-    let short = world.told(&add, "too short");
+    let short = world.with_password(&add, "too short");
     assert_eq!(short.status.code(), Some(2));
-    let said = String::from_utf8(world.told(&add, "correct horse battery").stdout).unwrap();
+    let said =
+        String::from_utf8(world.with_password(&add, "correct horse battery").stdout).unwrap();
     assert!(said.contains("anna may log in, as operator"), "{said}");
-    assert_eq!(world.told(&add, "correct horse battery").status.code(), Some(1), "it is taken");
+    assert_eq!(
+        world.with_password(&add, "correct horse battery").status.code(),
+        Some(1),
+        "it is taken"
+    );
     let all = world.prints(&["user", "list"]);
     assert!(all.contains("anna") && all.contains("operator") && all.contains("admin"), "{all}");
     assert!(world.prints(&["user", "role", "anna", "owner"]).contains("anna is owner"));
@@ -27,8 +32,8 @@ fn an_owner_keeps_people_and_changes_the_first_password() {
     assert!(world.refused(&["user", "remove", "anna"]).contains("anna"));
 
     let new = "another one that is long";
-    assert_eq!(world.told(&["user", "password"], "too short").status.code(), Some(2));
-    let set = world.told(&["user", "password"], new);
+    assert_eq!(world.with_password(&["user", "password"], "too short").status.code(), Some(2));
+    let set = world.with_password(&["user", "password"], new);
     assert!(String::from_utf8(set.stdout).unwrap().contains("the password of admin is set"));
     assert!(world.refused(&["user", "list"]).contains("the login has expired"));
     assert_eq!(world.log_in(&world.password, &world.fingerprint).status.code(), Some(2));

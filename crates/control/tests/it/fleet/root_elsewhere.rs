@@ -8,12 +8,12 @@ use std::process::Command;
 use crate::fleet::world::{World, program};
 use crate::run::Runs;
 
-struct Desk<'a> {
+struct Workstation<'a> {
     folder: &'a Path,
     program: PathBuf,
 }
 
-impl Runs for Desk<'_> {
+impl Runs for Workstation<'_> {
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.args(words).current_dir(self.folder).env_remove("ROADWEAVE_LOG");
@@ -21,7 +21,7 @@ impl Runs for Desk<'_> {
     }
 }
 
-impl Desk<'_> {
+impl Workstation<'_> {
     fn file(&self, name: &str) -> String {
         self.folder.join(name).to_str().unwrap().to_owned()
     }
@@ -46,25 +46,25 @@ fn boxes_join_by_the_word_of_a_root_that_the_controller_never_had() {
         return;
     };
     let away = tempfile::tempdir().unwrap();
-    let desk = Desk { folder: away.path(), program };
-    let root = desk.prints(&["keygen", "root.key"]);
+    let workstation = Workstation { folder: away.path(), program };
+    let root = workstation.prints(&["keygen", "root.key"]);
     let root = root.trim();
-    assert!(desk.refused(&["keygen", "root.key"]).contains("exists"));
+    assert!(workstation.refused(&["keygen", "root.key"]).contains("exists"));
     let Some(mut world) = World::made(tempfile::tempdir().unwrap(), &["--root", root]) else {
         return;
     };
     let folder = world.home.path().join("controller");
     assert!(!folder.join("root.key").exists());
-    let controller = desk.prints(&["key", "--folder", folder.to_str().unwrap()]);
-    desk.prints(&["trust", "--key", "root.key", "--controller", controller.trim()]);
+    let controller = workstation.prints(&["key", "--folder", folder.to_str().unwrap()]);
+    workstation.prints(&["trust", "--key", "root.key", "--controller", controller.trim()]);
     fs::copy(away.path().join("trust.json"), folder.join("trust.json")).unwrap();
     world.start();
     assert!(world.log_in(&world.password, &world.fingerprint).status.success());
 
     assert!(world.failed(&["token", "create"]).contains("the root key is elsewhere"));
     let make = ["delegate", "--key", "root.key", "--token", "--tenant", "home", "--name", "trams"];
-    desk.prints(&[&make[..], &["--uses", "2", "--tag", "tram"]].concat());
-    let file = desk.file("trams.delegate");
+    workstation.prints(&[&make[..], &["--uses", "2", "--tag", "tram"]].concat());
+    let file = workstation.file("trams.delegate");
     let create = ["token", "create", "--delegate", &file, "--no-qr", "--json"];
     assert!(world.refused(&create).contains("trams"), "it is not put in yet");
     world.prints(&["delegate", "add", &file]);
@@ -102,16 +102,16 @@ fn boxes_join_by_the_word_of_a_root_that_the_controller_never_had() {
 fn a_signer_makes_delegates_within_its_own() {
     let Some(program) = program("roadweave-controller") else { return };
     let away = tempfile::tempdir().unwrap();
-    let desk = Desk { folder: away.path(), program };
-    desk.prints(&["keygen", "root.key"]);
+    let workstation = Workstation { folder: away.path(), program };
+    workstation.prints(&["keygen", "root.key"]);
     let root = ["delegate", "--key", "root.key", "--tenant", "home"];
-    let no_uses = desk.refused(&[&root[..], &["--signer", "--name", "anna"]].concat());
+    let no_uses = workstation.refused(&[&root[..], &["--signer", "--name", "anna"]].concat());
     assert!(no_uses.contains("--uses"), "{no_uses}");
-    desk.prints(
+    workstation.prints(
         &[&root[..], &["--signer", "--name", "anna", "--uses", "5", "--tag", "tram"]].concat(),
     );
     let anna = ["delegate", "--key", "anna.delegate", "--token", "--name", "shift"];
-    let refused = |words: &[&str]| desk.refused(&[&anna[..], words].concat());
+    let refused = |words: &[&str]| workstation.refused(&[&anna[..], words].concat());
     for words in [
         &["--tenant", "ferry"][..],
         &["--tenant", "home", "--uses", "6"],
@@ -122,14 +122,14 @@ fn a_signer_makes_delegates_within_its_own() {
     }
     assert!(refused(&["--all-tenants"]).contains("--all-tenants"));
     let signer = ["delegate", "--key", "anna.delegate", "--signer", "--tenant", "home"];
-    let signer = desk.refused(&[&signer[..], &["--uses", "2"]].concat());
+    let signer = workstation.refused(&[&signer[..], &["--uses", "2"]].concat());
     assert!(signer.contains("needs a root key"), "{signer}");
     let tags: Vec<String> = (0..40).map(|tag| format!("--tag={tag}-{}", "x".repeat(40))).collect();
     let long = ["delegate", "--key", "root.key", "--token", "--tenant", "home"];
     let tags = tags.iter().map(String::as_str).collect::<Vec<_>>();
-    let long = desk.refused(&[&long[..], &tags].concat());
+    let long = workstation.refused(&[&long[..], &tags].concat());
     assert!(long.contains("not fit into a token"), "{long}");
-    let said = desk.prints(&[&anna[..], &["--tenant", "home", "--uses", "2"]].concat());
+    let said = workstation.prints(&[&anna[..], &["--tenant", "home", "--uses", "2"]].concat());
     assert!(said.contains("roadweave fleet delegate add shift.delegate"), "{said}");
     let path = away.path().join("anna.delegate");
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);

@@ -73,10 +73,10 @@ impl World {
 
     pub fn log_in(&self, password: &str, fingerprint: &str) -> Output {
         let words = ["login", &self.url, "--user", "admin", "--fingerprint", fingerprint];
-        self.told(&words, password)
+        self.with_password(&words, password)
     }
 
-    pub fn told(&self, words: &[&str], password: &str) -> Output {
+    pub fn with_password(&self, words: &[&str], password: &str) -> Output {
         self.fed(words, format!("{password}\n").as_bytes())
     }
 

@@ -8,12 +8,12 @@ use roadweave_proto::DropReason;
 
 use super::super::chain::{Chain, begin, count_and_drop, counter, counter_from, end, family};
 use super::super::sets::{inside_sets, matches_inside, of_family, set};
-use super::{COUNTED, From, Limits};
+use super::{COUNTED, From, ShareLimits};
 
 pub(super) fn text(
     table: &str,
-    limits: &Limits,
-    before: Option<&Limits>,
+    limits: &ShareLimits,
+    before: Option<&ShareLimits>,
     counts: impl Fn(DropReason) -> u64,
 ) -> (String, usize) {
     let mut text = match before {
@@ -36,7 +36,7 @@ pub(super) fn text(
     end(text, &chains(limits))
 }
 
-fn dynamic_sets(limits: &Limits) -> String {
+fn dynamic_sets(limits: &ShareLimits) -> String {
     let mut text = String::new();
     // Hosts of a LAN may forge any source; the memory of a box is small.
     let (sources, host) = match &limits.from {
@@ -67,7 +67,7 @@ fn dynamic_sets(limits: &Limits) -> String {
     text
 }
 
-fn lists(limits: &Limits) -> Vec<String> {
+fn lists(limits: &ShareLimits) -> Vec<String> {
     let mut names: Vec<String> =
         limits.prefixes.keys().map(|(ipv4, length)| wide(*ipv4, *length)).collect();
     if let From::Inside(inside) = &limits.from {
@@ -77,7 +77,7 @@ fn lists(limits: &Limits) -> Vec<String> {
     names
 }
 
-fn list_sets(limits: &Limits) -> String {
+fn list_sets(limits: &ShareLimits) -> String {
     let mut text = match &limits.from {
         From::Tun(_) => String::new(),
         From::Inside(inside) => inside_sets(inside),
@@ -90,7 +90,7 @@ fn list_sets(limits: &Limits) -> String {
     text
 }
 
-fn chains(limits: &Limits) -> Vec<Chain> {
+fn chains(limits: &ShareLimits) -> Vec<Chain> {
     let plain = Chain::plain;
     let [connections, fragments] = COUNTED.map(count_and_drop);
     let base = |name, hook, to: &str| {
@@ -137,7 +137,11 @@ fn chains(limits: &Limits) -> Vec<Chain> {
     chains
 }
 
-fn begun(limits: &Limits, before: impl IntoIterator<Item = String>, chain: &str) -> Vec<String> {
+fn begun(
+    limits: &ShareLimits,
+    before: impl IntoIterator<Item = String>,
+    chain: &str,
+) -> Vec<String> {
     let mut rules = vec![
         // All packets of a one-way flow are "new"; only the first is not confirmed.
         "ct state != new return".to_owned(),
@@ -154,7 +158,7 @@ fn begun(limits: &Limits, before: impl IntoIterator<Item = String>, chain: &str)
     rules
 }
 
-fn counts(limits: &Limits, drop: &String) -> Vec<Chain> {
+fn counts(limits: &ShareLimits, drop: &String) -> Vec<Chain> {
     let count = format!("ct count {}", (limits.connections / PARTS).max(1));
     let shared = format!("ct count {} return", limits.connections.min(512));
     let mut chains = vec![Chain::plain("rest_flow", vec![shared, drop.clone()])];
@@ -190,7 +194,7 @@ fn counts(limits: &Limits, drop: &String) -> Vec<Chain> {
 
 /// Charges the source in a set, or drops the packet; sources beyond the set's size go to `rest`.
 fn account(
-    limits: &Limits,
+    limits: &ShareLimits,
     ipv4: bool,
     set: &str,
     bound: &str,
@@ -218,7 +222,7 @@ fn account(
     rules
 }
 
-fn sources(limits: &Limits, ipv4: bool, side: &str) -> Vec<(String, String)> {
+fn sources(limits: &ShareLimits, ipv4: bool, side: &str) -> Vec<(String, String)> {
     let address = format!("{} {side}", family(ipv4));
     if let From::Inside(_) = &limits.from {
         // Hosts of a network without hardware addresses are one source.
@@ -280,7 +284,7 @@ mod tests {
             let key = (network.addr().is_ipv4(), network.prefix_len());
             prefixes.entry(key).or_default().insert(network);
         }
-        let limits = Limits {
+        let limits = ShareLimits {
             from: From::Tun("rw0".to_owned()),
             prefixes,
             connections: 8_192,

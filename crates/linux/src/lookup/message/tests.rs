@@ -29,9 +29,9 @@ fn answer(query: &Query, aliases: &[(&str, u32, &str)], found: &[(&str, u32, &st
     answer.finish()
 }
 
-fn expect(addresses: &[&str], seconds: u64) -> Reading {
+fn expect(addresses: &[&str], seconds: u64) -> ParsedReply {
     let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
-    Reading::Answer(AddressRecords { addresses, lasts: Duration::from_secs(seconds) })
+    ParsedReply::Answer(AddressRecords { addresses, lasts: Duration::from_secs(seconds) })
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn the_addresses_at_the_end_of_the_aliases_count() {
     check(&[("edge.example.org", 5, "a.example.net")], &[], expect(&[], 0));
     let circle =
         [("edge.example.org", 5, "a.example.net"), ("a.example.net", 5, "edge.example.org")];
-    let malformed = Reading::Failed("its answer is malformed".to_owned());
+    let malformed = ParsedReply::Failed("its answer is malformed".to_owned());
     check(&circle, &[("a.example.net", 5, "192.0.2.1")], malformed);
 }
 
@@ -63,7 +63,7 @@ fn at_most_eight_addresses_count_and_none_that_no_server_can_have() {
     let query = query();
     let many: Vec<String> = (1..=20).map(|number| format!("192.0.2.{number}")).collect();
     let many: Vec<_> = many.iter().map(|one| ("edge.example.org", 9, one.as_str())).collect();
-    let Reading::Answer(read) = query.read(&answer(&query, &[], &many)) else { panic!() };
+    let ParsedReply::Answer(read) = query.read(&answer(&query, &[], &many)) else { panic!() };
     assert_eq!(read.addresses.len(), ADDRESSES_MAX);
     let odd = ["127.0.0.1", "0.0.0.0", "255.255.255.255", "224.0.0.1", "169.254.169.254"];
     let odd = odd.iter().chain(&["::1", "::", "fe80::1", "ff02::1", "::ffff:10.0.0.1"]);
@@ -84,15 +84,15 @@ fn what_answers_another_question_is_foreign() {
         change(&mut bytes);
         query.read(&bytes)
     };
-    assert_eq!(other.read(&good), Reading::Foreign);
-    assert_eq!(changed(&|bytes| bytes[0] ^= 1), Reading::Foreign, "the ID");
-    assert_eq!(changed(&|bytes| bytes[2] &= 0x7f), Reading::Foreign, "a query, no answer");
+    assert_eq!(other.read(&good), ParsedReply::Foreign);
+    assert_eq!(changed(&|bytes| bytes[0] ^= 1), ParsedReply::Foreign, "the ID");
+    assert_eq!(changed(&|bytes| bytes[2] &= 0x7f), ParsedReply::Foreign, "a query, no answer");
     let flip = |bytes: &mut Vec<u8>| bytes[HEADER + 1] ^= 0x20;
-    assert_eq!(changed(&flip), Reading::Foreign, "the case of a letter");
-    assert_eq!(changed(&|bytes| bytes.truncate(HEADER + 3)), Reading::Foreign);
-    assert_eq!(changed(&|bytes| bytes[2] |= 2), Reading::Truncated);
+    assert_eq!(changed(&flip), ParsedReply::Foreign, "the case of a letter");
+    assert_eq!(changed(&|bytes| bytes.truncate(HEADER + 3)), ParsedReply::Foreign);
+    assert_eq!(changed(&|bytes| bytes[2] |= 2), ParsedReply::Truncated);
     let refused = changed(&|bytes| bytes[3] = 5);
-    assert_eq!(refused, Reading::Failed("it answers REFUSED".to_owned()));
+    assert_eq!(refused, ParsedReply::Failed("it answers REFUSED".to_owned()));
     assert_eq!(changed(&|bytes| bytes[3] = 3), expect(&[], 0), "there is no such name");
 }
 
@@ -110,7 +110,7 @@ proptest! {
         fitting[2] |= 0x80;
         fitting[7] = bytes.first().copied().unwrap_or(0);
         fitting.extend(&bytes);
-        if let Reading::Answer(answer) = query.read(&fitting) {
+        if let ParsedReply::Answer(answer) = query.read(&fitting) {
             prop_assert!(answer.addresses.len() <= ADDRESSES_MAX);
         }
         let query = self::query();

@@ -38,9 +38,9 @@ fn the_portal_that_dhcp_told_of_an_uplink_is_that_of_its_own_file() {
     let portal = "ADMIN_STATE=configured\nCAPTIVE_PORTAL=https://a.test/api\n";
     let other = ("run/systemd/netif/links/8", "CAPTIVE_PORTAL=https://b.test/\n");
     let root = Root::new(&[("run/systemd/netif/links/7", portal), other]);
-    let told = |index| told_portal(root.0.path(), &Network { index, ..network() });
-    assert_eq!(told(7).as_deref(), Some("https://a.test/api"));
-    assert_eq!((told(8).as_deref(), told(9)), (Some("https://b.test/"), None));
+    let portal_of = |index| advertised_portal(root.0.path(), &Network { index, ..network() });
+    assert_eq!(portal_of(7).as_deref(), Some("https://a.test/api"));
+    assert_eq!((portal_of(8).as_deref(), portal_of(9)), (Some("https://b.test/"), None));
 }
 
 #[test]

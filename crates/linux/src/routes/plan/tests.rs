@@ -28,7 +28,7 @@ struct World {
     outside: BTreeSet<String>,
     split: BTreeSet<String>,
     grant: Option<Grant>,
-    seen: Seen,
+    seen: KernelState,
 }
 
 impl World {
@@ -70,7 +70,7 @@ impl World {
             outside: BTreeSet::new(),
             split: BTreeSet::new(),
             grant: None,
-            seen: Seen {
+            seen: KernelState {
                 links: vec![link(LAN, "lan0"), link(WWAN, "wwan0"), link(TUN, "rw0")],
                 addresses: vec![
                     (LAN, prefix("192.168.50.1/24")),
@@ -126,7 +126,11 @@ impl World {
         Self::look(&self.planner().whole(), destination.parse().unwrap(), mark)
     }
 
-    fn look(plan: &Plan, destination: IpAddr, mark: Option<(u32, u32)>) -> Option<Option<u32>> {
+    fn look(
+        plan: &RoutePlan,
+        destination: IpAddr,
+        mark: Option<(u32, u32)>,
+    ) -> Option<Option<u32>> {
         let rules = plan.rules.iter().filter(|rule| {
             rule.ipv4 == destination.is_ipv4()
                 && rule.output_interface.is_none()
@@ -151,7 +155,7 @@ impl World {
 }
 
 impl Planner<'_> {
-    fn whole(&self) -> Plan {
+    fn whole(&self) -> RoutePlan {
         let mut plan = self.plan();
         plan.routes.extend(self.passing());
         plan
@@ -317,7 +321,7 @@ fn sockets_bound_to_an_interface_with_its_own_default_route_keep_it() {
 #[test]
 fn what_is_marked_is_taken_by_the_interfaces_inside_alone() {
     let mut world = World::new(&[], "10.9.0.2/24", &[]);
-    let marked = |plan: &Plan| {
+    let marked = |plan: &RoutePlan| {
         let rules = plan.rules.iter().filter(|rule| rule.mark == Some((0x5258, 0xffff)));
         rules.map(|rule| (rule.ipv4, rule.input_interface.clone())).collect::<Vec<_>>()
     };

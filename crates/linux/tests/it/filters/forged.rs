@@ -4,7 +4,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::thread::sleep;
 use std::time::Duration;
 
-use roadweave_linux::{Answers, Instance, Turn, Uplink};
+use roadweave_linux::{Answers, Instance, TableTurn, Uplink};
 use roadweave_proto::{DropReason, Instant, UplinkId};
 
 use super::*;
@@ -48,8 +48,8 @@ impl Begun {
 #[test]
 fn an_answer_comes_in_where_its_connection_went_out() {
     run_sandboxed(|| {
-        let road = Crossing::new();
-        let Crossing { machine, tunnel, lan, wifi, modem } = &road;
+        let crossing = Crossing::new();
+        let Crossing { machine, tunnel, lan, wifi, modem } = &crossing;
         let instance = Instance::new("rw0").unwrap();
         let mut keeper = keep(machine, "rw0", a_box(false));
         let other = NetNs::create("other").unwrap();
@@ -66,7 +66,7 @@ fn an_answer_comes_in_where_its_connection_went_out() {
                 }
                 while !answers.are_ready() {
                     let turn = answers.turn(Instant::ZERO);
-                    assert!(!matches!(turn, Turn::Failed(_)), "{turn:?}");
+                    assert!(!matches!(turn, TableTurn::Failed(_)), "{turn:?}");
                     sleep(Duration::from_millis(5));
                 }
             })
@@ -90,6 +90,6 @@ fn an_answer_comes_in_where_its_connection_went_out() {
         assert!(!begun.takes_from(modem, "10.3.0.1"));
         assert!(begun.0.again());
         assert_eq!(keeper.drops().get(DropReason::ForwardRefused), refused + 1);
-        assert!(road.reaches(wifi, machine, "10.3.0.1"));
+        assert!(crossing.reaches(wifi, machine, "10.3.0.1"));
     });
 }

@@ -50,8 +50,8 @@ fn keeper(machine: &NetNs, options: FilterOptions) -> FilterKeeper {
 #[test]
 fn a_client_begins_no_more_connections_than_its_share() {
     run_sandboxed(|| {
-        let road = Crossing::new();
-        let Crossing { machine, tunnel, lan: outside, .. } = &road;
+        let crossing = Crossing::new();
+        let Crossing { machine, tunnel, lan: outside, .. } = &crossing;
         for address in ["10.1.0.3/24", "fd01::3/64", "fd01:0:0:7::1/64", "fd01:0:0:7::2/64"] {
             tunnel.ip(&format!("address add {address} dev eth0")).unwrap();
         }
@@ -121,8 +121,8 @@ fn a_client_begins_no_more_connections_than_its_share() {
 #[test]
 fn a_host_behind_a_box_begins_no_more_connections_than_its_share() {
     run_sandboxed(|| {
-        let road = Crossing::new();
-        let Crossing { machine, tunnel, lan, .. } = &road;
+        let crossing = Crossing::new();
+        let Crossing { machine, tunnel, lan, .. } = &crossing;
         let share = Share { connections: 320, ..Share::default() };
         let options = FilterOptions { share: Some(share), ..a_box(false) };
         let mut keeper = keeper(machine, options);
@@ -149,8 +149,8 @@ fn a_host_behind_a_box_begins_no_more_connections_than_its_share() {
 #[test]
 fn hosts_that_find_no_place_share_one_bound() {
     run_sandboxed(|| {
-        let road = Crossing::new();
-        let Crossing { machine, tunnel, lan, .. } = &road;
+        let crossing = Crossing::new();
+        let Crossing { machine, tunnel, lan, .. } = &crossing;
         let share = Some(Share::default());
         let _keeper = keeper(machine, FilterOptions { share, ..a_box(false) });
         // As if another host had forged this many hardware addresses.
@@ -172,8 +172,8 @@ fn hosts_that_find_no_place_share_one_bound() {
 #[test]
 fn what_begins_outside_is_counted_by_its_destination() {
     run_sandboxed(|| {
-        let road = Crossing::new();
-        let Crossing { machine, tunnel, lan: outside, .. } = &road;
+        let crossing = Crossing::new();
+        let Crossing { machine, tunnel, lan: outside, .. } = &crossing;
         tunnel.ip("address add 10.1.0.3/24 dev eth0").unwrap();
         let share = Some(Share { connections: 320, prefixes: Vec::new() });
         let mut keeper = keeper(machine, FilterOptions { share, ..a_server(true, false) });
@@ -188,8 +188,8 @@ fn what_begins_outside_is_counted_by_its_destination() {
 #[test]
 fn bounds_that_fail_leave_the_filters_and_are_tried_again() {
     run_sandboxed(|| {
-        let road = Crossing::new();
-        let Crossing { machine, tunnel, lan: outside, .. } = &road;
+        let crossing = Crossing::new();
+        let Crossing { machine, tunnel, lan: outside, .. } = &crossing;
         let program = ["/usr/sbin/nft", "/sbin/nft", "/usr/bin/nft"];
         let program = program.into_iter().find(|path| std::path::Path::new(path).exists()).unwrap();
         std::fs::copy(program, "/run/nft").unwrap();
@@ -284,8 +284,8 @@ fn stream(from: &NetNs, (bad, good): (&str, &str), to: (&NetNs, &str)) -> u32 {
 #[test]
 fn a_client_leaves_room_for_the_fragments_of_others() {
     run_sandboxed(|| {
-        let road = Crossing::new();
-        let Crossing { machine, tunnel, lan: outside, .. } = &road;
+        let crossing = Crossing::new();
+        let Crossing { machine, tunnel, lan: outside, .. } = &crossing;
         for address in ["10.1.0.3/24", "fd01::3/64"] {
             tunnel.ip(&format!("address add {address} dev eth0")).unwrap();
         }

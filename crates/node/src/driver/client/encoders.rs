@@ -13,7 +13,7 @@ use crate::local::{EncoderWord, RpcError, Subscribe, Subscribers};
 
 #[derive(Debug, Default)]
 pub(super) struct Encoders {
-    told: Option<(Instant, BTreeMap<String, EncoderTarget>)>,
+    published: Option<(Instant, BTreeMap<String, EncoderTarget>)>,
     looked: Option<Instant>,
     is_skipped: bool,
     is_awaited: bool,
@@ -33,15 +33,15 @@ impl Encoders {
         }
         self.looked = Some(now);
         let lanes = driver.node.encoder_targets(now);
-        let is_told = self.told.as_ref().is_some_and(|(at, told)| {
-            *told == lanes && now.since(*at) < INTERVAL_MAX && !self.is_awaited
+        let is_current = self.published.as_ref().is_some_and(|(at, published)| {
+            *published == lanes && now.since(*at) < INTERVAL_MAX && !self.is_awaited
         });
-        if !is_told {
+        if !is_current {
             let word = EncoderWord { lanes };
-            let tell = |subscribers: &Subscribers| subscribers.publish(&json!(word).to_string());
-            driver.subscribers().into_iter().for_each(tell);
+            let publish = |subscribers: &Subscribers| subscribers.publish(&json!(word).to_string());
+            driver.subscribers().into_iter().for_each(publish);
             self.is_awaited = false;
-            self.told = Some((now, word.lanes));
+            self.published = Some((now, word.lanes));
         }
     }
 

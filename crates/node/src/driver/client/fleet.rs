@@ -1,4 +1,4 @@
-//! Applies the fleet's news to a client, and reports the client's state to the fleet.
+//! Applies the fleet's updates to a client, and reports the client's state to the fleet.
 
 use std::time::Duration;
 
@@ -10,24 +10,24 @@ use roadweave_tunnel::{Candidate, Client, SessionStatus};
 
 use super::{CandidateOptions, ClientRole, candidates};
 use crate::driver::event_loop::Driver;
-use crate::fleet::News;
+use crate::fleet::FleetUpdates;
 
 impl ClientRole {
-    /// Discards the first news: the client was started with it in its options.
+    /// Discards the first update: the client was started with it in its options.
     pub(super) fn begin_in_fleet(&mut self) {
         if let Some(fleet) = &self.fleet {
-            fleet.news();
+            fleet.updates();
         }
     }
 
-    pub(super) fn take_news(&mut self, driver: &mut Driver<Client>, now: Instant) {
+    pub(super) fn apply_updates(&mut self, driver: &mut Driver<Client>, now: Instant) {
         let Some(fleet) = &self.fleet else { return };
-        let News { configuration, candidates, revoked, .. } = fleet.news();
+        let FleetUpdates { configuration, candidates, revoked, .. } = fleet.updates();
         if let Some((version, reload)) = configuration {
-            self.passage.begin_anew();
+            self.passage.reset();
             let left_out = self.take_up(driver, now, reload);
             if let (Some(version), Some(why), Some(fleet)) = (version, left_out, &self.fleet) {
-                fleet.order(|it| it.refuse = Some((version, why)));
+                fleet.command(|it| it.refuse = Some((version, why)));
             }
         }
         if let Some(servers) = candidates {
@@ -91,23 +91,23 @@ impl ClientRole {
         self.looks.retry = Some(now);
     }
 
-    pub(super) fn tell_uplinks(&mut self) {
+    pub(super) fn report_uplinks(&mut self) {
         if let Some(fleet) = &self.fleet
             && std::mem::take(&mut self.has_other_uplinks)
         {
             let uplinks: Vec<Uplink> = self.steering.routes.uplinks().cloned().collect();
-            fleet.order(|it| it.uplinks = Some(uplinks));
+            fleet.command(|it| it.uplinks = Some(uplinks));
         }
     }
 
-    pub(super) fn tell_session(&self, client: &Client) {
+    pub(super) fn report_session(&self, client: &Client) {
         if let Some(fleet) = &self.fleet {
             let proxy = self.join.is_done.then_some(client.server().key);
-            fleet.order(|it| it.session = Some(proxy));
+            fleet.command(|it| it.session = Some(proxy));
         }
     }
 
-    pub(super) fn tell_passage(&mut self, client: &Client, now: Instant) {
+    pub(super) fn report_data_plane(&mut self, client: &Client, now: Instant) {
         let Some(fleet) = &self.fleet else { return };
         if !self.join.is_done || now < self.passage.next_look {
             return;
@@ -120,7 +120,7 @@ impl ClientRole {
         let was_mute = self.passage.is_mute;
         self.passage.look(carried);
         if self.passage.is_mute != was_mute {
-            fleet.order(|it| it.is_mute = Some(self.passage.is_mute));
+            fleet.command(|it| it.is_mute = Some(self.passage.is_mute));
         }
     }
 }
@@ -136,7 +136,7 @@ pub(super) struct DataPlaneCheck {
 }
 
 impl DataPlaneCheck {
-    fn begin_anew(&mut self) {
+    fn reset(&mut self) {
         self.last = None;
     }
 
@@ -198,7 +198,7 @@ mod tests {
         assert!(look(11, 6));
         assert!(!look(0, 0));
         assert!(look(0, 1));
-        passage.begin_anew();
+        passage.reset();
         passage.look(Some(Carried { left: 0, late: 1 }));
         assert!(!passage.is_mute, "other lanes");
         passage.look(None);

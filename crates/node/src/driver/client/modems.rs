@@ -20,13 +20,13 @@ impl ClientRole {
     ) -> Result<Value, RpcError> {
         let TellModem { uplink, facts } = settings::parse(params)?;
         facts.check().map_err(RpcError::invalid_params)?;
-        let is_told = self.monitor.uplinks().any(|known| known.name == uplink);
-        if is_told {
+        let is_known = self.monitor.uplinks().any(|known| known.name == uplink);
+        if is_known {
             self.forget_modems(client, now);
-            self.modems.tell(now, uplink.clone(), facts);
+            self.modems.record(now, uplink.clone(), facts);
             self.apply_policy(client, &uplink);
         }
-        Ok(json!({ "told": is_told }))
+        Ok(json!({ "told": is_known }))
     }
 
     pub(super) fn forget_modems(&mut self, client: &mut Client, now: Instant) {

@@ -72,7 +72,7 @@ impl ClientRole {
         let name = &change.uplink;
         change.log();
         if self.overrides.have_caps() {
-            self.tell_time_of_day(&mut driver.node, now);
+            self.update_time_of_day(&mut driver.node, now);
         }
         self.apply_policy(&mut driver.node, name);
         let notice = match uplink {

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use ipnet::IpNet;
-use roadweave_linux::lookup::Request;
+use roadweave_linux::lookup::LookupRequest;
 use roadweave_linux::portal::{self, Finding};
 use roadweave_linux::{Uplink, Waker};
 use roadweave_proto::{Instant, ProbeUrl, UplinkId};
@@ -106,7 +106,7 @@ impl Portals {
         }
     }
 
-    fn ask(&mut self, now: Instant, id: UplinkId, request: Request) {
+    fn ask(&mut self, now: Instant, id: UplinkId, request: LookupRequest) {
         let (Some(url), Some(of)) = (self.url.clone(), self.uplinks.get_mut(&id)) else { return };
         (of.due, of.pause) = (now + of.pause, (of.pause * 2).min(PAUSE_MAX));
         if self.threads.len() >= THREADS_MAX {

@@ -1,6 +1,6 @@
-//! Redirects transparently intercepted LAN connections to the entrance.
+//! Redirects transparently intercepted LAN connections to the listener.
 //!
-//! Marks are set only once routes lead marked packets to this machine. The entrance's listeners
+//! Marks are set only once routes lead marked packets to this machine. The listener's sockets
 //! decide whether connections are taken. On a failure, connections use the tunnel unsplit; so do
 //! redirected connections that never arrive, once the application retries.
 
@@ -8,8 +8,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use roadweave_config::{ClientStreams, TcpWay};
-use roadweave_linux::split::{self, Options};
-use roadweave_linux::{DeviceError, Excluded, Instance, Interface, KeptTable, Turn, Waker};
+use roadweave_linux::split::{self, SplitOptions};
+use roadweave_linux::{
+    DeviceError, Excluded, Instance, Interface, MaintainedTable, TableTurn, Waker,
+};
 use roadweave_proto::{Instant, Kind, Marks};
 
 use crate::driver::from_config::split_rule;
@@ -17,8 +19,8 @@ use crate::driver::steering::Steering;
 
 pub(super) struct Split {
     name: String,
-    options: Options,
-    table: KeptTable,
+    options: SplitOptions,
+    table: MaintainedTable,
     inside: Vec<Interface>,
     is_led: bool,
     next_look: Instant,
@@ -43,9 +45,9 @@ impl Split {
         let rules = fields.rules.iter().map(split_rule).collect();
         let split_others = fields.tcp == TcpWay::Split;
         Self {
-            table: KeptTable::new(name.clone(), Some(waker)),
+            table: MaintainedTable::new(name.clone(), Some(waker)),
             name,
-            options: Options { tun, rules, split_others, listeners, inside, excluded, marks },
+            options: SplitOptions { tun, rules, split_others, listeners, inside, excluded, marks },
             inside: Vec::new(),
             is_led: false,
             next_look: Instant::ZERO,
@@ -121,11 +123,11 @@ impl Split {
     fn turn_table(&mut self, now: Instant) {
         let (name, options) = (&self.name, &self.options);
         match self.table.turn(now, |_| split::text(name, options)) {
-            Turn::Unchanged | Turn::Replaced { was_changed: false } => {}
-            Turn::Replaced { was_changed: true } => tracing::warn!(
+            TableTurn::Unchanged | TableTurn::Replaced { was_changed: false } => {}
+            TableTurn::Replaced { was_changed: true } => tracing::warn!(
                 "another program changed or removed the table of split connections; it is restored"
             ),
-            Turn::Failed(error) => return self.fail(&error),
+            TableTurn::Failed(error) => return self.fail(&error),
         }
         if self.is_led && self.table.is_in_place() && self.rests_until.is_none() {
             self.failure = None;

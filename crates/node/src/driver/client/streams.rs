@@ -10,10 +10,10 @@ use super::split::Split;
 use crate::driver::event_loop::{Driver, STREAMS};
 use crate::driver::steering::Steering;
 use crate::status::{SplitStatus, StreamsStatus};
-use crate::streams::{Entrance, EntranceSettings, EventStreams, LOOPBACK, PlayerTold};
+use crate::streams::{EventStreams, LOOPBACK, ListenerSettings, PlayerReport, StreamListener};
 
 pub(super) struct LanStreams {
-    entrance: Entrance,
+    listener: StreamListener,
     event_streams: EventStreams,
     owner: Option<StreamsOwner>,
     /// Stands in if no server takes streams; none can be opened on it.
@@ -28,17 +28,17 @@ impl LanStreams {
         fields: &ClientStreams,
         driver: &Driver<Client>,
     ) -> Result<Self, DeviceError> {
-        let settings = EntranceSettings::new(fields.clone(), instance.marks());
-        let entrance = Entrance::open(settings, STREAMS);
-        entrance.register(&driver.poller)?;
+        let settings = ListenerSettings::new(fields.clone(), instance.marks());
+        let listener = StreamListener::open(settings, STREAMS);
+        listener.register(&driver.poller)?;
         let nowhere = Streams::new(Config::for_streams(Side::Client, 0));
         let split = fields.splits().then(|| {
-            let listeners = entrance.transparent_addresses();
+            let listeners = listener.transparent_addresses();
             let tun = driver.edge.tun_name();
             Split::new(instance, tun, fields, listeners, driver.waker())
         });
         let event_streams = EventStreams::default();
-        Ok(Self { entrance, event_streams, owner: None, nowhere, split, is_up: false })
+        Ok(Self { listener, event_streams, owner: None, nowhere, split, is_up: false })
     }
 
     pub(super) fn set_inside(
@@ -48,7 +48,7 @@ impl LanStreams {
         inside: &[Interface],
     ) {
         let indexes = inside.iter().map(|interface| interface.index);
-        self.entrance.set_inside(indexes.chain([LOOPBACK]).collect());
+        self.listener.set_inside(indexes.chain([LOOPBACK]).collect());
         if let Some(split) = &mut self.split {
             split.set_inside(steering, now, inside);
         }
@@ -66,8 +66,8 @@ impl LanStreams {
     }
 
     pub(super) fn on_ready(&mut self, event: &Event) {
-        if self.entrance.owns(event.token) {
-            self.entrance.on_ready(event);
+        if self.listener.owns(event.token) {
+            self.listener.on_ready(event);
         }
     }
 
@@ -77,7 +77,7 @@ impl LanStreams {
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let split = self.split.as_ref().map(Split::poll_timeout);
-        self.entrance.poll_timeout().into_iter().chain(split).min()
+        self.listener.poll_timeout().into_iter().chain(split).min()
     }
 
     /// `is_up`: there is a session that responds.
@@ -93,18 +93,18 @@ impl LanStreams {
         let owner = found.as_ref().map(|(owner, _)| *owner);
         if self.owner != owner {
             self.owner = owner;
-            self.entrance.on_streams_over(now);
+            self.listener.on_streams_over(now);
         }
         if let Some(split) = &mut self.split {
             split.handle_timeout(steering, now);
-            self.entrance.set_taking(is_up && owner.is_some() && split.failure().is_none());
+            self.listener.set_taking(is_up && owner.is_some() && split.failure().is_none());
         }
         let streams = found.map_or(&mut self.nowhere, |(_, streams)| streams);
-        self.entrance.turn(now, &driver.poller, streams);
-        for PlayerTold { player, qoe } in self.entrance.take_told() {
+        self.listener.turn(now, &driver.poller, streams);
+        for PlayerReport { player, qoe } in self.listener.take_reports() {
             let _ = driver.node.tell_player(now, StreamsConfig::LANE, player, qoe);
         }
-        for listening in self.entrance.take_listening(&driver.poller) {
+        for listening in self.listener.take_listening(&driver.poller) {
             if let Some(subscribers) = driver.subscribers() {
                 self.event_streams.begin(listening, subscribers);
             }
@@ -115,20 +115,20 @@ impl LanStreams {
         if let Some((owner, streams)) = driver.node.streams(now)
             && self.owner == Some(owner)
         {
-            self.entrance.handle_events(now, streams);
+            self.listener.handle_events(now, streams);
         }
     }
 
     pub(super) fn status(&self) -> StreamsStatus {
-        let ends = self.entrance.ends().iter();
+        let ends = self.listener.ends().iter();
         StreamsStatus {
-            connections: self.entrance.connections(),
-            accepted: self.entrance.accepted(),
+            connections: self.listener.connections(),
+            accepted: self.listener.accepted(),
             ends: ends.map(|(end, count)| (end.name().to_owned(), count)).collect(),
-            http: self.entrance.heard().map(|(what, times)| (what.to_owned(), times)).collect(),
+            http: self.listener.findings().map(|(what, times)| (what.to_owned(), times)).collect(),
             source: None,
             split: self.split.as_ref().map(|split| SplitStatus {
-                taken: self.entrance.taken(),
+                taken: self.listener.taken(),
                 obstacle: self.obstacle(split).map(str::to_owned),
             }),
         }
@@ -144,6 +144,6 @@ impl LanStreams {
         if self.owner.is_none() {
             return Some("the server does not accept streams");
         }
-        split.failure().or_else(|| self.entrance.obstacle())
+        split.failure().or_else(|| self.listener.obstacle())
     }
 }

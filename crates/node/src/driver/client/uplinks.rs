@@ -55,7 +55,7 @@ impl ClientRole {
                 UplinkEvent::Changed(uplink) => self.use_uplink(driver, now, &uplink),
                 UplinkEvent::Vanished(uplink) => {
                     self.modems.remove(&uplink.name);
-                    self.tell_gone(&uplink);
+                    self.log_gone(&uplink);
                     self.drop_uplink(driver, now, uplink.id);
                 }
             }
@@ -86,7 +86,7 @@ impl ClientRole {
         Protected { certain: servers.chain(granted).collect(), said: said.collect() }
     }
 
-    fn tell_gone(&self, uplink: &Uplink) {
+    fn log_gone(&self, uplink: &Uplink) {
         let selector = self.options.file.selector();
         let rest = match self.monitor.name_of(uplink.index) {
             None => String::new(),

@@ -12,13 +12,13 @@ use crate::driver::{from_config, reread};
 use crate::local::{LocalRequest, ReloadAnswer, RpcError};
 
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
+pub(super) struct WaitingActions {
     pub(super) uplinks: bool,
     exclusion: bool,
     reloads: Vec<(LocalRequest, ReloadAnswer)>,
 }
 
-impl Waiting {
+impl WaitingActions {
     pub(super) fn add_reload(
         &mut self,
         request: LocalRequest,

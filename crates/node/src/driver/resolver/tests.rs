@@ -25,10 +25,10 @@ fn uplink(id: u32, address: &str) -> Uplink {
 
 const FIRST: UplinkId = UplinkId(0);
 
-fn nat64(prefix: &str, seconds: u64) -> RouterNews {
+fn nat64(prefix: &str, seconds: u64) -> RouterUpdate {
     let prefix = Nat64Prefix::new(prefix.parse().unwrap(), 96).unwrap();
     let lasts = Duration::from_secs(seconds);
-    RouterNews { index: 900, advertised: Advertised::Nat64(prefix), lasts }
+    RouterUpdate { index: 900, advertised: Advertised::Nat64(prefix), lasts }
 }
 
 fn poll(resolver: &mut Resolver, now: Instant) -> Vec<UplinkId> {
@@ -62,7 +62,7 @@ fn an_address_of_the_uplinks_own_family_waits_for_nothing() {
         let own = ["[2001:db8::1]:4433".parse().unwrap()];
         assert_eq!(resolver.found(FIRST), own, "{other}");
         let is_literal = other.starts_with("192");
-        let changed = resolver.on_router_news(at(0), vec![nat64("64:ff9b::", 60)]);
+        let changed = resolver.on_router_updates(at(0), vec![nat64("64:ff9b::", 60)]);
         assert_eq!(changed, if is_literal { vec![FIRST] } else { vec![] }, "{other}");
         assert_eq!(poll(&mut resolver, at(1)), [], "{other}");
         assert_eq!(resolver.found(FIRST).len(), if is_literal { 2 } else { 1 }, "{other}");
@@ -139,21 +139,21 @@ fn an_answer_counts_for_its_uplink_and_for_the_network_that_gave_it() {
 fn what_routers_say_is_kept_while_it_holds_and_bounded() {
     let mut resolver = resolver(&["192.0.2.33:1"]);
     resolver.set_uplink(at(0), &uplink(0, "2001:db8:1::2/64"));
-    let of_others = RouterNews { index: 901, ..nat64("2001:db8:66::", 60) };
-    assert_eq!(resolver.on_router_news(at(0), vec![of_others, nat64("64:ff9b::", 60)]), [FIRST]);
+    let of_others = RouterUpdate { index: 901, ..nat64("2001:db8:66::", 60) };
+    assert_eq!(resolver.on_router_updates(at(0), vec![of_others, nat64("64:ff9b::", 60)]), [FIRST]);
     assert_eq!(resolver.handle_timeout(at(0)), []);
     assert_eq!(resolver.found(FIRST), ["[64:ff9b::192.0.2.33]:1".parse().unwrap()]);
     assert_eq!(resolver.poll_timeout(), Some(at(60)), "then it may be over");
     for number in 0..100 {
-        resolver.on_router_news(at(1), vec![nat64(&format!("2001:db8:{number}::"), 60)]);
+        resolver.on_router_updates(at(1), vec![nat64(&format!("2001:db8:{number}::"), 60)]);
     }
     assert_eq!(resolver.uplinks[&FIRST].prefixes.len(), ADVERTISED_MAX);
-    resolver.on_router_news(at(1), vec![nat64("2001:db8:99::", 0)]);
+    resolver.on_router_updates(at(1), vec![nat64("2001:db8:99::", 0)]);
     assert_eq!(resolver.uplinks[&FIRST].prefixes.len(), ADVERTISED_MAX - 1, "taken back");
 }
 
-fn name_server(number: u8) -> Vec<RouterNews> {
-    vec![RouterNews {
+fn name_server(number: u8) -> Vec<RouterUpdate> {
+    vec![RouterUpdate {
         index: 900,
         advertised: Advertised::NameServers(vec![[192, 0, 2, number].into()]),
         lasts: Duration::from_secs(600),
@@ -166,7 +166,7 @@ fn a_network_that_says_ever_new_things_has_one_thread_and_stops_no_other() {
     resolver.set_uplink(at(0), &uplink(0, "10.0.0.2/24"));
     resolver.handle_timeout(at(0));
     for number in 1..=100 {
-        resolver.on_router_news(at(0), name_server(number));
+        resolver.on_router_updates(at(0), name_server(number));
         resolver.handle_timeout(at(0));
         resolver.set_uplink(at(0), &uplink(0, &format!("10.0.{number}.2/24")));
         resolver.handle_timeout(at(0));
@@ -193,12 +193,12 @@ fn news_shorten_a_rest_but_not_below_the_first() {
     }
     assert_eq!(resolver.poll_timeout(), Some(now + Duration::from_secs(16)));
     for number in 1..=100 {
-        resolver.on_router_news(now, name_server(number));
+        resolver.on_router_updates(now, name_server(number));
     }
     assert_eq!(resolver.poll_timeout(), Some(now + RETRY));
     now += RETRY;
     resolver.handle_timeout(now);
-    resolver.on_router_news(now, name_server(101));
+    resolver.on_router_updates(now, name_server(101));
     assert_eq!(poll(&mut resolver, now), []);
     assert_eq!(resolver.poll_timeout(), Some(now + RETRY));
 }

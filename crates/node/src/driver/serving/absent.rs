@@ -74,11 +74,11 @@ mod tests {
         for number in 0..=ABSENT_MAX as u32 {
             left(&mut absent, number);
         }
-        let told = absent.status(at(5_000));
-        assert_eq!(told.len(), ABSENT_MAX);
-        let AbsentClient { peer, left_seconds_ago, reason, .. } = &told[0];
+        let clients = absent.status(at(5_000));
+        assert_eq!(clients.len(), ABSENT_MAX);
+        let AbsentClient { peer, left_seconds_ago, reason, .. } = &clients[0];
         assert_eq!((&**peer, *left_seconds_ago, &**reason), ("bus-4096", 904.0, "it was silent"));
-        assert!(told.iter().all(|client| client.peer != "bus-0"), "the first is forgotten");
+        assert!(clients.iter().all(|client| client.peer != "bus-0"), "the first is forgotten");
         assert_eq!(absent.take_long_gone(at(100)).len(), 40, "the first is forgotten");
         assert_eq!(absent.take_long_gone(at(101)), [key(41)], "each once");
         absent.on_joined(&key(4_096));

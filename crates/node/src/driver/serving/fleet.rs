@@ -1,4 +1,4 @@
-//! Applies the fleet's news to a server, proxy or anchor, and reports to the fleet.
+//! Applies the fleet's updates to a server, proxy or anchor, and reports to the fleet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use roadweave_tunnel::{DrainReason, PeerTable};
 use super::Tables;
 use super::anchors::TenantRoutes;
 use super::node::Serves;
-use crate::fleet::{Fleet, FleetOptions, Members, News, ServerFigures};
+use crate::fleet::{Fleet, FleetOptions, FleetUpdates, Members, ServerFigures};
 use crate::status::FleetStatus;
 
 const MISSED_MAX: Duration = Duration::from_secs(2);
@@ -84,7 +84,7 @@ impl InFleet {
         tables.for_each(|table| table.close_but(self.is_closed.then(|| self.of_file.clone())));
     }
 
-    pub(super) fn tell_away(&mut self, now: Instant, clients: &PeerTable) {
+    pub(super) fn update_away(&mut self, now: Instant, clients: &PeerTable) {
         let away = self.fleet.away(now);
         clients.set_away(away);
         let offline = self.offline_max.iter().filter(|(_, most)| away >= **most);
@@ -101,12 +101,12 @@ impl InFleet {
         self.offline = offline;
     }
 
-    /// `is_in_line`: whether the last table holds the current members.
-    pub(super) fn tell(&mut self, now: Instant, node: &mut impl Serves, is_in_line: bool) {
-        self.ends_by_table &= !is_in_line;
+    /// `is_table_current`: whether the last table holds the current members.
+    pub(super) fn report(&mut self, now: Instant, node: &mut impl Serves, is_table_current: bool) {
+        self.ends_by_table &= !is_table_current;
         let ends_by_table = self.ends_by_table;
         if let Some(batch) = self.ending.take_if(|_| !ends_by_table && node.is_settled()) {
-            self.fleet.order(|it| it.ended = Some(batch));
+            self.fleet.command(|it| it.ended = Some(batch));
         }
         if now < self.next_figures {
             return;
@@ -121,17 +121,25 @@ impl InFleet {
             sessions: node.figures(FIGURES_MAX),
             anchors: node.proxy().map(|proxy| proxy.anchor_round_trips()).unwrap_or_default(),
         };
-        self.fleet.order(|it| it.figures = Some(figures));
+        self.fleet.command(|it| it.figures = Some(figures));
     }
 
-    pub(super) fn take_news(
+    pub(super) fn apply_updates(
         &mut self,
         node: &mut impl Serves,
         now: Instant,
         tables: &Tables,
     ) -> (bool, Option<TenantRoutes>) {
-        let News { members, anchors, revoked, batch, is_closed, drained, watched_until, .. } =
-            self.fleet.news();
+        let FleetUpdates {
+            members,
+            anchors,
+            revoked,
+            batch,
+            is_closed,
+            drained,
+            watched_until,
+            ..
+        } = self.fleet.updates();
         if !revoked.is_empty() {
             tracing::info!(keys = revoked.len(), "keys are revoked; their sessions end");
             self.ends_by_table |= !revoked.iter().all(|key| self.members.has(key));

@@ -90,7 +90,7 @@ impl Host {
         let own = options.masquerade && !has_neighbours;
         let client_sockets = takes_streams
             && take_client_sockets(instance, &mut routes, &options.addresses)
-                .inspect_err(|error| tell_own_source(error, own))
+                .inspect_err(|error| log_source_error(error, own))
                 .is_ok();
         let (_routes, machine) = Machine::start(routes, tun.index(), &options.addresses, clients)?;
         let filters = filter_options(instance, tun, options);
@@ -135,7 +135,7 @@ fn take_client_sockets(
     routes.take_for_sockets(addresses)
 }
 
-fn tell_own_source(error: &DeviceError, own: bool) {
+fn log_source_error(error: &DeviceError, own: bool) {
     match own {
         true => tracing::warn!(
             "streams use this machine's own address instead of their clients': {error}"

@@ -174,7 +174,7 @@ impl LearnedFile {
 }
 
 impl Serving {
-    pub(in crate::driver) fn tell_events(
+    pub(in crate::driver) fn log_events(
         &mut self,
         now: Instant,
         mut poll: impl FnMut() -> Option<ServerEvent>,
@@ -183,12 +183,12 @@ impl Serving {
             match event {
                 ServerEvent::Joined { peer, key, .. } => {
                     self.absent.on_joined(&key);
-                    if self.may_tell(now, key, &peer) {
+                    if self.may_log(now, key, &peer) {
                         tracing::info!(peer, %key, event = "joined", "joined");
                     }
                 }
                 ServerEvent::Left { peer, key, reason } => {
-                    if self.may_tell(now, key, &peer) {
+                    if self.may_log(now, key, &peer) {
                         tracing::info!(peer, reason, event = "left", "left");
                     }
                     self.absent.on_left(now, key, peer, reason);

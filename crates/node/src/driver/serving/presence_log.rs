@@ -9,20 +9,21 @@ use roadweave_proto::{Instant, TokenBucket};
 
 #[derive(Debug, Default)]
 pub(super) struct PresenceLog {
-    clients: BTreeMap<PublicKey, Client>,
+    clients: BTreeMap<PublicKey, LoggedClient>,
     all: TokenBucket,
 }
 
 #[derive(Debug)]
-struct Client {
+struct LoggedClient {
     name: String,
     lines: TokenBucket,
     suppressed: u64,
 }
 
 impl PresenceLog {
-    pub(super) fn may_tell(&mut self, now: Instant, key: PublicKey, name: &str) -> bool {
-        let new = || Client { name: name.to_owned(), lines: TokenBucket::default(), suppressed: 0 };
+    pub(super) fn may_log(&mut self, now: Instant, key: PublicKey, name: &str) -> bool {
+        let new =
+            || LoggedClient { name: name.to_owned(), lines: TokenBucket::default(), suppressed: 0 };
         let client = self.clients.entry(key).or_insert_with(new);
         let may = client.suppressed == 0
             && OF_CLIENT.allows(now, &mut client.lines)
@@ -72,7 +73,7 @@ mod tests {
         for millis in 0..seconds * 1_000 {
             let now = Instant::from_millis(millis);
             let at = millis as usize % keys.len();
-            lines += u64::from(presence_log.may_tell(now, keys[at], "box"));
+            lines += u64::from(presence_log.may_log(now, keys[at], "box"));
             if millis % 1_000 == 0 {
                 while let Some((_, more)) = presence_log.poll_suppressed(now) {
                     lines += 1;
@@ -96,9 +97,9 @@ mod tests {
     fn one_client_does_not_hide_another_and_what_was_left_out_is_told() {
         let mut presence_log = PresenceLog::default();
         let now = Instant::from_millis(5);
-        let told = (0..100).filter(|_| presence_log.may_tell(now, key(1), "noisy")).count();
-        assert_eq!(told, 8);
-        assert!(presence_log.may_tell(now, key(2), "quiet"));
+        let logged = (0..100).filter(|_| presence_log.may_log(now, key(1), "noisy")).count();
+        assert_eq!(logged, 8);
+        assert!(presence_log.may_log(now, key(2), "quiet"));
         assert_eq!(presence_log.poll_suppressed(now), None, "not before its time");
         let later = now + Duration::from_secs(60);
         assert_eq!(presence_log.poll_suppressed(later), Some(("noisy".to_owned(), 92)));
@@ -111,10 +112,10 @@ mod tests {
     fn all_clients_together_have_a_bound() {
         let mut presence_log = PresenceLog::default();
         let now = Instant::ZERO;
-        let told =
+        let logged =
             (0..2 * OF_ALL.burst).filter(|_| OF_ALL.allows(now, &mut presence_log.all)).count();
-        assert_eq!(told, OF_ALL.burst as usize);
-        assert!(!presence_log.may_tell(now, key(1), "box"));
+        assert_eq!(logged, OF_ALL.burst as usize);
+        assert!(!presence_log.may_log(now, key(1), "box"));
         let later = now + OF_CLIENT.interval;
         assert_eq!(presence_log.poll_suppressed(later), Some(("box".to_owned(), 1)));
     }

@@ -106,13 +106,13 @@ pub(super) struct Reloader {
     machine: Option<Machine>,
 }
 
-pub(super) struct Change {
+pub(super) struct ReloadRequest {
     pub(super) rereads: bool,
     pub(super) members: Arc<Members>,
     pub(super) peers: Arc<Peers>,
 }
 
-type Job = (Option<Machine>, Change);
+type Job = (Option<Machine>, ReloadRequest);
 type Outcome = (Option<Machine>, Result<Reloaded, String>);
 
 pub(super) struct Reloaded {
@@ -134,13 +134,13 @@ impl Reloader {
     ) -> Result<Self, DeviceError> {
         let (jobs, todo) = channel::<Job>();
         let (sender, outcomes) = channel();
-        let mut told = LeftOut::default();
+        let mut logged = LeftOut::default();
         let work = move || {
             while let Ok((mut machine, change)) = todo.recv() {
                 let ignored = match change.rereads {
                     false => Ok(Vec::new()),
                     true => reload().map(|reread| {
-                        let (read, ignored) = Reread::told(reread);
+                        let (read, ignored) = Reread::log_ignored(reread);
                         file = read;
                         ignored
                     }),
@@ -149,7 +149,7 @@ impl Reloader {
                     let own = machine.as_ref().map(|machine| &machine.addresses[..]);
                     let (mut reloaded, left_out) = merged(&file, &change, own);
                     reloaded.ignored = ignored;
-                    tell_left_out(&mut told, left_out);
+                    log_left_out(&mut logged, left_out);
                     machine.iter_mut().for_each(|machine| machine.lead(&reloaded.change.peers));
                     reloaded
                 });
@@ -170,7 +170,7 @@ impl Reloader {
     }
 
     /// Returns the number of the reading that covers this change; `None` if the thread is gone.
-    pub(super) fn begin(&mut self, change: Change) -> Option<u64> {
+    pub(super) fn begin(&mut self, change: ReloadRequest) -> Option<u64> {
         let reading = self.begun + 1;
         if self.is_busy {
             self.again = Some(change.rereads || self.again.unwrap_or_default());
@@ -207,8 +207,8 @@ impl Reloader {
 
     fn take(&mut self, (machine, reloaded): Outcome) -> Result<Reloaded, String> {
         (self.machine, self.is_busy) = (machine, false);
-        let told = |error: &String| tracing::error!("nothing was changed: {error}");
-        reloaded.inspect_err(told)
+        let log = |error: &String| tracing::error!("nothing was changed: {error}");
+        reloaded.inspect_err(log)
     }
 
     pub(super) fn take_due_again(&mut self) -> Option<bool> {
@@ -232,7 +232,11 @@ impl Reloader {
 
 const GONE: &str = "the thread that reloads is gone";
 
-fn merged(file: &ServerReload, change: &Change, own: Option<&[IpNet]>) -> (Reloaded, LeftOut) {
+fn merged(
+    file: &ServerReload,
+    change: &ReloadRequest,
+    own: Option<&[IpNet]>,
+) -> (Reloaded, LeftOut) {
     let Members { boxes, proxies } = &*change.members;
     let space = match own {
         Some(own) => Space::Networks { own, accepted: &file.accepted },
@@ -251,12 +255,12 @@ fn merged(file: &ServerReload, change: &Change, own: Option<&[IpNet]>) -> (Reloa
     (reloaded, left_out)
 }
 
-fn tell_left_out(told: &mut LeftOut, left_out: LeftOut) {
-    if *told == left_out {
+fn log_left_out(logged: &mut LeftOut, left_out: LeftOut) {
+    if *logged == left_out {
         return;
     }
-    *told = left_out;
-    let LeftOut { prefixes, first, members } = &*told;
+    *logged = left_out;
+    let LeftOut { prefixes, first, members } = &*logged;
     let first = first.as_ref().map(|(name, prefix)| format!("{prefix} of {name}"));
     tracing::warn!(
         members,
@@ -282,7 +286,8 @@ mod tests {
         let peer = Peer { tenant: "home".to_owned(), ..Peer::new("bus-1", nets(addresses)) };
         let key = Identity::from_seed([1; 32]).public_key();
         let members = Members { boxes: vec![(key, peer)], proxies: Vec::new() };
-        let change = Change { rereads: false, members: members.into(), peers: Arc::default() };
+        let change =
+            ReloadRequest { rereads: false, members: members.into(), peers: Arc::default() };
         let file = ServerReload { accepted: nets(accepted), ..ServerReload::default() };
         let own = nets(&["10.77.0.1/16"]);
         let (reloaded, left_out) = merged(&file, &change, (!is_proxy).then_some(&own[..]));

@@ -13,22 +13,22 @@ use super::host::{Host, HostOptions};
 use super::machine::Machine;
 use super::node::Serves;
 use super::reload::Destinations;
-use super::{Serving, ServingOptions, Tables, open_by, tell_failed};
+use super::{Serving, ServingOptions, Tables, log_receive_error, open_by};
 use crate::driver::edge::Edge;
-use crate::driver::event_loop::{Driver, Role, Running, STREAMS, take_instance};
+use crate::driver::event_loop::{Driver, LoopRole, Running, STREAMS, take_instance};
 use crate::driver::from_config::tun_options;
 use crate::driver::shards::group;
 use crate::driver::{DriverError, requests};
 use crate::local::{LocalRequest, RpcError};
 use crate::metrics::MetricsListener;
 use crate::status::{RoleStatus, Status};
-use crate::streams::{Exit, ExitRules, ExitSettings};
+use crate::streams::{ConnectorRules, ConnectorSettings, StreamConnector};
 
 pub(in crate::driver) trait Egress {
     type Node: Serves;
 
     /// Logs that the role runs. Scripts that wait for this line may use the local socket at once.
-    fn tell_start(&self, name: &str, listen: &str, driver: &Driver<Self::Node>) {
+    fn log_start(&self, name: &str, listen: &str, driver: &Driver<Self::Node>) {
         let tun = driver.edge.tun();
         tracing::info!(
             %listen,
@@ -48,7 +48,7 @@ pub(in crate::driver) trait Egress {
 
     fn on_wake(&mut self, _node: &mut Self::Node, _destinations: Destinations) {}
 
-    fn tell_events(&mut self, node: &mut Self::Node, now: Instant, serving: &mut Serving);
+    fn log_events(&mut self, node: &mut Self::Node, now: Instant, serving: &mut Serving);
 
     fn is_over(&self) -> bool {
         false
@@ -58,7 +58,7 @@ pub(in crate::driver) trait Egress {
         true
     }
 
-    fn in_a_line(&self, node: &Self::Node) -> String {
+    fn status_line(&self, node: &Self::Node) -> String {
         format!("sessions: {}", node.sessions())
     }
 
@@ -74,14 +74,14 @@ pub(in crate::driver) trait Egress {
 pub(in crate::driver) struct ServingRole<E> {
     name: &'static str,
     listen: String,
-    far_end: Option<Exit>,
+    far_end: Option<StreamConnector>,
     serving: Serving,
     pub(in crate::driver) egress: E,
 }
 
 /// What is opened before the node, in the order in which it is dropped.
 pub(in crate::driver) struct Ground {
-    pub(in crate::driver) far_ends: Option<ExitSettings>,
+    pub(in crate::driver) far_ends: Option<ConnectorSettings>,
     host: Option<(Host, Machine)>,
     pub(in crate::driver) tuns: Vec<Tun>,
     pub(in crate::driver) sockets: Vec<UplinkSocket>,
@@ -153,15 +153,15 @@ impl Ground {
             *streams = None;
         }
         let destinations = &serving.of_file.destinations;
-        let rules = ExitRules {
+        let rules = ConnectorRules {
             denied: destinations.denied.clone(),
             allowed: destinations.allowed.clone(),
             // The prefixes that neighbours' TUNs take are not known here.
             clients_reach_clients: options.clients_reach_clients && !has_neighbours,
         };
-        ground.far_ends = streams.as_ref().map(|_| ExitSettings {
+        ground.far_ends = streams.as_ref().map(|_| ConnectorSettings {
             http_ports: options.http_ports.clone(),
-            ..ExitSettings::new(rules, sources, options.connects_per_second)
+            ..ConnectorSettings::new(rules, sources, options.connects_per_second)
         });
         ground.host = Some(host);
         Ok(ground)
@@ -183,9 +183,10 @@ impl Ground {
         for (uplink, socket) in [None, Some(LEG_SOCKET)].into_iter().zip(sockets) {
             driver.add_socket(uplink, socket)?;
         }
-        egress.tell_start(name, &listen, &driver);
-        let far_end =
-            far_ends.map(|settings| Exit::start(settings, STREAMS, &driver.waker())).transpose()?;
+        egress.log_start(name, &listen, &driver);
+        let far_end = far_ends
+            .map(|settings| StreamConnector::start(settings, STREAMS, &driver.waker()))
+            .transpose()?;
         let serving = Serving::start(&mut driver, options, tables, host, instance.name())?;
         let role = ServingRole { name, listen, far_end, serving, egress };
         Ok(Running { driver, role, instance, lock })
@@ -210,9 +211,9 @@ impl<E: Egress> ServingRole<E> {
         tracing::info!("the {} stops", self.name);
     }
 
-    fn tell(&mut self, driver: &Driver<E::Node>, with_sessions: bool) -> Status {
+    fn build_status(&mut self, driver: &Driver<E::Node>, with_sessions: bool) -> Status {
         let now = driver.edge.clock.now();
-        let streams = self.far_end.as_ref().map(Exit::status);
+        let streams = self.far_end.as_ref().map(StreamConnector::status);
         let mut status = self.egress.status(driver, with_sessions);
         match &mut status.role {
             RoleStatus::Server(role) => {
@@ -233,9 +234,9 @@ impl<E: Egress> ServingRole<E> {
     }
 }
 
-impl<E: Egress> Role<E::Node> for ServingRole<E> {
+impl<E: Egress> LoopRole<E::Node> for ServingRole<E> {
     fn poll_timeout(&self) -> Option<Instant> {
-        let streams = self.far_end.as_ref().and_then(Exit::poll_timeout);
+        let streams = self.far_end.as_ref().and_then(StreamConnector::poll_timeout);
         earliest([Some(self.serving.poll_timeout()), self.egress.poll_timeout(), streams])
     }
 
@@ -248,7 +249,7 @@ impl<E: Egress> Role<E::Node> for ServingRole<E> {
     }
 
     fn before_packets(&mut self, driver: &mut Driver<E::Node>, now: Instant) {
-        let is_second = self.serving.tell_time_of_day(now);
+        let is_second = self.serving.update_time_of_day(now);
         self.egress.before_packets(&mut driver.node, now, is_second);
         if is_second {
             self.serving.forget_long_gone(now, &driver.node);
@@ -279,7 +280,7 @@ impl<E: Egress> Role<E::Node> for ServingRole<E> {
         _: Option<UplinkId>,
         error: &std::io::Error,
     ) {
-        tell_failed(&mut self.serving.receive_failed, now, error);
+        log_receive_error(&mut self.serving.receive_failed, now, error);
     }
 
     fn handle_timeout(&mut self, driver: &mut Driver<E::Node>, now: Instant) {
@@ -293,24 +294,24 @@ impl<E: Egress> Role<E::Node> for ServingRole<E> {
 
     fn handle_events(&mut self, driver: &mut Driver<E::Node>, now: Instant) {
         self.far_end.iter_mut().for_each(|it| it.handle_events(now, &mut driver.node));
-        self.serving.tell_fleet(now, &mut driver.node);
-        self.egress.tell_events(&mut driver.node, now, &mut self.serving);
+        self.serving.report_to_fleet(now, &mut driver.node);
+        self.egress.log_events(&mut driver.node, now, &mut self.serving);
     }
 
     fn take_turns(&self, node: &E::Node) -> bool {
         self.egress.take_turns(node)
     }
 
-    fn in_a_line(&self, node: &E::Node) -> String {
-        self.egress.in_a_line(node)
+    fn status_line(&self, node: &E::Node) -> String {
+        self.egress.status_line(node)
     }
 
     fn status(&mut self, driver: &mut Driver<E::Node>) -> Status {
-        self.tell(driver, true)
+        self.build_status(driver, true)
     }
 
     fn summary(&mut self, driver: &mut Driver<E::Node>) -> Status {
-        self.tell(driver, false)
+        self.build_status(driver, false)
     }
 
     fn handle_request(

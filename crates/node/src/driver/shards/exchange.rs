@@ -15,7 +15,7 @@ use roadweave_proto::{DropCounters, DropReason};
 use roadweave_tunnel::{Stray, StrayQueue};
 
 #[derive(Debug)]
-pub(super) struct Exchange {
+pub(super) struct ShardExchange {
     owners: Mutex<Owners>,
     inboxes: Vec<ShardInbox>,
 }
@@ -45,7 +45,7 @@ pub(super) struct Parcels {
     pub(super) replaced: BTreeSet<PublicKey>,
 }
 
-impl Exchange {
+impl ShardExchange {
     pub(super) fn new(count: u16) -> Result<Self, DeviceError> {
         let inbox = |_| {
             let waker = Waker::new()?;
@@ -144,8 +144,8 @@ mod tests {
         Stray::Inner { key: key(client), packet: Bytes::from_static(b"inner") }
     }
 
-    fn exchange() -> Exchange {
-        Exchange::new(3).expect("descriptors")
+    fn exchange() -> ShardExchange {
+        ShardExchange::new(3).expect("descriptors")
     }
 
     #[test]

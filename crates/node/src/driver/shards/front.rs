@@ -18,8 +18,8 @@ use roadweave_tunnel::{
     ServerEvent, SessionFigures, SetError, Strategy,
 };
 
-use super::slot::{Common, Order, ShardSlot};
-use super::told::{Counters, Gathered, Told};
+use super::slot::{Common, ShardCommand, ShardSlot};
+use super::snapshot::{Counters, Gathered, ShardSnapshot};
 use crate::driver::DriverError;
 use crate::driver::event_loop::Driver;
 use crate::driver::serving::Tables;
@@ -48,10 +48,13 @@ impl Front {
         Self { common, slots, events, threads: Vec::new() }
     }
 
-    pub(super) fn begin(&mut self, orders: Vec<Receiver<Order>>) -> Result<(), DeviceError> {
-        for (slot, orders) in self.slots.iter().zip(orders) {
+    pub(super) fn begin(
+        &mut self,
+        commands: Vec<Receiver<ShardCommand>>,
+    ) -> Result<(), DeviceError> {
+        for (slot, commands) in self.slots.iter().zip(commands) {
             let (name, slot) = (format!("shard-{}", slot.number), slot.clone());
-            self.threads.push(spawn(&name, move || slot.occupy(orders))?);
+            self.threads.push(spawn(&name, move || slot.run(commands))?);
         }
         Ok(())
     }
@@ -85,16 +88,16 @@ impl Front {
     }
 
     pub(super) fn gather(&self, with_sessions: bool) -> (Counters, ServerStatus) {
-        let told = self.ask(move |driver| Told::of(driver, with_sessions));
+        let snapshots = self.ask(move |driver| ShardSnapshot::of(driver, with_sessions));
         let mut gathered = Gathered::of_all(self.common.kept.refusals());
-        for (slot, told) in self.slots.iter().zip(told) {
-            let before = slot.counted(told.is_none());
+        for (slot, snapshot) in self.slots.iter().zip(snapshots) {
+            let before = slot.counted(snapshot.is_none());
             let shard = ShardStatus {
                 failures: slot.failures.load(Ordering::Relaxed),
                 handed_over: self.common.exchange.handed_over(slot.number),
                 ..ShardStatus::default()
             };
-            gathered.add(told, &before, shard);
+            gathered.add(snapshot, &before, shard);
         }
         if lock(&self.common.standing).far_ends.is_some() {
             gathered.add_streams(self.slots.iter().map(|slot| slot.streams()));
@@ -119,14 +122,14 @@ impl Front {
         self.slots.iter().for_each(|slot| self.common.exchange.waker(slot.number).wake());
     }
 
-    fn tell(&self, work: impl Fn(&mut Server, Instant) + Clone + Send + 'static) {
+    fn broadcast(&self, work: impl Fn(&mut Server, Instant) + Clone + Send + 'static) {
         for slot in &self.slots {
             let work = work.clone();
-            let order = move |driver: &mut Driver<Server>| {
+            let command = move |driver: &mut Driver<Server>| {
                 let now = driver.edge.clock.now();
                 work(&mut driver.node, now);
             };
-            slot.order(Box::new(order));
+            slot.command(Box::new(command));
         }
     }
 
@@ -136,7 +139,7 @@ impl Front {
     ) -> Vec<Option<T>> {
         let ask = |slot: &Arc<ShardSlot>| {
             let ((answer, answers), work) = (sync_channel(1), work.clone());
-            slot.order(Box::new(move |driver| _ = answer.send(work(driver))));
+            slot.command(Box::new(move |driver| _ = answer.send(work(driver))));
             answers
         };
         let answers: Vec<_> = self.slots.iter().map(ask).collect();
@@ -177,7 +180,7 @@ impl Serves for Front {
         self.common.kept.forget(gone);
         let former = self.common.peers.replace(peers);
         let changed: Arc<[PublicKey]> = changed.into();
-        self.tell(move |server, _| server.on_changed(changed.iter().copied()));
+        self.broadcast(move |server, _| server.on_changed(changed.iter().copied()));
         Some(former)
     }
 
@@ -185,7 +188,7 @@ impl Serves for Front {
         self.common.kept.forget(keys.iter());
         self.common.peers.revoke(keys.iter().copied());
         let keys: Arc<[PublicKey]> = keys.into();
-        self.tell(move |server, _| server.on_changed(keys.iter().copied()));
+        self.broadcast(move |server, _| server.on_changed(keys.iter().copied()));
     }
 
     fn is_settled(&self) -> bool {
@@ -193,7 +196,7 @@ impl Serves for Front {
         self.slots
             .iter()
             .zip(settled)
-            .all(|(slot, settled)| settled.unwrap_or(!slot.lives.load(Ordering::Acquire)))
+            .all(|(slot, settled)| settled.unwrap_or(!slot.is_running.load(Ordering::Acquire)))
     }
 
     fn has_session(&self, key: &PublicKey) -> bool {
@@ -215,12 +218,12 @@ impl Serves for Front {
             standing.drains.push(reason);
         }
         drop(standing);
-        self.tell(move |server, now| server.drain(now, reason, over));
+        self.broadcast(move |server, now| server.drain(now, reason, over));
     }
 
     fn undrain(&mut self, reason: DrainReason) {
         lock(&self.common.standing).drains.retain(|it| *it != reason);
-        self.tell(move |server, _| server.undrain(reason));
+        self.broadcast(move |server, _| server.undrain(reason));
     }
 
     fn governed(&mut self) -> Option<&mut dyn Governed> {

@@ -11,15 +11,15 @@ use roadweave_proto::DropCounters;
 use roadweave_quic::ShardMap;
 use roadweave_tunnel::{DrainReason, Kept, PeerTable, Server, ServerConfig, ServerEvent};
 
-use super::exchange::Exchange;
-use super::told::Counters;
+use super::exchange::ShardExchange;
+use super::snapshot::Counters;
 use crate::driver::DriverError;
 use crate::driver::event_loop::Driver;
 use crate::driver::serving::reload::Destinations;
 use crate::status::StreamsStatus;
-use crate::streams::{ExitEnd, ExitSettings};
+use crate::streams::{ConnectorEnd, ConnectorSettings};
 
-pub(super) type Order = Box<dyn FnOnce(&mut Driver<Server>) + Send>;
+pub(super) type ShardCommand = Box<dyn FnOnce(&mut Driver<Server>) + Send>;
 
 pub(super) struct Common {
     pub(super) map: ShardMap,
@@ -27,7 +27,7 @@ pub(super) struct Common {
     pub(super) identity: Arc<Identity>,
     pub(super) peers: Arc<PeerTable>,
     pub(super) kept: Kept,
-    pub(super) exchange: Exchange,
+    pub(super) exchange: ShardExchange,
     pub(super) standing: Mutex<Standing>,
     pub(super) events: SyncSender<ServerEvent>,
     pub(super) waker: Waker,
@@ -37,21 +37,21 @@ pub(super) struct Common {
 /// Settings that changed at runtime, and also apply to a restarted shard.
 pub(super) struct Standing {
     pub(super) config: ServerConfig,
-    pub(super) far_ends: Option<ExitSettings>,
+    pub(super) far_ends: Option<ConnectorSettings>,
     /// Where clients may connect; changes are detected by pointer.
     pub(super) destinations: Arc<Destinations>,
     pub(super) drains: Vec<DrainReason>,
 }
 
-const ORDERS_MAX: usize = 1_024;
+const COMMANDS_MAX: usize = 1_024;
 
 pub(super) struct ShardSlot {
     pub(super) number: u16,
     pub(super) common: Arc<Common>,
     pub(super) socket: UplinkSocket,
     pub(super) tun: Tun,
-    orders: SyncSender<Order>,
-    pub(super) lives: AtomicBool,
+    commands: SyncSender<ShardCommand>,
+    pub(super) is_running: AtomicBool,
     has_turned: AtomicBool,
     pub(super) failures: AtomicU64,
     past: Mutex<Past>,
@@ -72,15 +72,15 @@ impl ShardSlot {
         common: Arc<Common>,
         socket: UplinkSocket,
         tun: Tun,
-    ) -> (Self, Receiver<Order>) {
-        let (orders, todo) = sync_channel(ORDERS_MAX);
+    ) -> (Self, Receiver<ShardCommand>) {
+        let (commands, todo) = sync_channel(COMMANDS_MAX);
         let slot = Self {
             number,
             common,
             socket,
             tun,
-            orders,
-            lives: AtomicBool::new(false),
+            commands,
+            is_running: AtomicBool::new(false),
             has_turned: AtomicBool::new(false),
             failures: AtomicU64::new(0),
             past: Mutex::default(),
@@ -101,8 +101,8 @@ impl ShardSlot {
         self.has_turned.store(false, Ordering::Relaxed);
     }
 
-    pub(super) fn order(&self, order: Order) {
-        match self.orders.try_send(order) {
+    pub(super) fn command(&self, command: ShardCommand) {
+        match self.commands.try_send(command) {
             Ok(()) => self.common.exchange.waker(self.number).wake(),
             Err(TrySendError::Full(_)) => {
                 tracing::error!(shard = self.number, "the shard hangs and takes no commands");
@@ -136,7 +136,7 @@ impl ShardSlot {
     }
 
     pub(super) fn on_failed(&self, lost: &DropCounters) {
-        self.lives.store(false, Ordering::Release);
+        self.is_running.store(false, Ordering::Release);
         self.failures.fetch_add(1, Ordering::Relaxed);
         let mut past = lock(&self.past);
         let present = std::mem::take(&mut past.present);
@@ -145,7 +145,7 @@ impl ShardSlot {
         let mut streams = std::mem::take(&mut past.streams);
         let open = std::mem::take(&mut streams.connections) as u64;
         if open > 0 {
-            *streams.ends.entry(ExitEnd::Reset.name().to_owned()).or_default() += open;
+            *streams.ends.entry(ConnectorEnd::Reset.name().to_owned()).or_default() += open;
         }
         past.streams_over.merge(&streams);
     }

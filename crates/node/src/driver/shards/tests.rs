@@ -51,7 +51,7 @@ impl World {
             identity: Arc::new(Identity::from_seed([3; 32])),
             peers: Arc::new(PeerTable::new([])),
             kept: Kept::default(),
-            exchange: Exchange::new(map.count()).expect("descriptors"),
+            exchange: ShardExchange::new(map.count()).expect("descriptors"),
             standing: Mutex::new(Standing {
                 config: config.of_shard(map.count()),
                 far_ends: None,
@@ -62,9 +62,9 @@ impl World {
             waker: Waker::new().expect("a descriptor"),
             ends: AtomicBool::new(false),
         });
-        let (slots, orders) = slots(&common, sockets, tuns);
+        let (slots, commands) = slots(&common, sockets, tuns);
         let mut front = Front::new(common, slots.clone(), happened);
-        front.begin(orders).expect("threads");
+        front.begin(commands).expect("threads");
         Self { front, slots, map, client }
     }
 
@@ -83,7 +83,7 @@ fn a_shard_that_panics_is_restarted_and_answers_its_former_clients_by_resets() {
         let mut world = World::new();
         for round in 1..=3 {
             world.slots[1].note_streams(StreamsStatus { connections: 2, ..Default::default() });
-            world.slots[1].order(Box::new(|_| panic!("a fault")));
+            world.slots[1].command(Box::new(|_| panic!("a fault")));
             wait_until("failed", || world.slots[1].failures.load(Ordering::Relaxed) == round);
             for shard in [0, 1] {
                 wait_until("answered", || world.resets(shard));
@@ -105,7 +105,7 @@ fn turns_are_missing_while_one_shard_stands_still() {
         for round in 0..2 {
             wait_until("all turn", || world.front.take_turns());
             let ((began, begins), (wakes, sleeps)) = (channel(), channel::<()>());
-            world.slots[round].order(Box::new(move |_| {
+            world.slots[round].command(Box::new(move |_| {
                 began.send(()).expect("heard");
                 let _ = sleeps.recv();
             }));

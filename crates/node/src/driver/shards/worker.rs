@@ -13,29 +13,29 @@ use roadweave_proto::{Instant, UplinkId, earliest};
 use roadweave_tunnel::{Server, ServerEvent};
 
 use super::exchange::Parcels;
-use super::slot::{Order, ShardSlot};
-use super::told::Counters;
-use crate::driver::event_loop::{Driver, Role};
+use super::slot::{ShardCommand, ShardSlot};
+use super::snapshot::Counters;
+use crate::driver::event_loop::{Driver, LoopRole};
 use crate::driver::repeat_limiter::RepeatLimiter;
+use crate::driver::serving::log_receive_error;
 use crate::driver::serving::reload::Destinations;
-use crate::driver::serving::tell_failed;
 use crate::status::Status;
-use crate::streams::Exit;
+use crate::streams::StreamConnector;
 
 const SECOND: Duration = Duration::from_secs(1);
-const ORDERS_AT_ONCE: usize = 16;
+const COMMANDS_AT_ONCE: usize = 16;
 
-pub(super) struct Worker<'a> {
+pub(super) struct ShardWorker<'a> {
     pub(super) slot: &'a Arc<ShardSlot>,
-    pub(super) orders: &'a Receiver<Order>,
-    pub(super) far_end: Option<Exit>,
+    pub(super) commands: &'a Receiver<ShardCommand>,
+    pub(super) far_end: Option<StreamConnector>,
     pub(super) destinations: Arc<Destinations>,
     pub(super) next_second: Instant,
     pub(super) is_unsettled: bool,
     pub(super) receive_failed: RepeatLimiter,
 }
 
-impl Worker<'_> {
+impl ShardWorker<'_> {
     pub(super) fn stop(&mut self, driver: &mut Driver<Server>) {
         driver.node.ask_all_learned();
         driver.node.close(driver.edge.clock.now());
@@ -63,16 +63,16 @@ impl Worker<'_> {
 
     fn note_events(&mut self, driver: &mut Driver<Server>) {
         let (number, common) = (self.slot.number, &self.slot.common);
-        let mut has_told = false;
+        let mut has_sent = false;
         while let Some(event) = driver.node.poll_event() {
             match &event {
                 ServerEvent::Joined { key, .. } => common.exchange.on_joined(*key, number),
                 ServerEvent::Left { key, .. } => common.exchange.on_left(key, number),
                 _ => {}
             }
-            has_told |= common.events.try_send(event).is_ok();
+            has_sent |= common.events.try_send(event).is_ok();
         }
-        if has_told {
+        if has_sent {
             common.waker.wake();
         }
     }
@@ -94,9 +94,9 @@ impl Worker<'_> {
     }
 }
 
-impl Role<Server> for Worker<'_> {
+impl LoopRole<Server> for ShardWorker<'_> {
     fn poll_timeout(&self) -> Option<Instant> {
-        let streams = self.far_end.as_ref().and_then(Exit::poll_timeout);
+        let streams = self.far_end.as_ref().and_then(StreamConnector::poll_timeout);
         earliest([Some(self.next_second), streams])
     }
 
@@ -127,12 +127,12 @@ impl Role<Server> for Worker<'_> {
         self.take_parcels(driver, now);
         self.take_destinations(driver);
         for at in 0.. {
-            if at == ORDERS_AT_ONCE {
+            if at == COMMANDS_AT_ONCE {
                 self.slot.common.exchange.waker(self.slot.number).wake();
                 break;
             }
-            let Ok(order) = self.orders.try_recv() else { break };
-            order(driver);
+            let Ok(command) = self.commands.try_recv() else { break };
+            command(driver);
         }
     }
 
@@ -143,7 +143,7 @@ impl Role<Server> for Worker<'_> {
         _: Option<UplinkId>,
         error: &io::Error,
     ) {
-        tell_failed(&mut self.receive_failed, now, error);
+        log_receive_error(&mut self.receive_failed, now, error);
     }
 
     fn handle_timeout(&mut self, driver: &mut Driver<Server>, now: Instant) {

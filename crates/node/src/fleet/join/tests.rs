@@ -1,7 +1,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use roadweave_fleet::{Candidate, Candidates, Delegate, DeskEvent, Grant};
+use roadweave_fleet::{Candidate, Candidates, ControllerSessionEvent, Delegate, Grant};
 
 use super::*;
 use crate::fleet::Membership;
@@ -21,7 +21,7 @@ fn attempt(controller: &Controller, folder: &tempfile::TempDir) -> Result<Joined
 
 fn joins(controller: &Controller) -> usize {
     let store = controller.store();
-    store.said.iter().filter(|event| matches!(event, DeskEvent::Join { .. })).count()
+    store.said.iter().filter(|event| matches!(event, ControllerSessionEvent::Join { .. })).count()
 }
 
 fn folder() -> tempfile::TempDir {
@@ -31,7 +31,7 @@ fn folder() -> tempfile::TempDir {
 #[test]
 fn a_box_joins_once_and_starts_by_what_is_on_its_disk() {
     let (controller, folder) = (Controller::start(), folder());
-    let store = Store::open(folder.path()).expect("made");
+    let store = StateStore::open(folder.path()).expect("made");
     let own = store.key().expect("made").public_key();
     drop(store);
     let proxy = Candidate {
@@ -71,7 +71,7 @@ fn a_refusal_is_told_and_the_key_kept_for_the_next_time() {
     let error = attempt(&controller, &folder).expect_err("refused");
     assert!(error.to_string().contains("refuses: the token is used up"), "{error}");
     assert!(Membership::open(folder.path(), Role::Box).expect("usable").is_none());
-    let own = Store::open(folder.path()).expect("free").key().expect("kept").public_key();
+    let own = StateStore::open(folder.path()).expect("free").key().expect("kept").public_key();
     controller.store().admits = Some(ROOT);
     assert_eq!(attempt(&controller, &folder).expect("joined").key, own);
 }
@@ -134,10 +134,10 @@ fn another_fleets_token_changes_nothing() {
     assert!(matches!(join(of_role), Err(JoinError::Elsewhere { .. })), "it is a box");
 }
 
-fn kept(directory: &Path) -> (Kept, Vec<Vec<u8>>) {
+fn persisted(directory: &Path) -> (PersistedState, Vec<Vec<u8>>) {
     let files = ["fleet.0", "fleet.1"].map(|name| std::fs::read(directory.join(name)));
-    let kept = Store::open(directory).expect("free").read().expect("there");
-    (kept, files.into_iter().flatten().collect())
+    let persisted = StateStore::open(directory).expect("free").read().expect("there");
+    (persisted, files.into_iter().flatten().collect())
 }
 
 #[test]
@@ -149,26 +149,26 @@ fn a_controller_that_has_moved_is_found_by_a_new_token_and_costs_no_use_of_it() 
     controller.store().members.insert(own);
     let joined = attempt(&controller, &folder).expect("found");
     assert!(joined.before && joined.moved_to.is_some());
-    assert_eq!(kept(folder.path()).0.addresses(), controller.token().addresses);
+    assert_eq!(persisted(folder.path()).0.addresses(), controller.token().addresses);
     assert_eq!(joins(&controller), 0);
     controller.store().is_down = true;
     let again = attempt(&controller, &folder).expect("it has joined");
     assert!(again.before && again.moved_to.is_none());
-    let before = kept(folder.path()).1;
+    let before = persisted(folder.path()).1;
     let stranger = Controller::start();
     let error = attempt(&stranger, &folder).expect_err("not known there");
     assert!(error.to_string().contains("nothing was changed: the controller refuses"), "{error}");
     stranger.store().is_down = true;
     let error = attempt(&stranger, &folder).expect_err("not there");
     assert!(matches!(error, JoinError::Unchanged(_)), "{error}");
-    assert_eq!(kept(folder.path()).1, before);
+    assert_eq!(persisted(folder.path()).1, before);
 }
 
 #[test]
 fn a_controllers_new_key_is_taken_by_the_word_of_a_root_and_a_forged_token_changes_nothing() {
     let (controller, folder) = (Controller::start(), folder());
     let own = attempt(&controller, &folder).expect("joined").key;
-    let (before, files) = kept(folder.path());
+    let (before, files) = persisted(folder.path());
     let mut list = before.trust().list().clone();
     (list.number, list.controllers) = (7, vec![key(3)]);
     let moved = Controller::start();
@@ -181,11 +181,11 @@ fn a_controllers_new_key_is_taken_by_the_word_of_a_root_and_a_forged_token_chang
     let error = join(options(forged, folder.path())).expect_err("no root names it");
     let says = error.to_string();
     assert!(says.contains("nothing was changed") && says.contains("no root"), "{says}");
-    assert_eq!(kept(folder.path()).1, files);
+    assert_eq!(persisted(folder.path()).1, files);
     let token = JoinToken { controller: key(3), ..moved.token() };
     let joined = join(options(token, folder.path())).expect("a root names it");
     assert!(joined.before);
-    let (after, _) = kept(folder.path());
+    let (after, _) = persisted(folder.path());
     assert_eq!(after.addresses(), moved.token().addresses);
     assert_eq!(after.trust().controllers().collect::<Vec<_>>(), [key(3)]);
 }

@@ -8,15 +8,15 @@ fn folder() -> tempfile::TempDir {
 }
 
 fn written(directory: &Path) -> Option<u32> {
-    Store::open(directory).expect("free").read()
+    StateStore::open(directory).expect("free").read()
 }
 
 #[test]
 fn the_last_write_is_read_again_and_nothing_lies_beside() {
     let folder = folder();
     let directory = folder.path().join("sub");
-    assert!(!Store::is_there(&directory));
-    let mut store = Store::open(&directory).expect("made");
+    assert!(!StateStore::is_there(&directory));
+    let mut store = StateStore::open(&directory).expect("made");
     assert_eq!(store.read::<u32>(), None);
     for value in 1..=5_u32 {
         assert!(store.write(&value));
@@ -31,13 +31,13 @@ fn the_last_write_is_read_again_and_nothing_lies_beside() {
         let mode = fs::metadata(directory.join(&name)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{name:?}");
     }
-    assert!(Store::is_there(&directory));
+    assert!(StateStore::is_there(&directory));
 }
 
 #[test]
 fn a_file_cut_or_mixed_anywhere_gives_way_to_the_former_generation() {
     let folder = folder();
-    let mut store = Store::open(folder.path()).expect("made");
+    let mut store = StateStore::open(folder.path()).expect("made");
     assert!(store.write(&1_u32) && store.write(&2_u32));
     drop(store);
     let newest = folder.path().join("fleet.0");
@@ -53,7 +53,7 @@ fn a_file_cut_or_mixed_anywhere_gives_way_to_the_former_generation() {
         fs::write(&newest, &mixed).unwrap();
         assert_eq!(written(folder.path()), Some(1), "mixed at {cut}");
     }
-    let mut store = Store::open(folder.path()).expect("free");
+    let mut store = StateStore::open(folder.path()).expect("free");
     assert_eq!(store.read::<u32>(), Some(1));
     assert!(store.write(&3_u32));
     assert_eq!(fs::read(folder.path().join("fleet.1")).unwrap(), old);
@@ -64,7 +64,7 @@ fn a_file_cut_or_mixed_anywhere_gives_way_to_the_former_generation() {
 #[test]
 fn a_disk_without_room_leaves_what_was_there() {
     let folder = folder();
-    let mut store = Store::open(folder.path()).expect("made");
+    let mut store = StateStore::open(folder.path()).expect("made");
     assert!(store.write(&1_u32));
     let taken = files::beside(&folder.path().join("fleet.0"));
     fs::create_dir(&taken).unwrap();
@@ -79,7 +79,7 @@ fn a_disk_without_room_leaves_what_was_there() {
 #[test]
 fn the_key_is_made_once_and_for_its_owner_alone() {
     let folder = folder();
-    let store = Store::open(folder.path()).expect("made");
+    let store = StateStore::open(folder.path()).expect("made");
     let key = store.key().expect("made").public_key();
     assert_eq!(store.key().expect("read").public_key(), key);
     let path = store.key_path();
@@ -94,17 +94,17 @@ fn the_key_is_made_once_and_for_its_owner_alone() {
 #[test]
 fn one_program_at_a_time_uses_it() {
     let folder = folder();
-    let store = Store::open(folder.path()).expect("made");
-    assert!(matches!(Store::open(folder.path()), Err(StoreError::InUse { .. })));
+    let store = StateStore::open(folder.path()).expect("made");
+    assert!(matches!(StateStore::open(folder.path()), Err(StoreError::InUse { .. })));
     drop(store);
-    assert!(Store::open(folder.path()).is_ok());
+    assert!(StateStore::open(folder.path()).is_ok());
 }
 
 #[test]
 fn a_folder_that_others_may_write_in_is_refused() {
     let folder = folder();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    assert!(matches!(Store::open(folder.path()), Err(StoreError::File { .. })));
+    assert!(matches!(StateStore::open(folder.path()), Err(StoreError::File { .. })));
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn where_nothing_can_be_written_it_is_locked_all_the_same() {
     let one = read_only(folder.path(), refused(Errno::ROFS)).expect("the folder");
     let other = read_only(folder.path(), refused(Errno::NOSPC)).expect("the folder");
     assert!(is_free(&one) && !is_free(&other));
-    let store = Store::open(folder.path()).expect("made");
+    let store = StateStore::open(folder.path()).expect("made");
     let file = read_only(folder.path(), refused(Errno::ACCESS)).expect("the file");
     assert!(!is_free(&file), "a program that could write has it");
     drop(store);

@@ -3,7 +3,7 @@
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use roadweave_fleet::{Configuration, DeskEvent, Member, Version};
+use roadweave_fleet::{Configuration, ControllerSessionEvent, Member, Version};
 use roadweave_identity::PublicKey;
 use roadweave_linux::netns::{WAIT_MAX, wait_or_show};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
@@ -30,16 +30,16 @@ fn start(directory: &Path, role: Role, offline_max: Option<Duration>) -> Fleet<S
     Fleet::start(options, Waker::new().expect("a waker")).expect("started")
 }
 
-fn until(fleet: &Fleet<String>, mut is_done: impl FnMut(&News<String>) -> bool) {
+fn until(fleet: &Fleet<String>, mut is_done: impl FnMut(&FleetUpdates<String>) -> bool) {
     let state = || format!("{:?}", fleet.status(Instant::ZERO));
-    wait_or_show(WAIT_MAX, state, || is_done(&fleet.news()));
+    wait_or_show(WAIT_MAX, state, || is_done(&fleet.updates()));
 }
 
 fn revoked(fleet: &Fleet<String>, seed: u8) -> u64 {
     let mut batch = 0;
-    until(fleet, |news| {
-        batch = batch.max(news.batch);
-        news.revoked == [key(seed)]
+    until(fleet, |updates| {
+        batch = batch.max(updates.batch);
+        updates.revoked == [key(seed)]
     });
     batch
 }
@@ -54,8 +54,8 @@ fn box_of(seed: u8) -> Member {
     }
 }
 
-fn names(news: &News<String>) -> Option<Vec<&str>> {
-    let members = news.members.as_ref()?;
+fn names(updates: &FleetUpdates<String>) -> Option<Vec<&str>> {
+    let members = updates.members.as_ref()?;
     Some(members.boxes.iter().map(|(_, peer)| peer.name.as_str()).collect())
 }
 
@@ -67,8 +67,8 @@ fn a_proxy_lets_in_by_the_table_ends_who_is_revoked_and_goes_on_alone() {
     controller.set_table(own, 1, vec![box_of(6), box_of(7), stranger]);
     let fleet = start(folder.path(), Role::Proxy, None);
     assert!(fleet.wait_in_step(Duration::from_secs(10)));
-    until(&fleet, |news| {
-        names(news).is_some_and(|mut names| {
+    until(&fleet, |updates| {
+        names(updates).is_some_and(|mut names| {
             names.sort_unstable();
             names == ["bus-6", "bus-7"]
         })
@@ -77,32 +77,33 @@ fn a_proxy_lets_in_by_the_table_ends_who_is_revoked_and_goes_on_alone() {
     let batch = revoked(&fleet, 7);
     hear(&fleet, &controller);
     assert!(!controller.store().said.iter().any(confirmed), "not before its session has ended");
-    fleet.order(|it| it.ended = Some(batch));
+    fleet.command(|it| it.ended = Some(batch));
     controller.wait_for(confirmed);
     controller.store().is_down = true;
     drop(fleet);
     let fleet = start(folder.path(), Role::Proxy, None);
-    let news = fleet.news();
-    assert_eq!((names(&news), &news.revoked), (Some(vec!["bus-6"]), &vec![key(7)]));
+    let updates = fleet.updates();
+    assert_eq!((names(&updates), &updates.revoked), (Some(vec!["bus-6"]), &vec![key(7)]));
     assert!(!fleet.wait_in_step(Duration::from_millis(50)));
     let away = |status: FleetStatus| status.controller.is_none() && status.away_seconds.is_some();
     assert!(away(fleet.status(Instant::from_millis(1_000))));
 }
 
 fn hear(fleet: &Fleet<String>, controller: &Controller) {
-    let is_heard = |event: &DeskEvent| matches!(event, DeskEvent::Samples(_));
+    let is_heard =
+        |event: &ControllerSessionEvent| matches!(event, ControllerSessionEvent::Samples(_));
     controller.store().said.retain(|event| !is_heard(event));
     let started = std::time::Instant::now();
     while !controller.store().said.iter().any(is_heard) {
         assert!(started.elapsed() < Duration::from_secs(20));
         let anchors = vec![("acme".to_owned(), Duration::from_micros(900))];
         let figures = ServerFigures { count: 0, sessions: Vec::new(), anchors };
-        fleet.order(|it| it.figures = Some(figures));
+        fleet.command(|it| it.figures = Some(figures));
         std::thread::sleep(Duration::from_millis(5));
     }
-    let is_told = DeskEvent::Anchors([(name("acme"), 1_000)].into());
+    let is_reported = ControllerSessionEvent::Anchors([(name("acme"), 1_000)].into());
     let said = &controller.store().said;
-    assert_eq!(said.iter().filter(|event| **event == is_told).count(), 1, "{said:?}");
+    assert_eq!(said.iter().filter(|event| **event == is_reported).count(), 1, "{said:?}");
 }
 
 #[test]
@@ -110,17 +111,18 @@ fn a_box_confirms_every_batch_of_revocations_by_itself() {
     let (controller, folder) = (Controller::start(), tempfile::tempdir().expect("a folder"));
     joined(&controller, folder.path(), Role::Box);
     let fleet = start(folder.path(), Role::Box, None);
-    fleet.order(|it| it.session = Some(Some(key(1))));
+    fleet.command(|it| it.session = Some(Some(key(1))));
     for serial in 1..=3 {
         controller.store().published = published(&[7, 8, 9][..serial]);
         let serial = serial as u64;
-        controller
-            .wait_for(|event| matches!(event, DeskEvent::Revoked(head) if head.serial == serial));
+        controller.wait_for(
+            |event| matches!(event, ControllerSessionEvent::Revoked(head) if head.serial == serial),
+        );
     }
 }
 
-fn confirmed(event: &DeskEvent) -> bool {
-    matches!(event, DeskEvent::Revoked(head) if head.serial == 1)
+fn confirmed(event: &ControllerSessionEvent) -> bool {
+    matches!(event, ControllerSessionEvent::Revoked(head) if head.serial == 1)
 }
 
 fn beside(folder: &Path) -> [PathBuf; 2] {
@@ -165,7 +167,7 @@ fn a_revocation_is_confirmed_once_it_is_on_the_disk() {
     taken.iter().for_each(|path| std::fs::create_dir(path).expect("made"));
     controller.store().published = published(&[7]);
     let batch = revoked(&fleet, 7);
-    fleet.order(|it| it.ended = Some(batch));
+    fleet.command(|it| it.ended = Some(batch));
     hear(&fleet, &controller);
     assert!(!controller.store().said.iter().any(confirmed), "a start would let it in again");
     assert!(fleet.status(Instant::ZERO).is_unwritten);
@@ -178,27 +180,27 @@ fn a_configuration_that_cannot_be_used_is_refused_and_the_former_stays() {
     let (controller, folder) = (Controller::start(), tempfile::tempdir().expect("a folder"));
     let own = joined(&controller, folder.path(), Role::Box);
     let fleet = start(folder.path(), Role::Box, None);
-    fleet.order(|it| it.session = Some(Some(key(1))));
+    fleet.command(|it| it.session = Some(Some(key(1))));
     let text = |text: &str| Configuration { text: text.to_owned(), approval: None };
     controller.desire(own, 1, text("good"));
     let version = |number| Version { epoch: 0, number };
-    let in_force = |news: &News<String>, number, text: &str| {
-        news.configuration == Some((Some(version(number)), text.to_owned()))
+    let in_force = |updates: &FleetUpdates<String>, number, text: &str| {
+        updates.configuration == Some((Some(version(number)), text.to_owned()))
     };
-    until(&fleet, |news| in_force(news, 1, "good"));
+    until(&fleet, |updates| in_force(updates, 1, "good"));
     controller.desire(own, 2, text("bad"));
     controller.wait_for(|event| {
-        matches!(event, DeskEvent::Report(report) if report.version == version(2)
+        matches!(event, ControllerSessionEvent::Report(report) if report.version == version(2)
             && matches!(&report.outcome, Outcome::Refused { why } if why == "line 1: bad"))
     });
     let status = fleet.status(Instant::ZERO);
     assert!(status.documents.iter().any(|it| it.version == "0.2" && it.outcome == "refused"));
     assert_eq!(status.pinned, ["lanes"]);
     controller.desire(own, 3, text("better"));
-    until(&fleet, |news| in_force(news, 3, "better"));
-    fleet.order(|it| it.refuse = Some((version(3), "not while it runs".to_owned())));
+    until(&fleet, |updates| in_force(updates, 3, "better"));
+    fleet.command(|it| it.refuse = Some((version(3), "not while it runs".to_owned())));
     controller.wait_for(|event| {
-        matches!(event, DeskEvent::Report(report) if report.version == version(3)
+        matches!(event, ControllerSessionEvent::Report(report) if report.version == version(3)
             && matches!(&report.outcome, Outcome::Refused { why } if why.contains("it runs")))
     });
 }
@@ -220,12 +222,14 @@ fn a_configuration_is_on_the_disk_before_it_is_in_force() {
     let membership = Membership::open(folder.path(), Role::Box).expect("usable").expect("there");
     let options = FleetOptions { membership, merge: Box::new(merge), offline_max: None };
     let fleet = Fleet::start(options, Waker::new().expect("a waker")).expect("started");
-    fleet.order(|it| it.session = Some(Some(key(1))));
-    let is_new = |news: &News<String>| news.configuration.as_ref().is_some_and(|it| it.1 == "new");
+    fleet.command(|it| it.session = Some(Some(key(1))));
+    let is_new = |updates: &FleetUpdates<String>| {
+        updates.configuration.as_ref().is_some_and(|it| it.1 == "new")
+    };
     controller.desire(own, 1, Configuration { text: "new".to_owned(), approval: None });
     has_met.recv_timeout(Duration::from_secs(20)).expect("it has come");
     std::thread::sleep(Duration::from_millis(200));
-    assert!(!is_new(&fleet.news()), "the disk does not have it yet");
+    assert!(!is_new(&fleet.updates()), "the disk does not have it yet");
     for pipe in pipes {
         std::thread::spawn(move || std::fs::read(&pipe));
     }
@@ -238,9 +242,9 @@ fn after_offline_max_nobody_is_let_in_until_a_controller_is_there() {
     joined(&controller, folder.path(), Role::Proxy);
     controller.store().is_down = true;
     let fleet = start(folder.path(), Role::Proxy, Some(Duration::from_millis(300)));
-    assert_eq!(fleet.news().is_closed, None);
-    until(&fleet, |news| news.is_closed == Some(true));
+    assert_eq!(fleet.updates().is_closed, None);
+    until(&fleet, |updates| updates.is_closed == Some(true));
     assert!(fleet.status(Instant::ZERO).is_closed);
     controller.store().is_down = false;
-    until(&fleet, |news| news.is_closed == Some(false));
+    until(&fleet, |updates| updates.is_closed == Some(false));
 }

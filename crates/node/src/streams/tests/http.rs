@@ -25,7 +25,7 @@ fn takes_priorities() -> StreamsOffer {
     StreamsOffer { epoch: StreamsEpoch(1), takes_priorities: true, takes_early: false }
 }
 
-fn say(text: Vec<u8>, answer: Vec<u8>, piece: usize) -> (World, Vec<PlayerTold>) {
+fn say(text: Vec<u8>, answer: Vec<u8>, piece: usize) -> (World, Vec<PlayerReport>) {
     let (host, to, port) = host(text.len(), answer.clone());
     let mut world = World::new(|settings| settings.fields.http_ports = vec![port]);
     world.hears = true;
@@ -43,14 +43,14 @@ fn say(text: Vec<u8>, answer: Vec<u8>, piece: usize) -> (World, Vec<PlayerTold>)
         socket.read_to_end(&mut got).expect("no reset");
         got
     });
-    let mut told = Vec::new();
+    let mut reports = Vec::new();
     world.run(|world| {
-        told.extend(world.entrance.take_told());
+        reports.extend(world.listener.take_reports());
         application.is_finished()
     });
     assert_eq!(application.join().expect("no panic"), answer);
     assert_eq!(host.join().expect("no panic"), text);
-    (world, told)
+    (world, reports)
 }
 
 #[test]
@@ -60,17 +60,17 @@ fn players_tell_by_the_requests_that_pass() {
                  GET /3.m4s HTTP/1.1\r\nCMCD-Request: bl=400\r\n\r\n\
                  GET /nothing HTTP/1.1\r\n\r\n";
     for piece in [7, usize::MAX] {
-        let (world, told) = say(text.to_vec(), Vec::new(), piece);
+        let (world, reports) = say(text.to_vec(), Vec::new(), piece);
         let left: Vec<u128> =
-            told.iter().map(|told| told.qoe.play_time_left().as_millis()).collect();
+            reports.iter().map(|reports| reports.qoe.play_time_left().as_millis()).collect();
         assert_eq!(left, [2300, 0, 400]);
-        assert_eq!((told[0].qoe.bps, told[0].qoe.cached_bytes), (800_000, 230_000));
+        assert_eq!((reports[0].qoe.bps, reports[0].qoe.cached_bytes), (800_000, 230_000));
         let players: std::collections::BTreeSet<u64> =
-            told.iter().map(|told| told.player).collect();
+            reports.iter().map(|reports| reports.player).collect();
         assert_eq!(players.len(), 3, "who has no name is told apart by its address");
-        let heard: Vec<_> = world.entrance.heard().collect();
-        assert_eq!(heard, [("players", 3), ("requests", 4)]);
-        assert_eq!(world.heard.counts.get("requests"), Some(&4));
+        let findings: Vec<_> = world.listener.findings().collect();
+        assert_eq!(findings, [("players", 3), ("requests", 4)]);
+        assert_eq!(world.findings.counts.get("requests"), Some(&4));
     }
 }
 
@@ -81,11 +81,11 @@ fn garbage_passes_and_tells_nothing() {
     let late = [&b"GET / HTTP/1.1\r\n\r\n"[..], &noise, b"GET /?CMCD=su HTTP/1.1\r\n\r\n"].concat();
     let endless = [&b"GET /?CMCD=su&"[..], &[b'a'; 100_000]].concat();
     for (text, why) in [(noise, "not-http"), (late, "not-http"), (endless, "too-long")] {
-        let (world, told) = say(text, b"HTTP/1.1 nonsense".to_vec(), usize::MAX);
-        assert_eq!(told, []);
-        let heard: BTreeMap<_, _> = world.entrance.heard().collect();
-        assert_eq!(heard.get(why), Some(&1), "{heard:?}");
-        assert!(heard.values().sum::<u64>() <= 2);
+        let (world, reports) = say(text, b"HTTP/1.1 nonsense".to_vec(), usize::MAX);
+        assert_eq!(reports, []);
+        let findings: BTreeMap<_, _> = world.listener.findings().collect();
+        assert_eq!(findings.get(why), Some(&1), "{findings:?}");
+        assert!(findings.values().sum::<u64>() <= 2);
     }
 }
 
@@ -95,11 +95,11 @@ fn a_crowd_of_players_costs_a_bound() {
         format!("GET /?CMCD=bl%3D0,sid%3D%22{number}%22 HTTP/1.1\r\n\r\n").into_bytes()
     };
     let text: Vec<u8> = (0..1_000).flat_map(one).collect();
-    let mut requests = Heard::default();
-    let mut hearing = Hearing::of_application(1);
+    let mut requests = HttpFindings::default();
+    let mut http_sniffer = HttpSniffer::of_application(1);
     let mut streams = Streams::new(Config::for_streams(Side::Client, 1));
-    hearing.on_sent(Instant::ZERO, &mut streams, StreamId(0), &text, &mut requests);
-    assert_eq!(requests.take_told().len(), hearing::TOLD_MAX);
+    http_sniffer.on_sent(Instant::ZERO, &mut streams, StreamId(0), &text, &mut requests);
+    assert_eq!(requests.take_reports().len(), http_sniffer::REPORTS_MAX);
     assert_eq!(requests.counts["players"], 1_000);
 }
 
@@ -154,12 +154,12 @@ fn order(answer: &[u8]) -> Vec<(bool, usize)> {
     let mut body = vec![STREAM_TAG];
     frames.iter().for_each(|frame| frame.write(&mut body));
     streams.handle_symbol(now, body.into()).expect("frames");
-    let (mut hearing, mut heard) = (Hearing::of_host(), Heard::default());
-    hearing.on_received(&b"GET /7.m4s HTTP/1.1\r\n\r\n".repeat(2), &mut heard);
+    let (mut http_sniffer, mut findings) = (HttpSniffer::of_host(), HttpFindings::default());
+    http_sniffer.on_received(&b"GET /7.m4s HTTP/1.1\r\n\r\n".repeat(2), &mut findings);
     assert_eq!(streams.write(now, ids[0], &[1; 300_000]), Ok(300_000));
     for bytes in answer.chunks(10_000) {
         assert_eq!(streams.write(now, ids[1], bytes), Ok(bytes.len()));
-        hearing.on_sent(now, &mut streams, ids[1], bytes, &mut heard);
+        http_sniffer.on_sent(now, &mut streams, ids[1], bytes, &mut findings);
     }
     let mut runs: Vec<(bool, usize)> = Vec::new();
     while let Some(body) = streams.poll_transmit(now, 1200) {
@@ -259,12 +259,12 @@ fn a_request_for_another_host_goes_there_alone() {
                     Connection: close\r\n\r\ncontent";
     assert!(rest.ends_with(expected), "{said}");
     assert_eq!(got, ANSWER);
-    assert_eq!(world.entrance.take_told().len(), 1, "its player is heard");
+    assert_eq!(world.listener.take_reports().len(), 1, "its player is heard");
     world.settle();
     let (said, got, mut world) = forwarded(|to| head(to) + "\r\n", ANSWER);
     assert!(said.starts_with("POST /a?CMCD=su HTTP/1.1\r\n"), "{said}");
     assert_eq!(got, ANSWER);
-    world.check_ends(&[(EntranceEnd::Closed, 1)]);
+    world.check_ends(&[(ListenerEnd::Closed, 1)]);
 }
 
 #[test]
@@ -295,5 +295,5 @@ fn an_answer_comes_whole_whatever_follows_the_request() {
     });
     assert_eq!(world.join(application), expected);
     world.join(host);
-    world.check_ends(&[(EntranceEnd::Closed, 1)]);
+    world.check_ends(&[(ListenerEnd::Closed, 1)]);
 }

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::{Road, is_installed};
+use super::{TestNetwork, is_installed};
 
 /// Builds the library; `None` where there is no C compiler.
-pub fn of_1970(road: &Road) -> Option<PathBuf> {
-    let (source, library) = (road.path("clock.c"), road.path("clock.so"));
+pub fn of_1970(network: &TestNetwork) -> Option<PathBuf> {
+    let (source, library) = (network.path("clock.c"), network.path("clock.so"));
     std::fs::write(&source, CLOCK).unwrap();
     if !is_installed("cc") {
         return None;

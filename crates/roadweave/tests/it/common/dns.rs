@@ -1,4 +1,4 @@
-//! A name server for the road with the names of a test.
+//! A name server for the test network with the names of a test.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};

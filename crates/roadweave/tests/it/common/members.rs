@@ -2,15 +2,15 @@
 
 use roadweave_identity::Identity;
 
-use super::Road;
+use super::TestNetwork;
 
 pub fn public(number: u8) -> String {
     Identity::from_seed([number; 32]).public_key().to_string()
 }
 
-pub fn own(road: &Road, number: u8) -> String {
+pub fn own(network: &TestNetwork, number: u8) -> String {
     let key = Identity::from_seed([number; 32]).to_base64();
-    format!("private_key = \"{key}\"\nstate_directory = \"{}\"\n", road.path("").display())
+    format!("private_key = \"{key}\"\nstate_directory = \"{}\"\n", network.path("").display())
 }
 
 /// A box in a `list` of a proxy or an anchor; `more` are further lines of it.
@@ -31,12 +31,12 @@ pub fn tenant(name: &str, anchor: u8, address: &str) -> String {
     )
 }
 
-pub fn client(road: &Road, number: u8, proxies: &[(u8, u16)]) -> String {
+pub fn client(network: &TestNetwork, number: u8, proxies: &[(u8, u16)]) -> String {
     let lists = ["server", "[proxies]"].iter().zip(proxies).map(|(list, (number, port))| {
         let key = public(*number);
         format!("[{list}]\naddresses = [\"198.51.100.1:{port}\"]\npublic_key = \"{key}\"\n")
     });
-    let (own, lists) = (own(road, number), lists.collect::<String>());
+    let (own, lists) = (own(network, number), lists.collect::<String>());
     format!("name = \"box\"\n{own}{lists}[uplinks]\ninclude = [\"eth1\", \"eth2\"]\n")
 }
 

@@ -72,7 +72,7 @@ fn forget_names() {
     }
 }
 
-pub struct Road {
+pub struct TestNetwork {
     pub vehicle: NetNs,
     pub server: NetNs,
     pub cloud: NetNs,
@@ -80,37 +80,37 @@ pub struct Road {
     pub wrapper: Vec<String>,
 }
 
-impl Road {
+impl TestNetwork {
     pub fn new() -> Self {
-        let road = Self::without_uplinks();
-        road.connect_uplink(1);
-        road.connect_uplink(2);
-        road
+        let network = Self::without_uplinks();
+        network.connect_uplink(1);
+        network.connect_uplink(2);
+        network
     }
 
     pub fn without_uplinks() -> Self {
         forget_names();
         let create = |name| NetNs::create(name).unwrap();
-        let road = Self {
+        let network = Self {
             vehicle: create("box"),
             server: create("server"),
             cloud: create("cloud"),
             wrapper: Vec::new(),
         };
-        road.server.ip("address add 198.51.100.1/32 dev lo").unwrap();
+        network.server.ip("address add 198.51.100.1/32 dev lo").unwrap();
         cable(
-            (&road.server, "lan0", &["203.0.113.1/24", "2001:db8:1::1/64"]),
-            (&road.cloud, "eth0", &["203.0.113.2/24", "2001:db8:1::2/64"]),
+            (&network.server, "lan0", &["203.0.113.1/24", "2001:db8:1::1/64"]),
+            (&network.cloud, "eth0", &["203.0.113.2/24", "2001:db8:1::2/64"]),
         );
         let init = roadweave(&["init", "--server", "198.51.100.1:4433", FOLDER]);
         assert!(init.status.success(), "{init:?}");
         for name in ["client.toml", "server.toml"] {
-            road.edit(name, |text| format!("state_directory = \"{FOLDER}\"\n{text}"));
+            network.edit(name, |text| format!("state_directory = \"{FOLDER}\"\n{text}"));
         }
-        road.edit("client.toml", |text| text.replace("inside = []", "inside = [\"lan*\"]"));
+        network.edit("client.toml", |text| text.replace("inside = []", "inside = [\"lan*\"]"));
         let inner = format!("allow_destinations = [\"{GATEWAY_V4}\", \"{GATEWAY_V6}\"]\n");
-        road.edit("server.toml", |text| inner + &text + "[tun]\nname = \"rws\"\n");
-        road
+        network.edit("server.toml", |text| inner + &text + "[tun]\nname = \"rws\"\n");
+        network
     }
 
     pub fn connect_uplink(&self, number: u8) {

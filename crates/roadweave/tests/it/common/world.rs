@@ -21,7 +21,7 @@ const INNER: &str = "addresses = [\"10.77.0.1/16\"]\nallow_destinations = [\"10.
 pub const ANCHOR: &str = "rwa";
 
 pub struct World {
-    pub road: Road,
+    pub network: TestNetwork,
     programs: [PathBuf; 2],
     pub controller: Option<Daemon>,
     pub shards: u8,
@@ -29,10 +29,10 @@ pub struct World {
 
 impl World {
     pub fn new(programs: [PathBuf; 2]) -> Self {
-        let road = Road::new();
-        let mut init = road.server.command(&programs[0]);
+        let network = TestNetwork::new();
+        let mut init = network.server.command(&programs[0]);
         init.args(["init", "--address", CONTROLLER, "--listen", CONTROLLER, "--folder"]);
-        let init = init.arg(road.path("controller")).output().unwrap();
+        let init = init.arg(network.path("controller")).output().unwrap();
         assert!(init.status.success(), "{init:?}");
         let said = text(&init.stdout);
         let after = |mark: &str| {
@@ -40,7 +40,7 @@ impl World {
             rest.split_whitespace().next().unwrap().to_owned()
         };
         let (fingerprint, password) = (after("--fingerprint "), after("password: "));
-        let mut world = Self { road, programs, controller: None, shards: 1 };
+        let mut world = Self { network, programs, controller: None, shards: 1 };
         world.start_controller();
         let url = format!("https://{CONTROLLER}");
         let login = ["login", &url, "--user", "admin", "--fingerprint", &fingerprint];
@@ -51,16 +51,18 @@ impl World {
     }
 
     pub fn start_controller(&mut self) {
-        let mut command = self.road.server.command(&self.programs[0]);
-        command.arg("run").arg("--folder").arg(self.road.path("controller"));
-        self.controller = Some(Daemon::start(command, self.road.path("controller.log")));
+        let mut command = self.network.server.command(&self.programs[0]);
+        command.arg("run").arg("--folder").arg(self.network.path("controller"));
+        self.controller = Some(Daemon::start(command, self.network.path("controller.log")));
         let listens = || std::net::TcpStream::connect(CONTROLLER).is_ok();
-        wait_until("the controller does not listen", || self.road.server.enter(listens).unwrap());
+        wait_until("the controller does not listen", || {
+            self.network.server.enter(listens).unwrap()
+        });
     }
 
     fn operator(&self, words: &[&str]) -> Command {
-        let mut command = self.road.server.command(&self.programs[1]);
-        command.args(words).env("HOME", self.road.path("")).env_remove("XDG_CONFIG_HOME");
+        let mut command = self.network.server.command(&self.programs[1]);
+        command.args(words).env("HOME", self.network.path("")).env_remove("XDG_CONFIG_HOME");
         for name in ["URL", "KEY", "FINGERPRINT", "TENANT"] {
             command.env_remove(format!("ROADWEAVE_FLEET_{name}"));
         }
@@ -82,58 +84,58 @@ impl World {
         let token = self.token(role);
         let mut join = namespace.command(PROGRAM);
         join.args(["join", &token, "--role", role, "--name", name, "--address", address]);
-        let join = join.arg("--state-directory").arg(self.road.path(name)).output().unwrap();
+        let join = join.arg("--state-directory").arg(self.network.path(name)).output().unwrap();
         assert!(joined(&join).contains(&format!("This {role} has joined: {name} of home")));
     }
 
     pub fn start_both(&self) -> (Daemon, Daemon) {
-        self.admit(&self.road.server, "proxy", ("fra-1", SERVES_AT));
+        self.admit(&self.network.server, "proxy", ("fra-1", SERVES_AT));
         joined(&self.join(&self.token("box"), "bus-1").output().unwrap());
         self.write_files();
-        let server = self.road.start_server();
-        (server, self.road.start_client("client"))
+        let server = self.network.start_server();
+        (server, self.network.start_client("client"))
     }
 
     pub fn join_with_anchor(&self) {
         self.admit_anchor();
-        self.admit(&self.road.server, "proxy", ("fra-1", SERVES_AT));
+        self.admit(&self.network.server, "proxy", ("fra-1", SERVES_AT));
         joined(&self.join(&self.token("box"), "bus-1").output().unwrap());
         self.write_files();
-        self.road.write("proxy.toml", self.serves("fra-1", SERVES_AT));
+        self.network.write("proxy.toml", self.serves("fra-1", SERVES_AT));
     }
 
     /// An anchor joins in the cloud, where the tenant's packets leave; its file is `anchor.toml`.
     pub fn admit_anchor(&self) {
         self.json(&["tenant", "egress", "home", "anchor"]);
-        self.road.cloud.ip("route add default via 203.0.113.1").unwrap();
-        self.admit(&self.road.cloud, "anchor", ("site-1", ANCHOR_AT));
+        self.network.cloud.ip("route add default via 203.0.113.1").unwrap();
+        self.admit(&self.network.cloud, "anchor", ("site-1", ANCHOR_AT));
         let tun = format!("{INNER}[tun]\nname = \"{ANCHOR}\"\n");
-        self.road.write("anchor.toml", self.serves("site-1", ANCHOR_AT) + &tun);
+        self.network.write("anchor.toml", self.serves("site-1", ANCHOR_AT) + &tun);
     }
 
     pub fn start_with_anchor(&self) -> [Daemon; 3] {
         let (anchor, proxy) = (self.start_anchor(), self.start_proxy("proxy"));
-        let client = self.road.start_client("client");
+        let client = self.network.start_client("client");
         client.wait_for("joined");
         anchor.wait_for("attached");
-        self.road.wait_for_traffic();
+        self.network.wait_for_traffic();
         [anchor, proxy, client]
     }
 
     pub fn start_anchor(&self) -> Daemon {
-        let anchor = self.road.start(&self.road.cloud, "anchor", "anchor");
+        let anchor = self.network.start(&self.network.cloud, "anchor", "anchor");
         anchor.wait_for("the anchor runs");
         anchor
     }
 
     pub fn start_proxy(&self, name: &str) -> Daemon {
-        let proxy = self.road.start(&self.road.server, "proxy", name);
+        let proxy = self.network.start(&self.network.server, "proxy", name);
         proxy.wait_for("the proxy runs");
         proxy
     }
 
     pub fn state(&self, name: &str) -> String {
-        format!("state_directory = {:?}\n", self.road.path(name))
+        format!("state_directory = {:?}\n", self.network.path(name))
     }
 
     pub fn serves(&self, name: &str, listen: &str) -> String {
@@ -143,16 +145,16 @@ impl World {
     fn write_files(&self) {
         let shards = format!("shards = {}\n{INNER}", self.shards);
         let server = shards + &format!("[tun]\nname = \"{SERVER}\"\n");
-        self.road.write("server.toml", self.serves("fra-1", SERVES_AT) + &server);
+        self.network.write("server.toml", self.serves("fra-1", SERVES_AT) + &server);
         let uplinks = "[uplinks]\ninclude = [\"eth1\", \"eth2\"]\n";
         let routes = "[routes]\ninto_tunnel = [\"10.77.0.0/16\"]\n";
-        self.road.write("client.toml", self.state("bus-1") + uplinks + routes);
+        self.network.write("client.toml", self.state("bus-1") + uplinks + routes);
     }
 
     pub fn join(&self, token: &str, name: &str) -> Command {
-        let mut command = self.road.vehicle.command(PROGRAM);
+        let mut command = self.network.vehicle.command(PROGRAM);
         command.args(["join", token, "--name", name, "--state-directory"]);
-        command.arg(self.road.path(name));
+        command.arg(self.network.path(name));
         command
     }
 }
