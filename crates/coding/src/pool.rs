@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_symbol_inserted_anew_has_the_age_of_its_last_insertion() {
+    fn a_reinserted_symbol_has_the_age_of_its_last_insertion() {
         let mut pool = Pool::new(1 << 20);
         pool.insert(at(0), 1, bytes(10));
         pool.insert(at(0), 2, bytes(10));
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn symbols_inserted_anew_at_the_same_time_leave_no_trail() {
+    fn symbols_reinserted_at_the_same_time_leave_no_stale_entries() {
         let mut pool = Pool::new(1 << 20);
         for step in 0..100_000 {
             pool.insert(at(0), step % 3, bytes(10));

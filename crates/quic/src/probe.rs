@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_is_as_long_as_servers_ask_for_and_its_answer_tells_the_time() {
+    fn a_probe_has_the_minimum_length_and_its_answer_yields_the_rtt() {
         let mut prober = Prober::new(&[1; 32]);
         let probe = ask(&mut prober, at(1000));
         assert_eq!(probe.len(), 1200);

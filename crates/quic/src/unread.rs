@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn it_fades_with_packets_and_is_over_soon_where_somebody_waits() {
+    fn it_decays_with_packets_and_soon_ends_on_a_used_path() {
         let (mut unread, now) = (Unread::default(), Instant::from_millis(10_000));
         unread.note(now, ms(30));
         assert_eq!(unread.time(now), ms(0), "what is usual");

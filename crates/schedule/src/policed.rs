@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_that_are_kept_on_a_path_stay_there() {
+    fn pinned_flows_stay_on_their_path() {
         #[derive(Debug)]
         struct Kept;
         impl Scheduler for Kept {

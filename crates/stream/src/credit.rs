@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peer_is_told_what_is_worth_telling() {
+    fn credit_is_advertised_when_it_is_worth_a_frame() {
         let mut credit = ReceiveCredit::new(1 << 20);
         assert_eq!(credit.due(), None);
         credit.on_received(1);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_less_is_free_the_earlier_the_peer_is_told() {
+    fn the_less_credit_is_left_the_earlier_it_is_advertised() {
         let mut credit = ReceiveCredit::new(1 << 20);
         credit.on_received(1 << 19);
         credit.on_told();

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_player_tells_ten_times_a_second_and_at_once_that_its_buffer_runs_dry() {
+    fn a_player_reports_ten_times_a_second_and_at_once_when_its_buffer_runs_dry() {
         let mut tellers = Tellers::default();
         let mut told = |ms, buffer| tellers.allows(at(ms), 1, &left(buffer));
         assert_eq!(
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_drives_out_those_who_have_been_silent_and_tells_no_more_than_sixteen_do() {
+    fn many_players_displace_silent_ones_and_report_no_more_than_sixteen_do() {
         let mut tellers = Tellers::default();
         let mut told = |ms, player| tellers.allows(at(ms), player, &left(0));
         assert_eq!((0..1_000).filter(|player| told(0, *player)).count(), PLAYERS_MAX);

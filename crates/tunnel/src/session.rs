@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_lane_asks_of_acknowledgements_holds_until_the_peer_begins_anew() {
+    fn what_one_lane_asks_of_acknowledgements_holds_until_the_peer_restarts() {
         let mut session = session();
         for (lane, acknowledge_on_all, expected) in [(0, true, true), (1, false, true)] {
             let promise = Promise { acknowledge_on_all, ..Promise::default() };

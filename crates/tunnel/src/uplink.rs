@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_caps_that_are_reached_the_month_is_told() {
+    fn of_two_reached_caps_the_month_is_reported() {
         let caps = Caps { daily_bytes: Some(10), monthly_bytes: Some(1000), ..Caps::default() };
         let reached = |day_bytes, month_bytes| caps.reached(Carried { day_bytes, month_bytes });
         assert_eq!(reached(9, 999), None);

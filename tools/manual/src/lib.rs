@@ -128,8 +128,8 @@ fn owner(name: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    mod commands;
     mod links;
-    mod told;
 
     use std::collections::BTreeMap;
 

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rtp_and_rtcp_are_told_apart() {
+    fn rtp_and_rtcp_are_distinguished() {
         let check = |packet: &[u8], expected| assert_eq!(Kind::of(packet), expected, "{packet:?}");
         check(&[], Kind::Other);
         check(&[0x80], Kind::Other);

@@ -30,7 +30,7 @@ fn only_what_is_not_acknowledged_becomes_overdue_also_across_the_wrap() {
 }
 
 #[test]
-fn nobody_is_woken_for_packets_that_were_acknowledged() {
+fn acknowledged_packets_set_no_timer() {
     let mut flight = Flight::new();
     for id in 0..4 {
         send(&mut flight, at(id.into()), PacketId(id), 0);

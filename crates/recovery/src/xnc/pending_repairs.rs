@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repair_is_done_when_nobody_needs_any_of_its_packets() {
+    fn a_repair_is_done_when_none_of_its_packets_is_needed() {
         let mut pending = PendingRepairs::default();
         pending.on_sent(at(0), repair(7, 2), TIMEOUT);
         for _ in 0..3 {

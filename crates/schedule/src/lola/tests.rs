@@ -64,7 +64,7 @@ proptest! {
     }
 
     #[test]
-    fn gathered_acknowledgements_tell_the_pace_of_the_link(
+    fn coalesced_acknowledgements_show_the_pace_of_the_link(
         iat_us in 200..8_000_u64, gathered_us in 1..3_000_u64, more in 8..30_u64,
     ) {
         // A frame that arrives in one batch shows no pace.
@@ -260,7 +260,7 @@ fn a_link_that_healed_is_found_by_a_pair_of_copies() {
 }
 
 #[test]
-fn a_link_has_the_same_window_whatever_the_size_of_the_packets_that_told_its_pace() {
+fn a_link_has_the_same_window_for_any_size_of_the_measured_packets() {
     // A link of 1,200 bytes each 4 ms; packets of the size fill it, one after the other.
     let window = |bytes: u32| {
         let mut lola = Lola::new(MS * 100);

@@ -163,7 +163,7 @@ fn an_answer_is_never_answered() {
 }
 
 #[test]
-fn a_reset_is_told_until_it_is_answered_or_in_vain() {
+fn a_reset_is_resent_until_it_is_acknowledged_or_given_up() {
     let mut streams = server(4);
     let id = begin(&mut streams, NOW);
     sent(&mut streams, NOW);

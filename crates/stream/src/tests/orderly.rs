@@ -74,7 +74,7 @@ fn a_long_answer_needs_one_round_trip() {
 
 /// A slow link beside a fast one: more than a thousand gaps, and nothing is dropped or sent again.
 #[test]
-fn segments_that_come_late_by_turns_are_all_kept() {
+fn segments_that_are_late_alternately_are_all_buffered() {
     let mut pair = Pair::new(4);
     let id = pair.open();
     pair.late = Duration::from_millis(300);
@@ -90,7 +90,7 @@ fn segments_that_come_late_by_turns_are_all_kept() {
 }
 
 #[test]
-fn answers_that_nobody_reads_leave_room_for_the_next() {
+fn responses_that_are_not_read_leave_room_for_the_next() {
     let mut pair = Pair::new(32);
     let ids = [(); 32].map(|()| pair.open());
     let mut read = 0;
@@ -133,7 +133,7 @@ fn urgent_bytes_leave_first_and_incremental_streams_take_turns() {
 }
 
 #[test]
-fn heads_go_before_everything_and_what_is_next_is_told() {
+fn heads_go_first_and_the_urgency_of_the_next_is_known() {
     let config = Config { head: 1500, ..Config::for_streams(Side::Client, 4) };
     let mut streams = Streams::new(config);
     let now = Instant::from_millis(100);
@@ -206,7 +206,7 @@ fn ten_thousand_idle_streams_cost_little() {
 }
 
 #[test]
-fn writers_share_what_is_free_and_are_told_when_there_is_room() {
+fn writers_share_the_free_buffer_and_are_notified_when_there_is_room() {
     let mut pair = Pair::new(4);
     let now = pair.now;
     let most = pair.client.config.send_max as usize;
@@ -361,7 +361,7 @@ fn a_priority_is_asked_of_the_peer_that_takes_it() {
 
 /// How many bytes of an answer that was called urgent leave before a fifth of a plain one.
 #[test]
-fn who_asks_for_everything_at_once_stops_nobody() {
+fn a_stream_marked_urgent_does_not_starve_others() {
     let config = Config { favour: 100_000, ..Config::for_streams(Side::Client, 4) };
     let asked = [StreamPriority::new(0, true), StreamPriority::new(3, false)];
     for asked in asked.map(Some).into_iter().chain([None]) {

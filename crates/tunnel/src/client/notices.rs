@@ -364,7 +364,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_is_told_once_and_all_of_it_at_a_bounded_rate() {
+    fn equal_notices_are_logged_once_and_all_at_a_bounded_rate() {
         let mut told = NoticeLimiter::default();
         let answer = |port: u16, reason: &str| Notice::Answer {
             uplink: format!("wwan{port}"),

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_with_the_silence_to_a_bound_and_begin_anew() {
+    fn pauses_grow_with_the_silence_to_a_bound_and_reset() {
         for seed in 0..50 {
             let mut patience = Patience::default();
             let begun = begins(&mut patience, seed, 120);

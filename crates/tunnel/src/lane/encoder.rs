@@ -199,14 +199,14 @@ mod tests {
     }
 
     #[test]
-    fn where_no_path_answers_one_that_comes_back_begins_anew() {
+    fn after_an_outage_of_all_paths_one_that_returns_asks_for_a_key_frame() {
         let dead = (Some(PathStatus::Suspect), false);
         assert_eq!(renewals(20_000, 50_000, &[ANSWERS, dead, dead, SILENT]), [0, 0, 0, 1]);
         assert_eq!(renewals(9_000, 50_000, &[ANSWERS, dead, dead, SILENT]), [0, 0, 0, 0]);
     }
 
     #[test]
-    fn where_no_path_answers_within_the_deadline_it_is_told_what_the_paths_carry() {
+    fn without_a_path_within_the_deadline_the_target_is_what_the_paths_carry() {
         for rtt_ms in [200, 201, 600] {
             let path = PathSnapshot::idle(PathId(0), MS * rtt_ms, 60_000);
             let target = take(&mut Targets::new(MS * 100), 0, &path, 0);

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded_by_age_count_and_bytes() {
+    fn unacknowledged_packets_are_bounded_by_age_count_and_bytes() {
         let mut kept = Unacknowledged::default();
         let big = symbol(FragmentPosition::Whole, &[0x45; 1300]);
         (0..100_000).for_each(|id| kept.on_sent(PacketId(id), at(id.into()), big.clone()));

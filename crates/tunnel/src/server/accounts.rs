@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn two_machines_with_one_key_are_told_once_in_a_while() {
+    fn two_machines_with_one_key_are_reported_at_a_bounded_rate() {
         let mut accounts = Accounts::default();
         let mut told =
             |seconds| accounts.on_replaced(Instant::from_millis(seconds * 1_000), key(1));

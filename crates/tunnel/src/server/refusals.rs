@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_who_vary_their_words_are_counted_and_not_told_one_by_one() {
+    fn refusals_of_varied_text_are_counted_and_not_logged_one_by_one() {
         let mut refusals = Refusals::default();
         let mut lines = Vec::new();
         for number in 0..100_000_u64 {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn those_without_a_name_are_told_as_a_number_now_and_then() {
+    fn unnamed_refusals_are_summarized_periodically() {
         let mut refusals = Refusals::default();
         refusals.count_unnamed(CROWDED_OUT, 0);
         assert_eq!((refusals.poll_timeout(), refusals.counts().len()), (None, 0));

@@ -250,7 +250,7 @@ fn a_client_that_comes_again_to_another_shard_leaves_the_one_before() {
 }
 
 #[test]
-fn a_shard_that_begins_anew_takes_only_its_clients_who_are_back_at_once() {
+fn a_restarted_shard_takes_only_its_clients_who_reconnect_at_once() {
     let mut world = World::new(CLIENTS, true);
     world.run(1_000);
     let failed = world.owner(0).unwrap();

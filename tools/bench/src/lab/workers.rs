@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn progress_is_told_at_first_now_and_then_and_at_the_end() {
+    fn progress_is_printed_at_first_periodically_and_at_the_end() {
         for (done, elapsed_s, last_s, expected) in [
             (0, 1, None, None),
             (1, 2, None, Some("1 of 40 runs, 2 s, about 78 s left")),

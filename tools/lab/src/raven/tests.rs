@@ -67,7 +67,7 @@ fn what_is_learned_outlives_sessions_and_the_program() {
 }
 
 #[test]
-fn encoders_are_told_what_to_do_under_every_strategy() {
+fn encoders_get_targets_under_every_strategy() {
     let route = recording([50, 55], 60);
     let single = format!("single:{}", links(&route, 1)[1].name);
     for strategy in ["lola", "xnc", "redundant", "bonding", &single, "raven"] {

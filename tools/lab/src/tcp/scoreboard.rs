@@ -168,7 +168,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn each_segment_is_told_of_once_and_losses_leave_again_in_order() {
+    fn each_segment_is_reported_once_and_losses_are_resent_in_order() {
         let mut board = Scoreboard::default();
         let at = Instant::from_millis;
         (0..10).for_each(|n| board.push(at(n), n * 100, 100, Mark::default()));

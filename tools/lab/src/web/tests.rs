@@ -70,7 +70,7 @@ fn a_request_is_answered_when_it_has_come_whole_and_several_over_one_connection(
 }
 
 #[test]
-fn what_is_cancelled_brings_nothing_more_and_what_the_server_forgets_is_told() {
+fn a_cancelled_request_brings_no_more_data_and_one_lost_by_the_server_is_reported() {
     let (mut world, mut browser, mut host) = (world(), Browser::default(), Host::default());
     let one = browser.open(&mut world, StreamPriority::default()).unwrap();
     let other = browser.open(&mut world, StreamPriority::default()).unwrap();

@@ -91,7 +91,7 @@ fn garbage_between_targets_is_counted_and_a_target_may_vanish() {
 }
 
 #[test]
-fn a_counter_that_rises_is_a_renewal_and_one_that_begins_anew_is_none() {
+fn a_rising_counter_is_a_renewal_and_a_restarted_one_is_not() {
     let (_folder, listener, stream, feedback) = connected();
     let mut frame_bytes = 0;
     let mut check = |mut stream: &UnixStream, renewals: Option<u64>, expected: (u64, u64)| {

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_tells_of_itself_and_the_whole_of_all() {
+    fn a_second_covers_itself_and_the_total_everything() {
         let mut received = shown(&[(100, 0)]);
         received.on_packet(1000);
         let first = received.second(ms(1000), ms(20));
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn when_a_clock_is_set_delays_begin_anew() {
+    fn when_a_clock_is_set_delays_restart() {
         let mut received = shown(&[(100, 0), (140, 1)]);
         for (at, captured) in [(180, 0), (220, u64::MAX / 2_000), (260, 1_000_230)] {
             let stamp = Stamp { captured: ms(captured), number: 2 };

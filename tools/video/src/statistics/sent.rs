@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_tells_of_itself_and_the_whole_of_all() {
+    fn a_second_covers_itself_and_the_total_everything() {
         let mut sent = Sent::new(s(0));
         sent.on_frame(900, 1000, 2000);
         sent.on_frame(1100, 1000, 2000);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn renewals_are_told_of_where_the_tunnel_is_followed() {
+    fn renewals_are_reported_where_the_tunnel_is_followed() {
         let mut sent = Sent::new(s(0));
         sent.each(|count| count.renewals += 1);
         assert_eq!(sent.whole(s(1), AROUND).renewals, None);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_that_falls_silent_is_told_of() {
+    fn a_receiver_that_falls_silent_is_reported() {
         let mut sent = Sent::new(s(0));
         let silent = |sent: &Sent, now| sent.whole(s(now), AROUND).receiver_silent_s;
         assert_eq!(silent(&sent, 7), Some(0.0));

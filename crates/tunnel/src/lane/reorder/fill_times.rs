@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_what_never_comes() {
+    fn gaps_that_are_never_filled_cost_no_wait() {
         let mut times = FillTimes::new(MAX);
         times.on_never_filled(Instant::ZERO, HOPELESS);
         assert_eq!(times.wait, MAX);

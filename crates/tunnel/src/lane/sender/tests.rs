@@ -192,7 +192,7 @@ fn recorded() -> (LaneSender, Recorder) {
 }
 
 #[test]
-fn the_scheduler_is_told_what_is_of_streams_and_how_long_it_is() {
+fn the_scheduler_sees_stream_packets_and_their_lengths() {
     let (mut sender, recorder) = recorded();
     let told = || {
         let packets = recorder.packets().into_iter();
@@ -429,7 +429,7 @@ fn coded_packets_and_copies_that_wait_are_cut_when_the_paths_become_narrower() {
 }
 
 #[test]
-fn packets_of_a_lane_with_an_expiry_or_with_an_order_by_times_tell_when_they_came() {
+fn packets_of_a_lane_with_expiry_or_order_by_time_carry_their_arrival_time() {
     let max_buffer = Duration::from_millis(100);
     let frames = Order::Frames { deadline: max_buffer, decode: Order::DEFAULT_DECODE, max_buffer };
     for (order, expires, place) in [
@@ -794,7 +794,7 @@ fn take_video(sender: &mut LaneSender, ms: u64, ssrc: u32, sequence: u16, timest
 }
 
 #[test]
-fn what_a_video_has_begun_anew_behind_is_repaired_no_more_and_all_else_is() {
+fn packets_superseded_by_a_key_frame_are_not_repaired_and_all_others_are() {
     for strategy in ["xnc", "minrtt", "xlink", "raven"] {
         let mut sender = sender_of(strategy);
         let mut carrier = TwoPaths::new([1 << 20, 0]);
@@ -846,7 +846,7 @@ fn a_repair_that_waits_goes_if_all_that_it_is_for_is_superseded_and_only_then() 
 }
 
 #[test]
-fn what_a_video_has_begun_anew_behind_leaves_no_more_wherever_it_waits() {
+fn packets_superseded_by_a_key_frame_are_dropped_wherever_they_wait() {
     let mut sender = sender_of("minrtt");
     let mut carrier = TwoPaths::new([1_200, 0]);
     for sequence in 0..6 {

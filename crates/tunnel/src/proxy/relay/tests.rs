@@ -95,7 +95,7 @@ fn the_memory_of_a_relay_is_bounded_whatever_the_anchor_sends() {
 }
 
 #[test]
-fn frames_that_nobody_asked_for_are_refused() {
+fn unsolicited_frames_are_refused() {
     let mut none = Relay::default();
     assert_eq!(none.on_far_end(SESSION, offer(2)), None);
     assert_eq!(none.push(frames(0, 0, 10)), Err(DropReason::Unbound));

@@ -97,7 +97,7 @@ fn a_chunk_that_failed_is_asked_for_again_and_its_time_goes_on() {
 }
 
 #[test]
-fn the_player_tells_what_is_left_until_the_viewer_has_gone() {
+fn the_player_reports_its_buffer_until_the_viewer_leaves() {
     let mut player = player(Kind::Long, 10);
     let (id, bytes) = player.wants(at(0)).unwrap();
     player.on_asked(at(0));

@@ -95,7 +95,7 @@ fn what_is_no_whole_key_frame_is_no_reason_to_go_on() {
 }
 
 #[test]
-fn without_a_gap_nothing_happens_and_nothing_is_kept() {
+fn without_a_gap_packets_pass_and_none_is_buffered() {
     let mut jump = Jump::new();
     for number in 0..200_000_u32 {
         let number = number as u16;
