@@ -29,12 +29,12 @@ pub(crate) struct Sender {
 #[derive(Debug)]
 struct Fragment {
     encoded: Bytes,
-    state: State,
+    state: FragmentState,
     attempts: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum FragmentState {
     Waiting,
     InFlight(Instant),
     Acknowledged,
@@ -54,7 +54,11 @@ impl Sender {
             let number = self.first.wrapping_add(self.fragments.len() as u32);
             let encoded = encode(number, rest.is_empty(), &data);
             self.bytes += encoded.len();
-            self.fragments.push_back(Fragment { encoded, state: State::Waiting, attempts: 0 });
+            self.fragments.push_back(Fragment {
+                encoded,
+                state: FragmentState::Waiting,
+                attempts: 0,
+            });
             if rest.is_empty() {
                 return Ok(());
             }
@@ -67,23 +71,23 @@ impl Sender {
 
     pub(crate) fn next(&self) -> Option<(u32, Bytes)> {
         let window = self.fragments.iter().take(WINDOW).zip(0..);
-        let mut waiting = window.filter(|(fragment, _)| fragment.state == State::Waiting);
+        let mut waiting = window.filter(|(fragment, _)| fragment.state == FragmentState::Waiting);
         waiting.next().map(|(f, index)| (self.first.wrapping_add(index), f.encoded.clone()))
     }
 
     /// `timeout` maps the number of attempts before to the time of the next.
     pub(crate) fn on_sent(&mut self, number: u32, timeout: impl Fn(u32) -> Instant) {
         if let Some(fragment) = self.fragment(number) {
-            fragment.state = State::InFlight(timeout(fragment.attempts));
+            fragment.state = FragmentState::InFlight(timeout(fragment.attempts));
             fragment.attempts += 1;
         }
     }
 
     pub(crate) fn on_acknowledged(&mut self, number: u32) {
         if let Some(fragment) = self.fragment(number) {
-            fragment.state = State::Acknowledged;
+            fragment.state = FragmentState::Acknowledged;
         }
-        while self.fragments.front().is_some_and(|f| f.state == State::Acknowledged) {
+        while self.fragments.front().is_some_and(|f| f.state == FragmentState::Acknowledged) {
             let done = self.fragments.pop_front();
             self.bytes -= done.map_or(0, |fragment| fragment.encoded.len());
             self.first = self.first.wrapping_add(1);
@@ -92,23 +96,23 @@ impl Sender {
 
     pub(crate) fn on_lost(&mut self, number: u32) {
         if let Some(fragment) = self.fragment(number)
-            && matches!(fragment.state, State::InFlight(_))
+            && matches!(fragment.state, FragmentState::InFlight(_))
         {
-            fragment.state = State::Waiting;
+            fragment.state = FragmentState::Waiting;
         }
     }
 
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         for fragment in self.fragments.iter_mut().take(WINDOW) {
-            if matches!(fragment.state, State::InFlight(until) if until <= now) {
-                fragment.state = State::Waiting;
+            if matches!(fragment.state, FragmentState::InFlight(until) if until <= now) {
+                fragment.state = FragmentState::Waiting;
             }
         }
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let in_flight = self.fragments.iter().take(WINDOW).filter_map(|f| match f.state {
-            State::InFlight(until) => Some(until),
+            FragmentState::InFlight(until) => Some(until),
             _ => None,
         });
         in_flight.min()

@@ -25,7 +25,7 @@ use roadweave_proto::{Instant, PacketId, PathId, PathOffer, PathSnapshot, Urgenc
 
 use self::allowance::Allowance;
 use self::delays::Delays;
-use crate::flight::State;
+use crate::flight::PacketState;
 use crate::qoe::{Left, Report};
 use crate::{Qoe, Recovery, RecoveryConfig, RecoveryStats, Reliable, Repair, SentCopy, spare};
 
@@ -140,7 +140,7 @@ impl Xlink {
         self.candidates.retain(|path, candidates| {
             let is_on_its_way = |id| {
                 !reliable.flight().has_further(id)
-                    && matches!(reliable.flight().state(id), Some(State::InFlight { path: on, .. }) if on == *path)
+                    && matches!(reliable.flight().state(id), Some(PacketState::InFlight { path: on, .. }) if on == *path)
             };
             candidates.retain(|_, queue| {
                 while queue.front().is_some_and(|(_, id)| !is_on_its_way(*id)) {
@@ -191,7 +191,7 @@ impl Xlink {
             let queue = candidates.and_then(|of| of.get(&choice.urgency)).into_iter().flatten();
             let flight = self.reliable.flight();
             let flies = |(_, id): &&(Instant, PacketId)| {
-                matches!(flight.state(*id), Some(State::InFlight { .. }))
+                matches!(flight.state(*id), Some(PacketState::InFlight { .. }))
             };
             let room = choice.room.min(ELIGIBLE_EACH) as usize;
             for (_, id) in queue.take(ELIGIBLE_EACH as usize).filter(flies).take(room) {
@@ -246,7 +246,7 @@ impl Recovery for Xlink {
     fn on_sent(&mut self, now: Instant, packet: SentCopy, paths: &[PathSnapshot]) {
         let is_further = matches!(
             self.reliable.flight().state(packet.id),
-            Some(State::InFlight { .. } | State::Settled)
+            Some(PacketState::InFlight { .. } | PacketState::Settled)
         );
         if !is_further {
             self.allowance.on_first();

@@ -18,7 +18,7 @@ use roadweave_proto::wire::{Acknowledged, Destination, ResetCode, StreamId, Stre
 use roadweave_proto::{Instant, earliest};
 
 use crate::config::{Config, Obligation, Timing};
-use crate::event::{Kind, Pending};
+use crate::event::{EventKind, Pending};
 use crate::priority::{Asked, Favour, Rank};
 use crate::receive::ReceiveBuffer;
 use crate::send::SendBuffer;
@@ -197,11 +197,11 @@ impl Stream {
         self.asked.is_to_be_told = false;
         (self.begin, self.wants_room) = (Obligation::Met, false);
         self.retries = Retries::default();
-        let owner_knows = self.is_ours || self.begun && !self.events.has(Kind::Opened);
+        let owner_knows = self.is_ours || self.begun && !self.events.has(EventKind::Opened);
         self.events.clear();
         self.destination = None;
         if owner_knows {
-            self.events.add(Kind::Reset);
+            self.events.add(EventKind::Reset);
         }
     }
 

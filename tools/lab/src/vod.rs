@@ -29,7 +29,7 @@ use roadweave_quic::CongestionControl;
 use roadweave_tunnel::Strategy;
 
 pub use bitrate::{Chosen, STANDS_STILL, choose};
-pub use player::Kind;
+pub use player::ProgramKind;
 pub use seen::{Seen, Sent};
 
 use crate::strategies;
@@ -112,7 +112,7 @@ impl Pair {
     pub fn view(
         &self,
         over: &Over,
-        (kind, bitrate): (Kind, Rate),
+        (kind, bitrate): (ProgramKind, Rate),
         setting: Setting,
         seed: u16,
     ) -> Result<(Seen, Sent), WorldError> {

@@ -33,7 +33,7 @@ pub struct Feedback {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum FeedbackState {
     /// The program does not answer.
     Absent,
     /// The program answers without a target for the lane.
@@ -76,12 +76,12 @@ impl Feedback {
         lock(&self.latest).renewals
     }
 
-    pub fn state(&self, now: Instant) -> State {
+    pub fn state(&self, now: Instant) -> FeedbackState {
         let latest = lock(&self.latest);
         match (latest.connected, latest.valid(now)) {
-            (_, Some(_)) => State::Followed,
-            (true, None) => State::NoTarget,
-            (false, None) => State::Absent,
+            (_, Some(_)) => FeedbackState::Followed,
+            (true, None) => FeedbackState::NoTarget,
+            (false, None) => FeedbackState::Absent,
         }
     }
 

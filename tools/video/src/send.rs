@@ -25,7 +25,7 @@ use roadweave_terminal::out;
 use self::frames::{Frames, Settings};
 use crate::encoder::{Encoder, SRT_KEY_FRAME_SECONDS};
 use crate::feedback::Feedback;
-use crate::network::{Kind, Socket};
+use crate::network::{PacketKind, Socket};
 use crate::options::{self, Address, Codec, Recovery, Source, without_password};
 use crate::plugins::{self, make, running_time};
 use crate::run::{self, ElementError, End};
@@ -265,7 +265,7 @@ fn session(
     rtp::report_often(&bin);
     let frames = Arc::clone(frames);
     buffers(&rtcp_source, "src", move |_, buffer| {
-        Kind::of_buffer(buffer) == Kind::Rtcp && frames.on_answer(Instant::now())
+        PacketKind::of_buffer(buffer) == PacketKind::Rtcp && frames.on_answer(Instant::now())
     })
 }
 

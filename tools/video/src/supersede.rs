@@ -21,7 +21,7 @@ use crate::feedback::Lines;
 
 /// The reporter; it ends when this is dropped.
 #[derive(Debug)]
-pub struct Supersede(Arc<Slot>);
+pub struct Supersede(Arc<Mailbox>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Older {
@@ -32,23 +32,23 @@ pub struct Older {
 }
 
 #[derive(Debug, Default)]
-struct Slot {
-    state: Mutex<State>,
+struct Mailbox {
+    state: Mutex<MailboxState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct MailboxState {
     next: Option<Older>,
     is_over: bool,
 }
 
 impl Supersede {
     pub fn start(socket: PathBuf, lane: String) -> io::Result<Self> {
-        let slot = Arc::<Slot>::default();
-        let client = Client { socket, lane, slot: Arc::clone(&slot) };
+        let mailbox = Arc::<Mailbox>::default();
+        let client = Client { socket, lane, mailbox: Arc::clone(&mailbox) };
         thread::Builder::new().name("supersede".into()).spawn(move || client.run())?;
-        Ok(Self(slot))
+        Ok(Self(mailbox))
     }
 
     /// Reports soon; replaces a report that is still queued.
@@ -65,13 +65,13 @@ impl Drop for Supersede {
     }
 }
 
-impl Slot {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl Mailbox {
+    fn state(&self) -> MutexGuard<'_, MailboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn next(&self) -> Option<Older> {
-        let waits = |state: &mut State| !state.is_over && state.next.is_none();
+        let waits = |state: &mut MailboxState| !state.is_over && state.next.is_none();
         let state = self.changed.wait_while(self.state(), waits);
         let mut state = state.unwrap_or_else(PoisonError::into_inner);
         state.next.take().filter(|_| !state.is_over)
@@ -81,14 +81,14 @@ impl Slot {
 struct Client {
     socket: PathBuf,
     lane: String,
-    slot: Arc<Slot>,
+    mailbox: Arc<Mailbox>,
 }
 
 impl Client {
     fn run(self) {
         // The connection of a program that lacks the method.
         let mut unable = None;
-        while let Some(older) = self.slot.next() {
+        while let Some(older) = self.mailbox.next() {
             if unable == Some(older.connection) {
                 continue;
             }

@@ -21,7 +21,7 @@ const START_MAX: u64 = 1 << 62;
 
 const LEAF_MAX: usize = 512;
 const DEPTH_MAX: usize = 8;
-const BEGINNINGS: [&Kind; 10] =
+const BEGINNINGS: [&BoxKind; 10] =
     [b"ftyp", b"styp", b"moov", b"moof", b"sidx", b"emsg", b"prft", b"free", b"skip", b"pdin"];
 const TRACKS_MAX: usize = 8;
 
@@ -46,7 +46,7 @@ pub struct FirstFrame {
     only_file: bool,
     is_file: bool,
     is_first: bool,
-    around: Vec<(Kind, u64)>,
+    around: Vec<(BoxKind, u64)>,
     place: Place,
     kept: Vec<u8>,
     tracks: Vec<MovieTrack>,
@@ -55,14 +55,14 @@ pub struct FirstFrame {
     fragment_tracks: Vec<FragmentTrack>,
 }
 
-type Kind = [u8; 4];
+type BoxKind = [u8; 4];
 
 #[derive(Clone, Copy, Debug, Default)]
 enum Place {
     #[default]
     Head,
     /// In a box with samples; `wanted` bytes of it are kept.
-    Leaf { kind: Kind, end: u64, wanted: usize },
+    Leaf { kind: BoxKind, end: u64, wanted: usize },
     /// In an unused box, up to this offset.
     Skip(u64),
 }
@@ -161,14 +161,15 @@ impl FirstFrame {
         self.on_box(kind, begin, at, end.min(limit));
     }
 
-    fn on_box(&mut self, kind: Kind, begin: u64, at: u64, end: u64) {
+    fn on_box(&mut self, kind: BoxKind, begin: u64, at: u64, end: u64) {
         if std::mem::take(&mut self.is_first) {
             self.is_file = kind == *b"ftyp" || kind == *b"moov";
             if self.only_file && !self.is_file || !BEGINNINGS.contains(&&kind) {
                 return self.give_up();
             }
         }
-        let is_within = |kind: &Kind| self.around.last().is_some_and(|(around, _)| around == kind);
+        let is_within =
+            |kind: &BoxKind| self.around.last().is_some_and(|(around, _)| around == kind);
         let is_outermost = self.around.is_empty();
         match &kind {
             // The tables of its samples came before, or come too late.
@@ -206,7 +207,7 @@ impl FirstFrame {
         self.around.push((kind, end));
     }
 
-    fn read(&mut self, kind: Kind, at: u64, end: u64) {
+    fn read(&mut self, kind: BoxKind, at: u64, end: u64) {
         let length = usize::try_from(end - at).unwrap_or(usize::MAX);
         self.place = match length {
             0 => Place::Skip(end),
@@ -214,7 +215,7 @@ impl FirstFrame {
         };
     }
 
-    fn on_leaf(&mut self, kind: Kind) {
+    fn on_leaf(&mut self, kind: BoxKind) {
         let bytes = &self.kept[..];
         let (track, fragment) = (self.tracks.last_mut(), self.fragment_tracks.last_mut());
         match (&kind, track, fragment) {

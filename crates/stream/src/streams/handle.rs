@@ -10,7 +10,7 @@ use super::Streams;
 use crate::closed::Tombstone;
 use crate::config::{ACK_DELAY, Obligation};
 use crate::error::{HandleError, Violation};
-use crate::event::Kind;
+use crate::event::EventKind;
 use crate::receive::Received;
 use crate::stream::{Ack, Stream};
 
@@ -124,7 +124,7 @@ impl Streams {
             StreamFrame::Data(data) => {
                 if stream.is_ours && !stream.begun {
                     stream.begun = true;
-                    stream.events.add(Kind::Connected);
+                    stream.events.add(EventKind::Connected);
                 }
                 self.handle_data(now, data)?;
             }
@@ -134,7 +134,7 @@ impl Streams {
                     stream.stopped_by_peer = Some(code);
                     stream.wants_room = false;
                     stream.send.stop();
-                    stream.events.add(Kind::Stopped);
+                    stream.events.add(EventKind::Stopped);
                 }
                 // The fin waits until the stream is accepted.
                 stream.ack = Ack::Now;
@@ -142,7 +142,7 @@ impl Streams {
             StreamFrame::Opened(_) => {
                 if !stream.begun {
                     stream.begun = true;
-                    stream.events.add(Kind::Connected);
+                    stream.events.add(EventKind::Connected);
                 }
                 stream.ack = Ack::Now;
             }
@@ -166,7 +166,7 @@ impl Streams {
                 (stream.priority, stream.asked.priority) = (priority, priority);
             }
             stream.destination = Some(Box::new(destination));
-            stream.events.add(Kind::Opened);
+            stream.events.add(EventKind::Opened);
         }
         self.handle_data(now, Data { id, offset: 0, fin, data })?;
         if let Some(stream) = self.table.get_mut(&id) {
@@ -211,10 +211,10 @@ impl Streams {
         }
         if stream.receive.readable() > 0 && !stream.reading.is_announced {
             stream.reading.is_announced = true;
-            stream.events.add(Kind::Readable);
+            stream.events.add(EventKind::Readable);
         }
         if stream.receive.is_done() && !knew_end && !stream.receive.is_stopped {
-            stream.events.add(Kind::Finished);
+            stream.events.add(EventKind::Finished);
         }
         let is_stopped = stream.receive.is_stopped;
         self.receive_credit.on_received(growth);
@@ -246,7 +246,7 @@ impl Streams {
             stream.on_news();
         }
         if stream.send.is_done() && !was_done {
-            stream.events.add(Kind::Acknowledged);
+            stream.events.add(EventKind::Acknowledged);
         }
         Ok(())
     }

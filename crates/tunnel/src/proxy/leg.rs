@@ -27,7 +27,7 @@ pub(super) struct Leg {
     /// Whether a tenant needs it; its address may not be known yet.
     is_wanted: bool,
     turn: usize,
-    state: State,
+    state: LegState,
     /// Since when it carries nothing; `None` while it does.
     away_since: Option<Instant>,
     away_for: Duration,
@@ -41,7 +41,7 @@ pub(super) struct Leg {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum LegState {
     Resting { until: Instant },
     Connecting { id: ConnectionId },
     Up { id: ConnectionId, since: Instant },
@@ -54,7 +54,7 @@ impl Leg {
             addresses: Vec::new(),
             is_wanted: false,
             turn: 0,
-            state: State::Resting { until: Instant::ZERO },
+            state: LegState::Resting { until: Instant::ZERO },
             away_since: None,
             away_for: Duration::ZERO,
             silent_since: None,
@@ -79,17 +79,17 @@ impl Leg {
 
     pub(super) fn up(&self) -> Option<ConnectionId> {
         match self.state {
-            State::Up { id, .. } => Some(id),
+            LegState::Up { id, .. } => Some(id),
             _ => None,
         }
     }
 
     fn is(&self, connection: ConnectionId) -> bool {
-        matches!(self.state, State::Up { id, .. } | State::Connecting { id } if id == connection)
+        matches!(self.state, LegState::Up { id, .. } | LegState::Connecting { id } if id == connection)
     }
 
     fn is_proven(&self, now: Instant) -> bool {
-        matches!(self.state, State::Up { since, .. } if now.since(since) >= PROVEN_AFTER)
+        matches!(self.state, LegState::Up { since, .. } if now.since(since) >= PROVEN_AFTER)
     }
 
     /// False at the start, while the first connection is under way.
@@ -101,9 +101,9 @@ impl Leg {
     pub(super) fn poll_timeout(&self, endpoint: &Endpoint) -> Option<Instant> {
         let told = self.silent_since.or(self.away_since).filter(|_| !self.told);
         let own = match self.state {
-            State::Resting { until } if !self.addresses.is_empty() => Some(until),
-            State::Resting { .. } | State::Connecting { .. } => None,
-            State::Up { id, .. } => {
+            LegState::Resting { until } if !self.addresses.is_empty() => Some(until),
+            LegState::Resting { .. } | LegState::Connecting { .. } => None,
+            LegState::Up { id, .. } => {
                 let carries = endpoint.connection(id).is_some_and(Connection::is_open);
                 self.end.poll_timeout().filter(|_| carries)
             }
@@ -142,7 +142,7 @@ impl Legs {
             let told = format!("the anchor {} is reachable again", leg.anchor);
             self.events.push_back(LegEvent::Told(told));
         }
-        leg.state = State::Up { id, since: now };
+        leg.state = LegState::Up { id, since: now };
         leg.away_for = leg.away_since.take().map_or(Duration::ZERO, |since| now.since(since));
         leg.silent_since = None;
         self.attach_all(now, at);
@@ -169,7 +169,7 @@ impl Legs {
                 std::mem::replace(&mut leg.backoff, longer)
             }
         };
-        leg.state = State::Resting { until: now + rest };
+        leg.state = LegState::Resting { until: now + rest };
         tracing::debug!(anchor = %leg.anchor, reason, "a leg is down");
         for attachment in self.attachments.values_mut().filter(|it| it.leg == at) {
             attachment.on_leg_down(&mut self.accounts);
@@ -177,7 +177,7 @@ impl Legs {
     }
 
     pub(super) fn retire(&mut self, now: Instant, at: usize) {
-        if let State::Up { id, .. } | State::Connecting { id } = self.legs[at].state
+        if let LegState::Up { id, .. } | LegState::Connecting { id } = self.legs[at].state
             && let Some(connection) = self.endpoint.connection_mut(id)
         {
             connection.close(now, 0, "the proxy has no clients for this anchor");
@@ -198,14 +198,14 @@ impl Legs {
             leg.away_since.get_or_insert(now);
         }
         match leg.state {
-            State::Resting { until } if until <= now && !leg.addresses.is_empty() => {
+            LegState::Resting { until } if until <= now && !leg.addresses.is_empty() => {
                 let address = leg.addresses[leg.turn % leg.addresses.len()];
                 match self.endpoint.connect(now, LEG_SOCKET, address, leg.anchor) {
-                    Ok(id) => leg.state = State::Connecting { id },
+                    Ok(id) => leg.state = LegState::Connecting { id },
                     Err(error) => self.on_down(now, at, &error.to_string()),
                 }
             }
-            State::Up { id, .. } => self.watch(now, at, id),
+            LegState::Up { id, .. } => self.watch(now, at, id),
             _ => {}
         }
         self.attach_unsent(now, at);

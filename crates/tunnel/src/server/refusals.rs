@@ -12,10 +12,10 @@ use roadweave_proto::Instant;
 use roadweave_quic::CloseReason;
 
 #[derive(Debug, Default)]
-pub(crate) struct Refusals(BTreeMap<&'static str, Kind>);
+pub(crate) struct Refusals(BTreeMap<&'static str, RefusalRecord>);
 
 #[derive(Debug, Default)]
-struct Kind {
+struct RefusalRecord {
     count: u64,
     told: VecDeque<(Instant, String)>,
     suppressed: u64,
@@ -69,7 +69,8 @@ impl Refusals {
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        let due = |kind: &Kind| kind.told.back().map_or(Instant::ZERO, |(at, _)| *at + SUMMARY);
+        let due =
+            |kind: &RefusalRecord| kind.told.back().map_or(Instant::ZERO, |(at, _)| *at + SUMMARY);
         self.0.values().filter(|kind| kind.suppressed > 0).map(due).min()
     }
 
@@ -78,7 +79,7 @@ impl Refusals {
     }
 }
 
-impl Kind {
+impl RefusalRecord {
     fn forget(&mut self, now: Instant) {
         while self.told.front().is_some_and(|(at, _)| now >= *at + INTERVAL * TOLD_MAX as u32) {
             self.told.pop_front();

@@ -6,7 +6,7 @@ mod results;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use roadweave_lab::vod::{self, Chosen, Kind, Over, Pair, Seen, Sent, Setting, Way};
+use roadweave_lab::vod::{self, Chosen, Over, Pair, ProgramKind, Seen, Sent, Setting, Way};
 use roadweave_quic::CongestionControl;
 use roadweave_terminal::exit::BadInput;
 
@@ -56,7 +56,7 @@ type Viewers = Vec<(Seen, Sent)>;
 struct Job<'a> {
     pair: &'a Pair,
     chosen: &'a Chosen,
-    kind: Kind,
+    kind: ProgramKind,
     over: Over,
     seed: u16,
 }
@@ -105,8 +105,8 @@ impl VodArgs {
 fn jobs<'a>(pairs: &'a [Pair], chosen: &'a [Chosen], ways: &[Way], seeds: u16) -> Vec<Job<'a>> {
     let mut jobs = Vec::new();
     for (pair, chosen) in pairs.iter().zip(chosen) {
-        for kind in [Kind::Long, Kind::Short] {
-            let alone = if kind == Kind::Long { 0 } else { pair.links.len() };
+        for kind in [ProgramKind::Long, ProgramKind::Short] {
+            let alone = if kind == ProgramKind::Long { 0 } else { pair.links.len() };
             let all = ways.iter().cloned().map(Over::All);
             for over in (0..alone).map(Over::One).chain(all) {
                 let job = |seed| Job { pair, chosen, kind, over: over.clone(), seed };

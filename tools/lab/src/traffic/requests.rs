@@ -23,7 +23,7 @@ use roadweave_emulate::{Direction, Random};
 use roadweave_proto::Instant;
 use serde::{Deserialize, Serialize};
 
-use self::message::{Header, Incoming, Kind, Outgoing};
+use self::message::{Header, Incoming, MessageKind, Outgoing};
 use super::{Base, Detail, Traffic, TrafficReport, TrafficSpec};
 use crate::inner;
 use crate::video::quality::Percentiles;
@@ -135,7 +135,7 @@ impl RequestTraffic {
     }
 
     fn on_data(&mut self, now: Instant, direction: Direction, header: Header) {
-        let acknowledgement = Header { kind: Kind::Acknowledgement, ..header };
+        let acknowledgement = Header { kind: MessageKind::Acknowledgement, ..header };
         self.acknowledgements.push_back((direction.opposite(), acknowledgement));
         let number = self.number;
         let Some(request) = self.current.as_mut().filter(|_| header.request == number) else {
@@ -187,7 +187,8 @@ impl RequestTraffic {
         let up = request.up.poll(now).map(|packet| (Direction::Up, packet));
         let down = || Some((Direction::Down, request.down.as_mut()?.poll(now)?));
         let (direction, (index, count, bytes)) = up.or_else(down)?;
-        let header = Header { kind: Kind::Data, turn, index, count, request: number, sent: now };
+        let header =
+            Header { kind: MessageKind::Data, turn, index, count, request: number, sent: now };
         Some((direction, header, bytes))
     }
 }
@@ -222,11 +223,11 @@ impl Traffic for RequestTraffic {
         self.base.count(header.is_some());
         let Some(header) = header else { return };
         match header.kind {
-            Kind::Data => {
+            MessageKind::Data => {
                 self.delays.push(now.since(header.sent));
                 self.on_data(now, direction, header);
             }
-            Kind::Acknowledgement => self.on_acknowledgement(direction, header),
+            MessageKind::Acknowledgement => self.on_acknowledgement(direction, header),
         }
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use roadweave_emulate::Capacity;
 use roadweave_proto::Rate;
 
-use super::player::{AHEAD_MAX, Kind};
+use super::player::{AHEAD_MAX, ProgramKind};
 use super::{Over, Pair, Seen, Sent, Setting};
 use crate::world::WorldError;
 
@@ -61,8 +61,9 @@ pub fn choose(pair: &Pair, setting: Setting) -> Result<Chosen, WorldError> {
 }
 
 fn alone(pair: &Pair, setting: Setting, bitrate: Rate) -> Result<Chosen, WorldError> {
-    let view =
-        |link: usize, seed| pair.view(&Over::One(link), (Kind::Long, bitrate), setting, seed);
+    let view = |link: usize, seed| {
+        pair.view(&Over::One(link), (ProgramKind::Long, bitrate), setting, seed)
+    };
     let of_link = |link| (1..=setting.seeds).map(|seed| view(link, seed)).collect();
     let alone: Vec<Vec<(Seen, Sent)>> =
         (0..pair.links.len()).map(of_link).collect::<Result<_, _>>()?;

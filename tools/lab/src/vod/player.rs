@@ -21,7 +21,7 @@ use super::seen::Seen;
 /// What the viewer does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum ProgramKind {
     /// Watches one video.
     Long,
     /// Watches short videos, and swipes to the next after some seconds.
@@ -30,7 +30,7 @@ pub enum Kind {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Program {
-    pub kind: Kind,
+    pub kind: ProgramKind,
     pub bitrate: Rate,
     pub lasting: Duration,
     /// Seed of the sizes of chunks and of swipes.
@@ -131,7 +131,7 @@ impl Player {
         let id = ChunkId { video: self.video, chunk: self.next };
         let has_begun = |loading: &Loading| loading.came * 4 >= loading.bytes * 3;
         let is_free = self.loading.len() < LOADING_MAX && self.loading.values().all(has_begun);
-        let ends = self.program.kind == Kind::Short && self.next >= SHORT_CHUNKS;
+        let ends = self.program.kind == ProgramKind::Short && self.next >= SHORT_CHUNKS;
         let wanted = self.play != Play::Over && is_free && !ends && now >= self.wants_at();
         wanted.then(|| (id, self.bytes(id)))
     }
@@ -191,7 +191,7 @@ impl Player {
     }
 
     fn swipes_at(&self) -> Option<Instant> {
-        if self.program.kind == Kind::Long {
+        if self.program.kind == ProgramKind::Long {
             return None;
         }
         let seed = SplitMix64::word(!self.program.seed, self.video.into());
@@ -238,7 +238,7 @@ impl Player {
 
     fn move_on(&mut self, now: Instant) {
         let left = self.left(now);
-        let ends = self.program.kind == Kind::Short && self.loaded() >= CHUNK * SHORT_CHUNKS;
+        let ends = self.program.kind == ProgramKind::Short && self.loaded() >= CHUNK * SHORT_CHUNKS;
         match self.play {
             Play::Starting if left >= START => self.play = Play::Moving(now, Duration::ZERO),
             Play::Still(since, at) if left >= START || (ends && !left.is_zero()) => {

@@ -26,7 +26,7 @@ pub struct Frames {
     supersede: Option<Supersede>,
     srt: OnceLock<Connection>,
     began: Instant,
-    state: Mutex<State>,
+    state: Mutex<SenderState>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +43,7 @@ pub struct Settings {
 }
 
 #[derive(Debug)]
-struct State {
+struct SenderState {
     pace: Pace,
     gate: Gate,
     reports: Budget,
@@ -88,7 +88,7 @@ impl Frames {
         (feedback, supersede): (Option<Feedback>, Option<Supersede>),
         file: Option<&Path>,
     ) -> Result<Self> {
-        let state = State {
+        let state = SenderState {
             pace: Pace::new(settings.fps),
             gate: Gate::new(settings.packets, settings.pixels, settings.key_interval),
             reports: Budget::of_reports(),
@@ -237,7 +237,7 @@ impl Frames {
         state.sent.whole(now.saturating_duration_since(self.began), around)
     }
 
-    fn around(&self, state: &State, now: Instant, answers: bool) -> Around {
+    fn around(&self, state: &SenderState, now: Instant, answers: bool) -> Around {
         let feedback = self.feedback.as_ref();
         Around {
             feedback: feedback.map(|feedback| feedback.state(now)),
@@ -248,12 +248,12 @@ impl Frames {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SenderState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl SenderState {
     /// After a new renewal the next frame is a key frame; returns the packets that it supersedes.
     fn renew(&mut self, renewals: Renewals) -> Option<Older> {
         let before = std::mem::replace(&mut self.renewals, renewals);

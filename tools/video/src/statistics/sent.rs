@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::{Span, bps, rounded};
-use crate::{feedback, srt};
+use crate::feedback::FeedbackState;
+use crate::srt;
 
 #[derive(Debug)]
 pub struct Sent {
@@ -34,7 +35,7 @@ pub struct Count {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Around {
-    pub feedback: Option<feedback::State>,
+    pub feedback: Option<FeedbackState>,
     pub feedback_bad_lines: u64,
     pub source_fps: f64,
     pub answers: bool,
@@ -71,7 +72,7 @@ pub struct Report {
     pub rtcp_dropped: u64,
     /// The subscription to the tunnel's targets; absent without `--feedback`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub feedback: Option<feedback::State>,
+    pub feedback: Option<FeedbackState>,
     /// Malformed lines of the subscription since the start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub feedback_bad_lines: Option<u64>,
@@ -161,9 +162,9 @@ impl fmt::Display for Report {
             write!(f, ", {renewals} by the tunnel")?;
         }
         match self.feedback {
-            Some(feedback::State::Absent) => write!(f, ", the tunnel's program is not there")?,
-            Some(feedback::State::NoTarget) => write!(f, ", no target for the lane")?,
-            Some(feedback::State::Followed) | None => {}
+            Some(FeedbackState::Absent) => write!(f, ", the tunnel's program is not there")?,
+            Some(FeedbackState::NoTarget) => write!(f, ", no target for the lane")?,
+            Some(FeedbackState::Followed) | None => {}
         }
         if let Some(srt::Report { room_bps, rtt_ms, unacknowledged }) = self.srt {
             let room = room_bps as f64 / 1e6;
@@ -221,7 +222,7 @@ mod tests {
         let mut sent = Sent::new(s(0));
         sent.each(|count| count.renewals += 1);
         assert_eq!(sent.whole(s(1), AROUND).renewals, None);
-        let followed = Around { feedback: Some(feedback::State::Followed), ..AROUND };
+        let followed = Around { feedback: Some(FeedbackState::Followed), ..AROUND };
         assert!(sent.second(s(1), followed).to_string().ends_with("for, 1 by the tunnel"));
         let (second, whole) = (sent.second(s(2), followed), sent.whole(s(2), followed));
         assert_eq!((second.renewals, whole.renewals), (Some(0), Some(1)));

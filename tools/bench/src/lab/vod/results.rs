@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use roadweave_lab::vod::summary::{Figure, Figures, Interval, Viewings};
-use roadweave_lab::vod::{Chosen, Kind, Pair, STANDS_STILL, Seen, Sent, Setting, Way};
+use roadweave_lab::vod::{Chosen, Pair, ProgramKind, STANDS_STILL, Seen, Sent, Setting, Way};
 use serde::Serialize;
 
 use super::Viewers;
@@ -32,7 +32,7 @@ struct Measured {
 
 #[derive(Debug, Serialize)]
 struct Row {
-    kind: Kind,
+    kind: ProgramKind,
     way: String,
     viewings: usize,
     figures: Figures,
@@ -69,7 +69,7 @@ impl Results {
             rebuffering_alone: chosen.stands_still,
             counts: STANDS_STILL.contains(&chosen.stands_still),
         };
-        let rows = [(Kind::Long, long), (Kind::Short, short)];
+        let rows = [(ProgramKind::Long, long), (ProgramKind::Short, short)];
         Self {
             seconds: setting.lasting.as_secs(),
             seeds: setting.seeds,
@@ -81,7 +81,8 @@ impl Results {
 
     pub(super) fn in_words(&self) -> String {
         let mut text = self.pairs_in_words();
-        for (kind, what) in [(Kind::Long, "one long video"), (Kind::Short, "short videos, swiped")]
+        for (kind, what) in
+            [(ProgramKind::Long, "one long video"), (ProgramKind::Short, "short videos, swiped")]
         {
             let rows: Vec<&Row> = self.ways.iter().filter(|row| row.kind == kind).collect();
             text += &format!("\n{what}\n{}\n", figures_in_words(&rows));
@@ -125,7 +126,7 @@ impl Columns {
         }
     }
 
-    fn rows(self, kind: Kind) -> Vec<Row> {
+    fn rows(self, kind: ProgramKind) -> Vec<Row> {
         let all: Vec<Viewings> = self.viewers.iter().map(|pairs| Viewings::new(pairs)).collect();
         let row = |((way, viewers), viewings): ((String, &Vec<Viewers>), &Viewings)| Row {
             kind,

@@ -7,14 +7,14 @@ use bytes::{BufMut, Bytes, BytesMut};
 use roadweave_proto::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum MessageKind {
     Data,
     Acknowledgement,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    pub(super) kind: Kind,
+    pub(super) kind: MessageKind,
     pub(super) turn: u8,
     pub(super) index: u16,
     pub(super) count: u16,
@@ -41,8 +41,8 @@ impl Header {
     pub(super) fn parse(payload: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::LEN] = payload.first_chunk()?;
         let kind = match bytes[0] {
-            0 => Kind::Data,
-            1 => Kind::Acknowledgement,
+            0 => MessageKind::Data,
+            1 => MessageKind::Acknowledgement,
             _ => return None,
         };
         let u16_at = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);

@@ -12,7 +12,7 @@ use roadweave_tunnel::{ClientEvent, LaneStats, ServerEvent, SessionStatus};
 use crate::apps::Apps;
 use crate::random_world::ensure;
 use crate::random_world::ledger::Ledger;
-use crate::random_world::plan::{FIRST_PORT, Flow, Happening, Kind, PORTS_PER_LANE, Plan};
+use crate::random_world::plan::{FIRST_PORT, Flow, FlowKind, Happening, PORTS_PER_LANE, Plan};
 
 /// Packets must get through again this long after all links are repaired.
 const LIVENESS: Duration = Duration::from_secs(15);
@@ -136,7 +136,7 @@ struct Stage<'a> {
     fetches: VecDeque<(Instant, u64)>,
     next_look: Instant,
     steps: u64,
-    given: Vec<(Direction, Kind)>,
+    given: Vec<(Direction, FlowKind)>,
 }
 
 impl<'a> Stage<'a> {
@@ -431,7 +431,7 @@ impl<'a> Stage<'a> {
         };
         let given =
             |way, kind| self.given.iter().filter(|given| **given == (way, kind)).count() as u64;
-        let unroutable_down = given(Direction::Down, Kind::Unroutable);
+        let unroutable_down = given(Direction::Down, FlowKind::Unroutable);
 
         // At the entry.
         let handed = self.given.iter().filter(|(way, _)| *way == direction).count() as u64;
@@ -517,7 +517,7 @@ fn other(direction: Direction) -> Direction {
 
 fn probe(direction: Direction, port: u16) -> Flow {
     let (begin, interval) = (Duration::ZERO, PROBE_INTERVAL);
-    Flow { direction, port, begin, interval, bytes: PROBE_BYTES, kind: Kind::Good }
+    Flow { direction, port, begin, interval, bytes: PROBE_BYTES, kind: FlowKind::Good }
 }
 
 fn sum(status: &SessionStatus, of_lane: impl Fn(&LaneStats) -> u64) -> u64 {
