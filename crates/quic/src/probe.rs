@@ -35,13 +35,13 @@ pub struct ProbeOutcome {
 /// Sends probes and recognises their answers.
 pub struct Prober {
     ids: SeededIds,
-    waiting: BTreeMap<[u8; OWN_ID], Waiting>,
+    waiting: BTreeMap<[u8; OWN_ID], PendingProbe>,
     bucket: TokenBucket,
     outbox: Outbox,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct PendingProbe {
     sent: Instant,
     uplink: UplinkId,
     server: SocketAddr,
@@ -85,7 +85,7 @@ impl Prober {
         packet.resize(PROBE_BYTES, 0);
         let route = Route { uplink: Some(uplink), destination: server, source: None, ecn: None };
         self.outbox.push(route, &packet);
-        let waiting = Waiting { sent: now, uplink, server, version, server_id };
+        let waiting = PendingProbe { sent: now, uplink, server, version, server_id };
         self.waiting.insert(own_id, waiting);
         true
     }
@@ -99,7 +99,7 @@ impl Prober {
     ) -> Option<ProbeOutcome> {
         let (own_id, server_id, versions) = read_negotiation(packet)?;
         let waiting = self.waiting.get(&own_id)?;
-        let Waiting { sent, uplink, server, version, server_id: expected } = *waiting;
+        let PendingProbe { sent, uplink, server, version, server_id: expected } = *waiting;
         let received = source.received_by(now);
         // "A client MUST discard a Version Negotiation packet that lists the QUIC version selected
         // by the client" (RFC 9000 section 6.2): `what_is_no_answer_is_left_alone`.
@@ -122,7 +122,7 @@ impl Prober {
         if now <= sent + Self::PATIENCE {
             return None;
         }
-        let Waiting { uplink, server, .. } = self.waiting.remove(&own_id)?;
+        let PendingProbe { uplink, server, .. } = self.waiting.remove(&own_id)?;
         Some(ProbeOutcome { uplink, server, rtt: None })
     }
 

@@ -50,7 +50,7 @@ pub struct Insurance {
 #[derive(Debug)]
 struct Block {
     start: PacketId,
-    members: Vec<Member>,
+    members: Vec<BlockMember>,
     first_sent: Instant,
     last_sent: Instant,
     bytes_max: u32,
@@ -59,7 +59,7 @@ struct Block {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Member {
+struct BlockMember {
     path: PathId,
     sent: Instant,
     state: MemberState,
@@ -102,7 +102,11 @@ impl Insurance {
             self.blocks.push_back(Block::new(now, packet.id));
         }
         let Some(block) = self.blocks.back_mut() else { return };
-        block.members.push(Member { path: packet.path, sent: now, state: MemberState::UnderWay });
+        block.members.push(BlockMember {
+            path: packet.path,
+            sent: now,
+            state: MemberState::UnderWay,
+        });
         block.last_sent = now;
         block.bytes_max = block.bytes_max.max(packet.bytes);
         block.open = !packet.ends_frame && block.members.len() < BLOCK_MAX;
@@ -118,7 +122,7 @@ impl Insurance {
     pub fn on_acknowledged(&mut self, id: PacketId) {
         let Some((block, at)) = self.find(id) else { return };
         let member = &mut self.blocks[block].members[at];
-        let Member { path, state, .. } = *member;
+        let BlockMember { path, state, .. } = *member;
         member.state = MemberState::Arrived;
         if state == MemberState::UnderWay {
             self.learn(path, 0.0);
@@ -189,7 +193,7 @@ impl Insurance {
 
     fn wanted(&self, block: &Block) -> u32 {
         let overdue = block.count(MemberState::Overdue);
-        let of = |member: &Member| match member.state {
+        let of = |member: &BlockMember| match member.state {
             MemberState::UnderWay => self.overdue.get(&member.path).copied().unwrap_or_default(),
             _ => 0.0,
         };
@@ -265,7 +269,7 @@ impl Insurance {
 
     fn retire_front(&mut self) {
         let Some(block) = self.blocks.pop_front() else { return };
-        let arrived = |(_, member): &(u32, &Member)| member.state == MemberState::Arrived;
+        let arrived = |(_, member): &(u32, &BlockMember)| member.state == MemberState::Arrived;
         for (at, _) in (0..).zip(&block.members).filter(arrived) {
             if self.done.len() >= BLOCKS_MAX * BLOCK_MAX {
                 self.done.pop_front();

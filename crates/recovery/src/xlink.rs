@@ -26,7 +26,7 @@ use roadweave_proto::{Instant, PacketId, PathId, PathOffer, PathSnapshot, Urgenc
 use self::allowance::Allowance;
 use self::delays::Delays;
 use crate::flight::PacketState;
-use crate::qoe::{Left, Report};
+use crate::qoe::{Left, QoeReport};
 use crate::{Qoe, Recovery, RecoveryConfig, RecoveryStats, Reliable, Repair, SentCopy, spare};
 
 mod allowance;
@@ -66,7 +66,7 @@ pub struct Xlink {
     /// By path: packets that may be sent on another one as well.
     candidates: BTreeMap<PathId, Candidates>,
     next: Urgency,
-    report: Option<Report>,
+    report: Option<QoeReport>,
     observed: Observed,
     allowance: Allowance,
     delays: Delays,
@@ -305,7 +305,7 @@ impl Recovery for Xlink {
     }
 
     fn set_qoe(&mut self, now: Instant, qoe: Qoe) {
-        if self.report.replace(Report { at: now, qoe }).is_none() {
+        if self.report.replace(QoeReport { at: now, qoe }).is_none() {
             self.observed.forget();
         }
     }

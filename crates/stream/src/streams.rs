@@ -11,7 +11,7 @@ use roadweave_proto::wire::{Destination, ResetCode, StreamId, StreamPriority, St
 use roadweave_proto::{Instant, Urgency};
 
 use self::crowding::Crowd;
-use self::handle::{ANSWERS_MAX, Answer};
+use self::handle::{ANSWERS_MAX, StreamReply};
 use crate::closed::{CLOSED_MAX, Closed, SEEN, SEEN_MAX, Tombstone};
 use crate::config::{Config, Obligation, Stats, Timing};
 use crate::credit::{ReceiveCredit, SendCredit};
@@ -33,7 +33,7 @@ pub struct Streams {
     pub(crate) table: BTreeMap<StreamId, Box<Stream>>,
     pub(crate) index: Index,
     pub(crate) closed: Closed,
-    pub(crate) answers: BTreeMap<StreamId, Answer>,
+    pub(crate) answers: BTreeMap<StreamId, StreamReply>,
     pub(crate) send_credit: SendCredit,
     pub(crate) receive_credit: ReceiveCredit,
     pub(crate) crowd: Crowd,

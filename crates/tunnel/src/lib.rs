@@ -70,5 +70,5 @@ pub use session::{
 };
 pub use status::{PathStatusReport, SessionStatus};
 pub use streams::{EndsStreams, StreamsConfig, StreamsOwner};
-pub use uplink::{Caps, Span, UplinkPolicy};
+pub use uplink::{CapPeriod, Caps, UplinkPolicy};
 pub use usage::{BILLING_DAY_MAX, Carried, Usage};

@@ -17,13 +17,13 @@ const INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
 pub(crate) struct Tellers {
-    players: BTreeMap<u64, Told>,
+    players: BTreeMap<u64, LastReport>,
     recent: usize,
     began: Instant,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Told {
+struct LastReport {
     at: Instant,
     left: Duration,
     /// Whether it was sent within an interval of another report.
@@ -49,7 +49,7 @@ impl Tellers {
             let oldest = self.players.iter().min_by_key(|(_, last)| last.at);
             oldest.map(|(player, _)| *player).and_then(|oldest| self.players.remove(&oldest));
         }
-        self.players.insert(player, Told { at: now, left, hurried });
+        self.players.insert(player, LastReport { at: now, left, hurried });
         true
     }
 }

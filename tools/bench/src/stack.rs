@@ -30,7 +30,7 @@ use roadweave_terminal::out;
 use serde::Serialize;
 
 use self::members::Members;
-use self::viewing::{Seen, Stream};
+use self::viewing::{BoxStream, BoxView};
 use self::world::World;
 use crate::demo::clip::ClipSpec;
 use crate::demo::ffmpeg;
@@ -67,12 +67,12 @@ pub struct StackArgs {
 }
 
 #[derive(Debug, Serialize)]
-struct Results {
+struct StackResults {
     seed: u64,
     seconds: u32,
     killed: String,
     killed_at_ms: f64,
-    boxes: Vec<Seen>,
+    boxes: Vec<BoxView>,
 }
 
 impl StackArgs {
@@ -117,13 +117,13 @@ impl StackArgs {
         program: &Path,
         clip: &Path,
         tell: impl Fn(&str),
-    ) -> anyhow::Result<Results> {
+    ) -> anyhow::Result<StackResults> {
         tell("waiting until both boxes have a session, and another proxy stands by");
         members.wait_until_all_stand_by()?;
         let start = clock::now() + SETTLE;
         let duration = Duration::from_secs(self.seconds.into());
-        let streams: anyhow::Result<Vec<Stream>> = (0..world::BOXES)
-            .map(|number| Stream::start(world, number, program, clip, (start, duration)))
+        let streams: anyhow::Result<Vec<BoxStream>> = (0..world::BOXES)
+            .map(|number| BoxStream::start(world, number, program, clip, (start, duration)))
             .collect();
         tell(&format!("streaming for {} s", self.seconds));
         let (mut samples, mut killed) = (vec![Vec::new(); world::BOXES], None);
@@ -155,7 +155,7 @@ impl StackArgs {
             let times = (start, duration, killed_at);
             boxes.push(stream.seen(number, names, &samples[number], times)?);
         }
-        Ok(Results {
+        Ok(StackResults {
             seed: self.seed,
             seconds: self.seconds,
             killed,

@@ -34,7 +34,7 @@ use self::cast::Cast;
 use self::controller::Replica;
 use self::figures::Figures;
 pub use self::figures::FleetOutcome;
-use self::members::{Member, ProxyModel, Ride};
+use self::members::{FleetMember, ProxyModel, Ride};
 use self::plan::{Event as Planned, plan};
 use self::store::Store;
 
@@ -106,7 +106,7 @@ struct World {
     backup: Option<Box<Store>>,
     is_database_away: bool,
     replicas: Vec<Replica>,
-    members: Vec<Member>,
+    members: Vec<FleetMember>,
     rides: Vec<Ride>,
     proxies: Vec<ProxyModel>,
     /// The last table sent to each proxy, the base of differences.

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! Pair of links ─► bitrate at which the better link alone stalls for 1 to 10 % of the time
-//!   └─► watch: each link alone, each Way over all ─► Seen, Sent ─► Summary: figures, intervals,
-//!       x one long video, short ones x seeds                       beside the best link alone
+//!   └─► watch: each link alone, each Way over all ─► Viewing, ServerTraffic ─► Summary: figures,
+//!       x one long video, short ones x seeds         intervals, beside the best link alone
 //! ```
 //!
 //! Client, server and streams are the product's; the player is a model (`player`). One link alone
@@ -30,7 +30,7 @@ use roadweave_tunnel::Strategy;
 
 pub use bitrate::{Chosen, STANDS_STILL, choose};
 pub use player::ProgramKind;
-pub use seen::{Seen, Sent};
+pub use seen::{ServerTraffic, Viewing};
 
 use crate::strategies;
 use crate::tcp::Algorithm;
@@ -115,7 +115,7 @@ impl Pair {
         (kind, bitrate): (ProgramKind, Rate),
         setting: Setting,
         seed: u16,
-    ) -> Result<(Seen, Sent), WorldError> {
+    ) -> Result<(Viewing, ServerTraffic), WorldError> {
         let (links, way) = match over {
             Over::One(at) => (&self.links[*at..=*at], &Way::plain("minrtt")),
             Over::All(way) => (&self.links[..], way),

@@ -21,7 +21,7 @@
 //! Hello and Open are longer than any answer to them, and an address that has not answered a
 //! challenge receives nothing else: a server is no amplifier.
 
-use crate::log::{Entry, REPORT_HEADER_BYTES, decode_entries};
+use crate::log::{LogEntry, REPORT_HEADER_BYTES, decode_entries};
 use crate::plan::RecordPlan;
 use crate::reader::Reader;
 use crate::token::PROOF_BYTES;
@@ -125,7 +125,7 @@ pub(crate) struct Report {
     /// Number of entries discarded because the log was full.
     pub log_discarded: u32,
     pub log_first: u32,
-    pub entries: Vec<Entry>,
+    pub entries: Vec<LogEntry>,
 }
 
 /// Length of a Hello or Open: more than any answer to it.

@@ -63,7 +63,8 @@ impl Feedback {
     pub fn subscribe(socket: PathBuf, lane: String) -> io::Result<Self> {
         let latest = Arc::<Mutex<Latest>>::default();
         let stop = Arc::new(AtomicBool::new(false));
-        let client = Client { socket, lane, latest: Arc::clone(&latest), stop: Arc::clone(&stop) };
+        let client =
+            FeedbackClient { socket, lane, latest: Arc::clone(&latest), stop: Arc::clone(&stop) };
         thread::Builder::new().name("feedback".into()).spawn(move || client.run())?;
         Ok(Self { latest, stop })
     }
@@ -114,14 +115,14 @@ impl Latest {
     }
 }
 
-struct Client {
+struct FeedbackClient {
     socket: PathBuf,
     lane: String,
     latest: Arc<Mutex<Latest>>,
     stop: Arc<AtomicBool>,
 }
 
-impl Client {
+impl FeedbackClient {
     fn run(self) {
         let mut wait = RETRY_FIRST;
         let mut told = false;

@@ -36,7 +36,7 @@ use crate::gap_wait::GapWait;
 use crate::network::{self, PacketKind, Socket};
 use crate::options;
 use crate::plugins::{self, make, set_if_known};
-use crate::statistics::received::{Received, Report};
+use crate::statistics::received::{Received, ReceiverReport};
 use crate::strangers::Senders;
 use crate::{rtp, run};
 
@@ -48,7 +48,7 @@ pub fn run(options: options::Receive) -> Result<()> {
     let record = Record::new(options.frames.as_deref(), options.write.as_deref())?;
     let view = Arc::new(View::new(options.damaged, record));
     build(&pipeline, &options, &view)?;
-    let report = |report: &Report| match options.run.json {
+    let report = |report: &ReceiverReport| match options.run.json {
         true => out::json_line(report),
         false => Ok(out::line(report)?),
     };
@@ -180,7 +180,7 @@ impl View {
         state.received.each(|count| count.key_frame_requests += 1);
     }
 
-    fn second(&self) -> Report {
+    fn second(&self) -> ReceiverReport {
         let now = self.began.elapsed();
         self.adapt();
         let (report, pad) = {
@@ -197,7 +197,7 @@ impl View {
         report
     }
 
-    fn whole(&self) -> Report {
+    fn whole(&self) -> ReceiverReport {
         let now = self.began.elapsed();
         self.adapt();
         let mut state = self.state();

@@ -45,7 +45,7 @@ pub fn run(options: options::Send) -> Result<()> {
     plugins::start()?;
     let pipeline = gst::Pipeline::new();
     let (frames, answers) = build(&pipeline, &options)?;
-    let report = |report: &crate::statistics::sent::Report| match options.run.json {
+    let report = |report: &crate::statistics::sent::SenderReport| match options.run.json {
         true => out::json_line(report),
         false => Ok(out::line(report)?),
     };

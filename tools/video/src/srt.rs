@@ -43,7 +43,7 @@ struct Shared {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Report {
+pub struct SrtReport {
     /// The available rate, bit/s.
     pub room_bps: u64,
     pub rtt_ms: f64,
@@ -113,9 +113,9 @@ impl Connection {
         self.shared.bps.load(Ordering::Relaxed)
     }
 
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> SrtReport {
         let rtt_us = self.shared.rtt_us.load(Ordering::Relaxed);
-        Report {
+        SrtReport {
             room_bps: self.bps(),
             rtt_ms: rtt_us as f64 / 1e3,
             unacknowledged: self.shared.unacknowledged.load(Ordering::Relaxed),

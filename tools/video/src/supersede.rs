@@ -16,7 +16,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use self::answer::Answer;
+use self::answer::SupersedeAnswer;
 use crate::feedback::Lines;
 
 /// The reporter; it ends when this is dropped.
@@ -46,7 +46,7 @@ struct MailboxState {
 impl Supersede {
     pub fn start(socket: PathBuf, lane: String) -> io::Result<Self> {
         let mailbox = Arc::<Mailbox>::default();
-        let client = Client { socket, lane, mailbox: Arc::clone(&mailbox) };
+        let client = SupersedeClient { socket, lane, mailbox: Arc::clone(&mailbox) };
         thread::Builder::new().name("supersede".into()).spawn(move || client.run())?;
         Ok(Self(mailbox))
     }
@@ -78,13 +78,13 @@ impl Mailbox {
     }
 }
 
-struct Client {
+struct SupersedeClient {
     socket: PathBuf,
     lane: String,
     mailbox: Arc<Mailbox>,
 }
 
-impl Client {
+impl SupersedeClient {
     fn run(self) {
         // The connection of a program that lacks the method.
         let mut unable = None;
@@ -94,25 +94,27 @@ impl Client {
             }
             let socket = self.socket.display();
             match self.ask(older) {
-                Ok(Answer::Done(packets)) => tracing::debug!("{packets} packets are given up"),
-                Ok(Answer::NoMethod) => {
+                Ok(SupersedeAnswer::Done(packets)) => {
+                    tracing::debug!("{packets} packets are given up")
+                }
+                Ok(SupersedeAnswer::NoMethod) => {
                     tracing::warn!("{socket}: the program gives up no packets; it is older");
                     unable = Some(older.connection);
                 }
-                Ok(Answer::Refused(why)) => tracing::debug!("{socket}: {why}"),
+                Ok(SupersedeAnswer::Refused(why)) => tracing::debug!("{socket}: {why}"),
                 Err(error) => tracing::debug!("{socket}: {error}"),
             }
         }
     }
 
     /// Each request has its own connection.
-    fn ask(&self, older: Older) -> io::Result<Answer> {
+    fn ask(&self, older: Older) -> io::Result<SupersedeAnswer> {
         let mut stream = UnixStream::connect(&self.socket)?;
         stream.set_write_timeout(Some(SILENCE_MOST))?;
         stream.set_read_timeout(Some(SILENCE_MOST))?;
         stream.write_all(&answer::question(older, &self.lane))?;
         let mut lines = Lines::new(stream.take(ANSWER_MOST));
-        Ok(lines.read()?.flatten().map_or_else(Answer::none, Answer::parse))
+        Ok(lines.read()?.flatten().map_or_else(SupersedeAnswer::none, SupersedeAnswer::parse))
     }
 }
 

@@ -27,7 +27,7 @@ crate::named! {
     }
 }
 
-pub(crate) trait Told {
+pub(crate) trait HeadParser {
     /// `bytes` may begin with a head. Returns its length and the content that follows, if complete.
     fn head(&mut self, bytes: &[u8]) -> Result<Option<(usize, Option<Body>)>, Unread>;
 
@@ -65,16 +65,16 @@ impl Reader {
         }
     }
 
-    pub(crate) fn feed(&mut self, bytes: &[u8], told: &mut impl Told) {
+    pub(crate) fn feed(&mut self, bytes: &[u8], parser: &mut impl HeadParser) {
         let mut at = 0;
         while at < bytes.len() {
             let rest = &bytes[at..];
             let read = match &mut self.0 {
                 Place::Unread(_) => return,
-                Place::Head(kept) => read_head(kept, rest, told),
+                Place::Head(buffer) => read_head(buffer, rest, parser),
                 Place::Content(body) => match body.take(rest) {
                     Part::Content(length) => {
-                        told.content(at, &rest[..length]);
+                        parser.content(at, &rest[..length]);
                         at += length;
                         continue;
                     }
@@ -98,37 +98,37 @@ impl Reader {
     }
 }
 
-/// Reads a head that begins in `kept` and continues in `rest`. Returns how many bytes of `rest`
-/// belong to it once it is complete; otherwise appends them to `kept`.
+/// Reads a head that begins in `buffer` and continues in `rest`. Returns how many bytes of `rest`
+/// belong to it once it is complete; otherwise appends them to `buffer`.
 fn read_head(
-    kept: &mut Vec<u8>,
+    buffer: &mut Vec<u8>,
     rest: &[u8],
-    told: &mut impl Told,
+    parser: &mut impl HeadParser,
 ) -> Result<Option<(usize, Option<Body>)>, Unread> {
-    if kept.is_empty() {
+    if buffer.is_empty() {
         // Empty lines before a head are ignored (RFC 9112 section 2.2).
         let empty = rest.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
         if empty > 0 {
             return Ok(Some((empty, None)));
         }
         let shown = &rest[..rest.len().min(HEAD_MAX)];
-        let read = told.head(shown)?;
+        let read = parser.head(shown)?;
         if read.is_none() {
             if rest.len() >= HEAD_MAX {
                 return Err(Unread::TooLong);
             }
-            kept.extend_from_slice(rest);
+            buffer.extend_from_slice(rest);
         }
         return Ok(read);
     }
-    let before = kept.len();
+    let before = buffer.len();
     let new = &rest[..rest.len().min(HEAD_MAX - before)];
-    kept.extend_from_slice(new);
+    buffer.extend_from_slice(new);
     // A head ends with a line: without a new line it cannot be complete.
-    let read = if new.contains(&b'\n') { told.head(kept)? } else { None };
+    let read = if new.contains(&b'\n') { parser.head(buffer)? } else { None };
     match read {
         Some((length, body)) => Ok(Some((length.saturating_sub(before), body))),
-        None if kept.len() >= HEAD_MAX => Err(Unread::TooLong),
+        None if buffer.len() >= HEAD_MAX => Err(Unread::TooLong),
         None => Ok(None),
     }
 }

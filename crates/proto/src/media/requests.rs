@@ -3,7 +3,7 @@
 use crate::media::body::Body;
 use crate::media::cmcd::Cmcd;
 use crate::media::priority::priority_of;
-use crate::media::reader::{FIELDS_MAX, Reader, Told, Unread, content_of, refused, values};
+use crate::media::reader::{FIELDS_MAX, HeadParser, Reader, Unread, content_of, refused, values};
 use crate::wire::StreamPriority;
 
 /// A request.
@@ -42,7 +42,7 @@ struct Heads<F> {
     upgrades: bool,
 }
 
-impl<F: FnMut(Request)> Told for Heads<F> {
+impl<F: FnMut(Request)> HeadParser for Heads<F> {
     fn head(&mut self, bytes: &[u8]) -> Result<Option<(usize, Option<Body>)>, Unread> {
         if self.upgrades {
             return Err(Unread::Upgraded);

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::media::body::Body;
 use crate::media::mp4::{FirstFrame, FrameEnd};
 use crate::media::priority::priority_of;
-use crate::media::reader::{FIELDS_MAX, Reader, Told, Unread, content_of, refused, values};
+use crate::media::reader::{FIELDS_MAX, HeadParser, Reader, Unread, content_of, refused, values};
 use crate::media::requests::Request;
 use crate::wire::StreamPriority;
 
@@ -62,7 +62,7 @@ impl Responses {
     }
 }
 
-impl Told for ResponseState {
+impl HeadParser for ResponseState {
     fn head(&mut self, bytes: &[u8]) -> Result<Option<(usize, Option<Body>)>, Unread> {
         let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
         let mut response = httparse::Response::new(&mut fields);

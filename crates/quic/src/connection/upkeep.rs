@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use roadweave_proto::{Instant, PathId, PathStatus, UplinkId, earliest};
 
-use super::{Connection, KEEP_ALIVE_OTHERS, Phase, Timing};
+use super::{Connection, ConnectionPhase, KEEP_ALIVE_OTHERS, Timing};
 use crate::event::CloseReason;
 use crate::path::Path;
 
@@ -16,11 +16,11 @@ impl Connection {
         let library = self.quic.poll_timeout();
         let library =
             library.map(|at| self.timing.unread.put_off(self.epoch.of_std(at)) + patience);
-        if self.phase == Phase::Closed {
+        if self.phase == ConnectionPhase::Closed {
             return earliest([library, self.timing.flush]);
         }
         let handshake = match self.phase {
-            Phase::Handshake { until } => Some(until),
+            ConnectionPhase::Handshake { until } => Some(until),
             _ => None,
         };
         let feedback = self.timing.feedback_owed.map(|since| since + FEEDBACK_DELAY + patience);
@@ -55,13 +55,13 @@ impl Connection {
         self.paths.iter().for_each(|path| path.gate.detect_losses(now));
         self.process(now);
         match self.phase {
-            Phase::Closed => {}
-            Phase::Handshake { until } => {
+            ConnectionPhase::Closed => {}
+            ConnectionPhase::Handshake { until } => {
                 if until <= now {
                     self.give_up_handshake(now);
                 }
             }
-            Phase::Rekeying { .. } | Phase::Open => self.look_after_paths(now),
+            ConnectionPhase::Rekeying { .. } | ConnectionPhase::Open => self.look_after_paths(now),
         }
         self.flush(now);
         self.take_snapshots(now);
@@ -262,22 +262,22 @@ impl Connection {
     pub(super) fn start_rekeying(&mut self, now: Instant) {
         self.quic.force_key_update();
         self.timing.sent_under_key = 0;
-        self.phase = Phase::Rekeying { since: now };
+        self.phase = ConnectionPhase::Rekeying { since: now };
         self.probe(now, 0);
     }
 
     pub(super) fn finish_rekeying(&mut self, now: Instant) {
-        let Phase::Rekeying { since } = self.phase else { return };
+        let ConnectionPhase::Rekeying { since } = self.phase else { return };
         let acknowledged = |at: Option<Instant>| at.is_some_and(|at| at >= since);
         if self.paths.iter().any(|path| acknowledged(path.gate.meter().acknowledged_up_to())) {
-            self.phase = Phase::Open;
+            self.phase = ConnectionPhase::Open;
             self.want_flush(now);
         }
     }
 
     /// Avoids the update that the cipher's limit would force at a time when it costs packets.
     fn update_keys_when_quiet(&mut self, now: Instant) {
-        if self.timing.sent_under_key < KEY_LIFETIME || self.phase != Phase::Open {
+        if self.timing.sent_under_key < KEY_LIFETIME || self.phase != ConnectionPhase::Open {
             return;
         }
         let slowest =

@@ -18,7 +18,7 @@ use crate::stream::{Ack, Stream};
 pub(crate) const ANSWERS_MAX: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum StreamReply {
     /// All of it was received: its bytes.
     Whole(u64),
     /// It was reset, or is unknown.
@@ -313,13 +313,13 @@ impl Streams {
                 tombstone.is_final |= is_reset;
                 match tombstone.code {
                     None if is_reset => {
-                        Answer::Reset { code: ResetCode::Other, final_size: tombstone.sent }
+                        StreamReply::Reset { code: ResetCode::Other, final_size: tombstone.sent }
                     }
-                    None => Answer::Whole(tombstone.received),
-                    Some(code) => Answer::Reset { code, final_size: tombstone.sent },
+                    None => StreamReply::Whole(tombstone.received),
+                    Some(code) => StreamReply::Reset { code, final_size: tombstone.sent },
                 }
             }
-            None => Answer::Reset { code: ResetCode::Unknown, final_size: 0 },
+            None => StreamReply::Reset { code: ResetCode::Unknown, final_size: 0 },
         };
         if asks && self.answers.len() < ANSWERS_MAX {
             self.answers.insert(id, answer);

@@ -12,7 +12,7 @@ use roadweave_proto::wire::{
 };
 
 use super::Streams;
-use super::handle::Answer;
+use super::handle::StreamReply;
 use crate::config::Obligation;
 use crate::priority::Rank;
 use crate::send::Segment;
@@ -87,7 +87,7 @@ impl Streams {
     fn put_answers(&mut self, symbol: &mut Symbol) {
         while let Some((&id, &answer)) = self.answers.first_key_value() {
             let frame = match answer {
-                Answer::Whole(size) => StreamFrame::Acknowledged(Acknowledged {
+                StreamReply::Whole(size) => StreamFrame::Acknowledged(Acknowledged {
                     id,
                     begun: true,
                     fin: true,
@@ -95,7 +95,7 @@ impl Streams {
                     credit: size,
                     ranges: Vec::new(),
                 }),
-                Answer::Reset { code, final_size } => {
+                StreamReply::Reset { code, final_size } => {
                     StreamFrame::Reset { id, code, final_size, is_answer: true }
                 }
             };

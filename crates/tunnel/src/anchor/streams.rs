@@ -233,7 +233,7 @@ impl Way {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sent {
+enum TurnOutcome {
     More(usize),
     /// Nothing can leave before then, if ever.
     Until(Option<Instant>),
@@ -321,11 +321,11 @@ impl Anchor {
         let mut room = TURN_MAX;
         while !turn.is_empty() && room > 0 {
             turn.retain(|device| match self.turn_client(now, device, room) {
-                Sent::More(bytes) => {
+                TurnOutcome::More(bytes) => {
                     room = room.saturating_sub(bytes);
                     true
                 }
-                Sent::Until(at) => {
+                TurnOutcome::Until(at) => {
                     self.streams.iter_mut().for_each(|all| all.timers.set(*device, at));
                     false
                 }
@@ -338,14 +338,14 @@ impl Anchor {
         }
     }
 
-    fn turn_client(&mut self, now: Instant, device: &DeviceId, room: usize) -> Sent {
+    fn turn_client(&mut self, now: Instant, device: &DeviceId, room: usize) -> TurnOutcome {
         if room == 0 {
-            return Sent::More(0);
+            return TurnOutcome::More(0);
         }
-        let Some(all) = &mut self.streams else { return Sent::Until(None) };
+        let Some(all) = &mut self.streams else { return TurnOutcome::Until(None) };
         let (Some(way), Some(streams)) = (all.ways.get_mut(device), all.table.get_mut(device))
         else {
-            return Sent::Until(None);
+            return TurnOutcome::Until(None);
         };
         let account = &mut self.accounts[usize::from(device.0.0)];
         streams.handle_timeout(now);
@@ -354,12 +354,12 @@ impl Anchor {
         let own = earliest([streams.poll_timeout(), passes_at]);
         let connection = self.endpoint.connection_mut(way.at.leg);
         let (Some(leg), Some(connection)) = (self.legs.get_mut(&way.at.leg), connection) else {
-            return Sent::Until(own);
+            return TurnOutcome::Until(own);
         };
         let round_trip = connection.paths().first().map_or(WAIT, |path| path.smoothed_rtt);
         streams.set_timing(Timing { round_trip, age_max: way.room.wait });
         if !streams.has_frames() {
-            return Sent::Until(own);
+            return TurnOutcome::Until(own);
         }
         if way.sent >= way.room.until {
             let asks = now >= way.asked + ASK;
@@ -369,16 +369,16 @@ impl Anchor {
                 leg.end.push_frames(now, device.0, &frames, &mut self.accounts);
                 self.touched.insert(way.at.leg);
             }
-            return Sent::Until(earliest([own, Some(way.asked + ASK)]));
+            return TurnOutcome::Until(earliest([own, Some(way.asked + ASK)]));
         }
         let size = way.size(connection);
         let until = account.frames_pass_at(Direction::Down, size).max(leg.end.takes_frames_at(now));
         if until > now {
-            return Sent::Until(earliest([own, Some(until)]));
+            return TurnOutcome::Until(earliest([own, Some(until)]));
         }
         let urgency = streams.next_urgency();
         let Some(symbol) = streams.poll_transmit(now, size) else {
-            return Sent::Until(earliest([streams.poll_timeout(), passes_at]));
+            return TurnOutcome::Until(earliest([streams.poll_timeout(), passes_at]));
         };
         account.allows(now, Direction::Down, symbol.len());
         all.served += 1;
@@ -389,7 +389,7 @@ impl Anchor {
         leg.end.push_frames(now, device.0, &frames, &mut self.accounts);
         leg.end.transmit(now, connection, &mut self.accounts);
         self.touched.insert(way.at.leg);
-        Sent::More(bytes)
+        TurnOutcome::More(bytes)
     }
 
     fn settle_client(&mut self, now: Instant, device: &DeviceId) {

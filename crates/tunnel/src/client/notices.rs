@@ -8,7 +8,7 @@ use std::time::Duration;
 use roadweave_proto::Instant;
 
 use super::{Client, ClientEvent};
-use crate::uplink::Span;
+use crate::uplink::CapPeriod;
 
 /// A notice about an uplink, a lane, or all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ pub enum Notice {
         /// The uplink's name.
         uplink: String,
         /// The day or the month.
-        span: Span,
+        span: CapPeriod,
         /// The cap, bytes.
         cap_bytes: u64,
     },

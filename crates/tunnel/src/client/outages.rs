@@ -9,7 +9,7 @@ use roadweave_proto::{Instant, PathId, PathSnapshot, PathStatus, UplinkId};
 use super::notices::Notice;
 use super::uplinks::Uplink;
 use super::{Client, Current};
-use crate::uplink::Span;
+use crate::uplink::CapPeriod;
 
 /// A shorter silence is not reported: every handover causes one.
 const SILENT_MIN: Duration = Duration::from_secs(1);
@@ -22,7 +22,7 @@ const ALLOWED_AFTER: Duration = Duration::from_secs(5);
 pub(super) struct Outages {
     silent: BTreeMap<PathId, Trouble>,
     all: Option<Trouble>,
-    capped: BTreeMap<String, Span>,
+    capped: BTreeMap<String, CapPeriod>,
     pub(super) blocked: BTreeSet<UplinkId>,
     waiting: BTreeMap<String, Trouble>,
     stays: Option<Stays>,

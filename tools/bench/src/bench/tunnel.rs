@@ -23,7 +23,7 @@ use roadweave_tunnel::Strategy;
 use super::against::{self, AgainstArgs};
 use super::echo;
 use super::iperf::{self, Load};
-use super::results::{Bare, CpuShares, Ends, Latency, Resident, Results};
+use super::results::{Bare, BenchResults, CpuShares, Ends, Latency, Resident};
 use crate::product;
 use crate::sandbox::daemon::{CpuTime, Daemon};
 use crate::sandbox::tunnel::{SERVER_INNER, Site, Tunnel, TunnelSpec};
@@ -74,7 +74,7 @@ impl TunnelArgs {
     }
 }
 
-pub(super) fn present(results: &Results, json: bool) -> anyhow::Result<()> {
+pub(super) fn present(results: &BenchResults, json: bool) -> anyhow::Result<()> {
     if json { out::json(results) } else { Ok(out::line(results.render())?) }
 }
 
@@ -117,7 +117,7 @@ impl Bench {
         }
     }
 
-    fn run(&self, strategy: Strategy) -> anyhow::Result<Results> {
+    fn run(&self, strategy: Strategy) -> anyhow::Result<BenchResults> {
         let veth = self.measure_veth()?;
         let mut tunnel = self.start_tunnel(strategy)?;
         let results = self.measure_tunnel(&mut tunnel, veth)?;
@@ -164,7 +164,7 @@ impl Bench {
         &self,
         tunnel: &mut Tunnel,
         veth: Bare,
-    ) -> anyhow::Result<Results> {
+    ) -> anyhow::Result<BenchResults> {
         let load = self.load(SERVER_INNER);
         let idle = resident_bytes(tunnel.client.id())?;
         out::note("tunnel: latency");
@@ -192,7 +192,7 @@ impl Bench {
         };
         let (udp, cpu) = iperf::highest_rate(RATES, measure)?;
         let bare = veth.latency_us;
-        Ok(Results {
+        Ok(BenchResults {
             udp_goodput_bps: udp.goodput_bps,
             udp_limited_by_sender: udp.limited_by_sender,
             tcp_goodput_bps,

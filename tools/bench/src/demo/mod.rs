@@ -66,7 +66,7 @@ struct Runs {
 }
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct DemoReport<'a> {
     #[serde(flatten)]
     results: &'a Results,
     live: &'a [&'a LiveFigures],
@@ -216,7 +216,7 @@ impl DemoArgs {
         let live: Vec<&LiveFigures> = runs.live.iter().map(|run| &run.figures).collect();
         if self.json {
             let left_out = &runs.left_out;
-            out::json(&Told { results: &results, live: &live, left_out })?;
+            out::json(&DemoReport { results: &results, live: &live, left_out })?;
         } else {
             if !runs.clip.is_empty() {
                 out::line(table::render(&results))?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use roadweave_emulate::DuplexLink;
 use roadweave_lab::class::Class;
-use roadweave_lab::closed_loop::{ClosedLoop, Encoder, Seen};
+use roadweave_lab::closed_loop::{ClosedLoop, Encoder, ViewerFigures};
 use roadweave_lab::strategies;
 use roadweave_proto::Rate;
 use roadweave_terminal::exit::BadInput;
@@ -118,7 +118,8 @@ impl EncoderArgs {
         };
         let done = self.runs.finish(jobs.len(), name, work)?;
         // Sorted so that all classes together come last.
-        let mut groups: BTreeMap<(bool, Option<Class>, usize), Vec<Seen>> = BTreeMap::new();
+        let mut groups: BTreeMap<(bool, Option<Class>, usize), Vec<ViewerFigures>> =
+            BTreeMap::new();
         for (job, seen) in jobs.iter().zip(done) {
             // The drive lacks the way's link.
             let Some(seen) = seen else { continue };
@@ -165,7 +166,12 @@ impl EncoderArgs {
     }
 
     /// `None` for a drive that lacks the way's link.
-    fn measure(&self, drive: &NamedDrive, way: &Way, seed: u64) -> anyhow::Result<Option<Seen>> {
+    fn measure(
+        &self,
+        drive: &NamedDrive,
+        way: &Way,
+        seed: u64,
+    ) -> anyhow::Result<Option<ViewerFigures>> {
         let links = drive.drive.links.iter().zip(0..);
         let links = links.filter(|(link, _)| match &way.over {
             Over::Alone(name) => link.name == *name,

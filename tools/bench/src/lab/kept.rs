@@ -27,7 +27,7 @@ pub struct Key {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Line {
+struct SavedRun {
     key: Key,
     measured: Measured,
 }
@@ -36,7 +36,7 @@ struct Line {
 pub struct Kept {
     path: PathBuf,
     file: File,
-    lines: Vec<Line>,
+    lines: Vec<SavedRun>,
 }
 
 impl Kept {
@@ -78,7 +78,7 @@ impl Kept {
     }
 
     pub fn keep(&self, key: &Key, measured: &Measured) -> anyhow::Result<()> {
-        let line = Line { key: key.clone(), measured: measured.clone() };
+        let line = SavedRun { key: key.clone(), measured: measured.clone() };
         let mut text = serde_json::to_vec(&line)?;
         text.push(b'\n');
         // One write, so that lines of several workers do not mix.

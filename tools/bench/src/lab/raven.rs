@@ -42,7 +42,7 @@ pub struct RavenArgs {
 }
 
 #[derive(Debug, Serialize)]
-struct Results {
+struct RavenResults {
     answers: Vec<Answered>,
     transfers: Vec<Transferred>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -87,7 +87,7 @@ impl RavenArgs {
             }
         };
         let done = self.runs.finish(jobs.len(), |job| jobs[job].name(), work)?;
-        self.runs.print(&Results::of(done), Results::in_words)
+        self.runs.print(&RavenResults::of(done), RavenResults::in_words)
     }
 }
 
@@ -145,7 +145,7 @@ impl Job {
     }
 }
 
-impl Results {
+impl RavenResults {
     fn of(done: Vec<Done>) -> Self {
         let mut results = Self { answers: vec![], transfers: vec![], loads: vec![] };
         for done in done {

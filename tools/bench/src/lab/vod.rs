@@ -6,11 +6,13 @@ mod results;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use roadweave_lab::vod::{self, Chosen, Over, Pair, ProgramKind, Seen, Sent, Setting, Way};
+use roadweave_lab::vod::{
+    self, Chosen, Over, Pair, ProgramKind, ServerTraffic, Setting, Viewing, Way,
+};
 use roadweave_quic::CongestionControl;
 use roadweave_terminal::exit::BadInput;
 
-use self::results::Results;
+use self::results::VodResults;
 use super::workers::Runs;
 
 /// Measures what viewers of video on demand see when it comes as streams
@@ -50,7 +52,7 @@ pub struct VodArgs {
 }
 
 /// By seed.
-type Viewers = Vec<(Seen, Sent)>;
+type Viewers = Vec<(Viewing, ServerTraffic)>;
 
 #[derive(Debug)]
 struct Job<'a> {
@@ -80,8 +82,8 @@ impl VodArgs {
         };
         let name = |at: usize| format!("{} on {}", jobs[at].over, jobs[at].pair.name);
         let seen = self.runs.finish(jobs.len(), name, work)?;
-        let results = Results::new(setting, &pairs, &chosen, &ways, seen);
-        self.runs.print(&results, Results::in_words)
+        let results = VodResults::new(setting, &pairs, &chosen, &ways, seen);
+        self.runs.print(&results, VodResults::in_words)
     }
 
     fn pairs(&self) -> anyhow::Result<Vec<Pair>> {

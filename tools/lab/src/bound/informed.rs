@@ -73,11 +73,11 @@ pub(super) fn arrivals(
 struct Packet {
     released: Instant,
     bytes: usize,
-    sent: Option<Sent>,
+    sent: Option<Transmission>,
     arrives: Option<Instant>,
 }
 
-struct Sent {
+struct Transmission {
     link: usize,
     departs: Instant,
     lost: Option<Instant>,
@@ -105,7 +105,7 @@ impl Packet {
         let (link, _) = soonest.min_by(|a, b| a.1.total_cmp(&b.1))?;
         let (departs, arrives) = lanes[link].send(now, self.bytes);
         let lost = arrives.is_none().then(|| departs + lanes[link].delay(departs) * 2);
-        self.sent = Some(Sent { link, departs, lost });
+        self.sent = Some(Transmission { link, departs, lost });
         self.arrives = earliest(self.arrives, arrives);
         Some(link)
     }

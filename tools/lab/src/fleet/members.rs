@@ -7,7 +7,7 @@ use roadweave_proto::Instant;
 
 use super::{Event, World};
 
-pub(super) struct Member {
+pub(super) struct FleetMember {
     pub agent: Agent,
     /// The replica at the other end, and the number of the stream.
     pub stream: Option<(usize, u64)>,
@@ -73,7 +73,7 @@ impl World {
     pub(super) fn people(&mut self) {
         for who in 0..self.cast.boxes + self.cast.proxies {
             let agent = self.newcomer(who);
-            self.members.push(Member {
+            self.members.push(FleetMember {
                 agent,
                 stream: None,
                 attempt: 0,

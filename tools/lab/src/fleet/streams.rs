@@ -6,7 +6,7 @@ use roadweave_fleet::{Down, FrameDecoder, Up, encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::members::Member;
+use super::members::FleetMember;
 use super::{Event, World};
 
 /// Bytes of opening a stream: TCP and TLS 1.3 with raw keys.
@@ -17,7 +17,7 @@ const KEEPALIVE_MS: u64 = 60_000;
 /// Silence after which a replica drops a stream.
 const EXPIRY: Duration = Duration::from_secs(75);
 
-impl Member {
+impl FleetMember {
     fn count(&mut self, message: &impl Serialize) -> Vec<u8> {
         let bytes = encode(message).expect("a message of the product fits a frame");
         self.messages += 1;

@@ -13,7 +13,7 @@ use roadweave_proto::Instant;
 use super::rate::Mark;
 
 #[derive(Clone, Debug)]
-pub(super) struct Sent {
+pub(super) struct SentSegment {
     pub(super) seq: u64,
     pub(super) len: u32,
     pub(super) at: Instant,
@@ -31,14 +31,14 @@ pub(super) enum Fate {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scoreboard {
-    pub(super) sent: VecDeque<Sent>,
+    pub(super) sent: VecDeque<SentSegment>,
     pub(super) sacked: u32,
     pub(super) lost: u32,
     highest: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Told {
+pub(super) struct AckSummary {
     pub(super) delivered: u32,
     /// Round trips of the first and the last newly delivered segment that was sent once.
     pub(super) round_trip: Option<Duration>,
@@ -49,7 +49,7 @@ pub(super) struct Told {
     pub(super) original: Option<Instant>,
 }
 
-impl Sent {
+impl SentSegment {
     pub(super) fn end(&self) -> u64 {
         self.seq + u64::from(self.len)
     }
@@ -57,7 +57,14 @@ impl Sent {
 
 impl Scoreboard {
     pub(super) fn push(&mut self, now: Instant, seq: u64, len: u32, mark: Mark) {
-        self.sent.push_back(Sent { seq, len, at: now, times: 1, fate: Fate::UnderWay, mark });
+        self.sent.push_back(SentSegment {
+            seq,
+            len,
+            at: now,
+            times: 1,
+            fate: Fate::UnderWay,
+            mark,
+        });
     }
 
     /// Retransmits the first lost segment or, with `probes`, the last undelivered one. Returns its
@@ -86,11 +93,11 @@ impl Scoreboard {
         &mut self,
         now: Instant,
         (ack, sacks): (u64, &[(u64, u64)]),
-        mut on_delivered: impl FnMut(&Sent),
-    ) -> Told {
-        let mut told = Told::default();
+        mut on_delivered: impl FnMut(&SentSegment),
+    ) -> AckSummary {
+        let mut told = AckSummary::default();
         let highest = self.highest;
-        let mut on_news = |sent: &Sent, told: &mut Told| {
+        let mut on_news = |sent: &SentSegment, told: &mut AckSummary| {
             told.delivered += 1;
             on_delivered(sent);
             if sent.times == 1 {
@@ -129,7 +136,7 @@ impl Scoreboard {
         told
     }
 
-    pub(super) fn mark_lost(&mut self, mut is_lost: impl FnMut(&Sent) -> bool) -> u32 {
+    pub(super) fn mark_lost(&mut self, mut is_lost: impl FnMut(&SentSegment) -> bool) -> u32 {
         let mut marked = 0;
         for sent in self.sent.iter_mut().filter(|sent| sent.fate == Fate::UnderWay) {
             if is_lost(sent) {

@@ -20,7 +20,7 @@ pub struct SocketConfig {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum SocketRole {
     Client,
     Server,
 }
@@ -29,7 +29,7 @@ pub type SocketStats = SenderStats;
 
 #[derive(Debug)]
 pub struct Socket {
-    role: Role,
+    role: SocketRole,
     state: SocketState,
     sender: Sender,
     receiver: Receiver,
@@ -45,7 +45,7 @@ enum SocketState {
 }
 
 impl Socket {
-    pub fn new(role: Role, config: &SocketConfig) -> Self {
+    pub fn new(role: SocketRole, config: &SocketConfig) -> Self {
         let mss = data_max(config.mtu);
         Self {
             role,
@@ -86,24 +86,24 @@ impl Socket {
 
     pub fn handle_segment(&mut self, now: Instant, segment: &Segment) {
         match (self.state, self.role, segment.is_syn) {
-            (SocketState::Idle, Role::Server, true) => {
+            (SocketState::Idle, SocketRole::Server, true) => {
                 self.state = SocketState::Opening(now, 0);
                 self.receiver.on_segment(now, segment, None);
             }
-            (SocketState::Opening(..), Role::Server, true) => {
+            (SocketState::Opening(..), SocketRole::Server, true) => {
                 self.state = SocketState::Opening(now, 0);
             }
-            (SocketState::Opening(_, times), Role::Client, true) if segment.ack.is_some() => {
+            (SocketState::Opening(_, times), SocketRole::Client, true) if segment.ack.is_some() => {
                 self.receiver.on_segment(now, segment, None);
                 self.open(now, segment, times);
                 self.receiver.answer_by(now);
             }
-            (SocketState::Opening(_, times), Role::Server, false) => {
+            (SocketState::Opening(_, times), SocketRole::Server, false) => {
                 self.open(now, segment, times);
                 self.take(now, segment);
             }
             // The final ACK of the handshake was lost.
-            (SocketState::Open, Role::Client, true) => self.receiver.answer_by(now),
+            (SocketState::Open, SocketRole::Client, true) => self.receiver.answer_by(now),
             (SocketState::Open, _, false) => self.take(now, segment),
             _ => {}
         }
@@ -161,7 +161,7 @@ impl Socket {
                 self.state = SocketState::Opening(now + backoff, times + 1);
                 self.opened_at = Some(now);
                 segment.is_syn = true;
-                if self.role == Role::Server {
+                if self.role == SocketRole::Server {
                     self.receiver.acknowledge(&mut segment);
                 }
                 segment.window = WINDOW_FIRST;

@@ -16,7 +16,7 @@ use roadweave_proto::{Instant, Rate, SplitMix64, earliest};
 use roadweave_tunnel::Qoe;
 use serde::{Deserialize, Serialize};
 
-use super::seen::Seen;
+use super::seen::Viewing;
 
 /// What the viewer does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -54,7 +54,7 @@ pub struct Player {
     next: u32,
     play: Play,
     next_sample: Instant,
-    seen: Seen,
+    seen: Viewing,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +84,7 @@ impl Player {
             next: 0,
             play: Play::Starting,
             next_sample: start,
-            seen: Seen::default(),
+            seen: Viewing::default(),
         }
     }
 
@@ -264,7 +264,7 @@ impl Player {
     }
 
     /// The viewer's results; incomplete requests count with their time until `now`.
-    pub fn finish(mut self, now: Instant) -> Seen {
+    pub fn finish(mut self, now: Instant) -> Viewing {
         for loading in self.loading.values() {
             self.seen.requests.push(now.since(loading.asked));
             self.seen.unanswered += 1;

@@ -18,7 +18,7 @@ use roadweave_quic::CongestionControl;
 use roadweave_tunnel::{LaneConfig, Strategy, StreamsConfig};
 
 use super::player::{CHUNK, ChunkId, FRAMES_OF_CHUNK, Player, Program};
-use super::seen::{Seen, Sent};
+use super::seen::{ServerTraffic, Viewing};
 use crate::web::{Browser, ConnectionId, News, REQUEST, Visit, Visitor};
 use crate::world::{World, WorldConfig, WorldError};
 
@@ -38,7 +38,7 @@ pub(super) fn watch(
     (strategy, first_frame): (&Strategy, bool),
     congestion: CongestionControl,
     program: Program,
-) -> Result<(Seen, Sent), WorldError> {
+) -> Result<(Viewing, ServerTraffic), WorldError> {
     let lane = LaneConfig { strategy: strategy.clone(), ..StreamsConfig::default().lane };
     let head = if first_frame { program.bitrate.bytes_in(CHUNK) / FRAMES_OF_CHUNK } else { 0 };
     let packets = vec![LaneConfig::new("default", Strategy::xnc())];
@@ -48,7 +48,7 @@ pub(super) fn watch(
         ..WorldConfig::plain(steady(links, program.seed), packets, program.seed)
     })?;
     visit.world.restart_links(recorded((links, from), program));
-    let before = Sent { again: visit.server_stats().sent_again, ..sent(&visit.world) };
+    let before = ServerTraffic { again: visit.server_stats().sent_again, ..sent(&visit.world) };
     let start = visit.world.now();
     let mut theatre = Theatre {
         player: Player::new(program, start),
@@ -58,7 +58,7 @@ pub(super) fn watch(
     };
     let end = start + program.lasting;
     visit.run(&mut theatre, end);
-    let viewed = Sent { again: visit.server_stats().sent_again, ..sent(&visit.world) };
+    let viewed = ServerTraffic { again: visit.server_stats().sent_again, ..sent(&visit.world) };
     theatre.drains = true;
     visit.run(&mut theatre, end + DRAIN);
     Ok((theatre.player.finish(visit.world.now()), viewed.since(&before)))
@@ -164,8 +164,8 @@ pub(super) fn steady(links: &[DriveLink], seed: u64) -> Vec<DuplexLink> {
 }
 
 /// Traffic to the vehicle so far, except for what streams sent again.
-pub(super) fn sent(world: &World) -> Sent {
-    let mut sent = Sent::default();
+pub(super) fn sent(world: &World) -> ServerTraffic {
+    let mut sent = ServerTraffic::default();
     for lane in world.server_status().iter().flat_map(|status| &status.stats.lanes) {
         sent.source += lane.sent.source_bytes;
         sent.datagrams += lane.sent.source_datagrams;
@@ -179,7 +179,7 @@ pub(super) fn sent(world: &World) -> Sent {
     sent
 }
 
-impl Sent {
+impl ServerTraffic {
     /// The difference to `before`; counters of replaced sessions are lost.
     pub(super) fn since(&self, before: &Self) -> Self {
         Self {

@@ -17,7 +17,7 @@ use roadweave_quic::CongestionControl;
 use roadweave_tunnel::default_lanes;
 
 use super::player::{ChunkId, Player, Program};
-use super::seen::{Seen, Sent};
+use super::seen::{ServerTraffic, Viewing};
 use super::theatre::{DRAIN, recorded, sent, steady};
 use crate::inner;
 use crate::tcp::{Algorithm, Exchange, SocketConfig};
@@ -45,7 +45,7 @@ pub(super) fn watch(
     (links, from): (&[DriveLink], Duration),
     (algorithm, congestion): (Algorithm, CongestionControl),
     program: Program,
-) -> Result<(Seen, Sent), WorldError> {
+) -> Result<(Viewing, ServerTraffic), WorldError> {
     let seed = program.seed;
     let plain = WorldConfig::plain(steady(links, seed), default_lanes(), seed);
     let mut tunnel = Connections {

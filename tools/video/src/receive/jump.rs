@@ -39,7 +39,7 @@ pub struct Packet {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum InputAction {
     Pass,
     /// Insert stand-ins for these numbers first, to resume with the key frame.
     Fill(Vec<u16>),
@@ -47,7 +47,7 @@ pub enum Entry {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exit {
+pub enum OutputAction {
     Pass,
     /// Pass it on as the beginning of a new sequence.
     Resume,
@@ -66,16 +66,16 @@ impl Jump {
         }
     }
 
-    pub fn on_packet(&mut self, now: Duration, packet: Packet) -> Entry {
+    pub fn on_packet(&mut self, now: Duration, packet: Packet) -> InputAction {
         let due = *self.due.get_or_insert(packet.number);
         self.resumed = self.resumed.filter(|at| distance(due, *at) < WINDOW);
         let Ok(place) = usize::try_from(distance(packet.number, due)) else {
             let is_given_up = self.resumed.is_some_and(|at| distance(packet.number, at) < 0);
-            return if is_given_up { Entry::Drop } else { Entry::Pass };
+            return if is_given_up { InputAction::Drop } else { InputAction::Pass };
         };
         if place >= usize::from(WINDOW.unsigned_abs()) {
             self.begin_behind(packet.number);
-            return Entry::Pass;
+            return InputAction::Pass;
         }
         if self.ahead.len() <= place {
             self.ahead.resize(place + 1, None);
@@ -90,10 +90,10 @@ impl Jump {
             self.awaited = self.due;
         }
         self.settle();
-        if is_jump { Entry::Fill(missing) } else { Entry::Pass }
+        if is_jump { InputAction::Fill(missing) } else { InputAction::Pass }
     }
 
-    pub fn on_out(&mut self, number: u16) -> Exit {
+    pub fn on_out(&mut self, number: u16) -> OutputAction {
         if let Some(due) = self.due
             && let Ok(place) = usize::try_from(distance(number, due))
         {
@@ -102,12 +102,12 @@ impl Jump {
         }
         self.is_fresh = false;
         match self.awaited {
-            Some(first) if distance(number, first) < 0 => Exit::Drop,
+            Some(first) if distance(number, first) < 0 => OutputAction::Drop,
             Some(_) => {
                 (self.awaited, self.is_fresh) = (None, true);
-                Exit::Resume
+                OutputAction::Resume
             }
-            None => Exit::Pass,
+            None => OutputAction::Pass,
         }
     }
 

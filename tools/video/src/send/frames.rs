@@ -15,7 +15,7 @@ use crate::pace::Pace;
 use crate::sizing::{Admitted, Gate, Packets, Target, share};
 use crate::srt::Connection;
 use crate::stamp::Stamp;
-use crate::statistics::sent::{Around, Report, Sent};
+use crate::statistics::sent::{Around, SenderReport, SenderStatistics};
 use crate::supersede::{Older, Supersede};
 
 #[derive(Debug)]
@@ -47,7 +47,7 @@ struct SenderState {
     pace: Pace,
     gate: Gate,
     reports: Budget,
-    sent: Sent,
+    sent: SenderStatistics,
     /// Frames in the encoder and the payloader, oldest first.
     under_way: VecDeque<Frame>,
     renewals: Renewals,
@@ -69,7 +69,7 @@ struct Frame {
 }
 
 #[derive(Serialize)]
-struct Line {
+struct FrameRecord {
     number: u16,
     at_ms: f64,
     captured_unix_ms: f64,
@@ -92,7 +92,7 @@ impl Frames {
             pace: Pace::new(settings.fps),
             gate: Gate::new(settings.packets, settings.pixels, settings.key_interval),
             reports: Budget::of_reports(),
-            sent: Sent::new(Duration::ZERO),
+            sent: SenderStatistics::new(Duration::ZERO),
             under_way: VecDeque::new(),
             renewals: Renewals::default(),
             newest: None,
@@ -171,7 +171,7 @@ impl Frames {
         frame.number = Some(number);
         let Frame { at: frame_at, captured, target, at_once, limit, .. } = *frame;
         state.sent.on_frame(bytes, limit, target);
-        let line = Line {
+        let line = FrameRecord {
             number,
             at_ms: frame_at.as_secs_f64() * 1e3,
             captured_unix_ms: captured.as_secs_f64() * 1e3,
@@ -225,13 +225,13 @@ impl Frames {
         now.saturating_duration_since(self.state().picture.unwrap_or(self.began))
     }
 
-    pub fn second(&self, now: Instant, answers: bool) -> Report {
+    pub fn second(&self, now: Instant, answers: bool) -> SenderReport {
         let mut state = self.state();
         let around = self.around(&state, now, answers);
         state.sent.second(now.saturating_duration_since(self.began), around)
     }
 
-    pub fn whole(&self, now: Instant, answers: bool) -> Report {
+    pub fn whole(&self, now: Instant, answers: bool) -> SenderReport {
         let state = self.state();
         let around = self.around(&state, now, answers);
         state.sent.whole(now.saturating_duration_since(self.began), around)

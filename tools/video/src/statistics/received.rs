@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::delays::{Clocks, Delays, Percentiles};
-use super::{Span, bps, rounded};
+use super::{ReportSpan, bps, rounded};
 use crate::stamp::Stamp;
 
 #[derive(Debug)]
@@ -36,8 +36,8 @@ pub struct Count {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
-    pub span: Span,
+pub struct ReceiverReport {
+    pub span: ReportSpan,
     pub seconds: f64,
     pub frames_shown: u64,
     /// Pictures numbered but not shown.
@@ -109,18 +109,24 @@ impl Received {
         self.number = None;
     }
 
-    pub fn second(&mut self, now: Duration, gap_wait: Duration) -> Report {
+    pub fn second(&mut self, now: Duration, gap_wait: Duration) -> ReceiverReport {
         self.look(now);
         let second = std::mem::replace(&mut self.second, Count::new(now));
-        self.report(Span::Second, &second, now, gap_wait)
+        self.report(ReportSpan::Second, &second, now, gap_wait)
     }
 
-    pub fn whole(&mut self, now: Duration, gap_wait: Duration) -> Report {
+    pub fn whole(&mut self, now: Duration, gap_wait: Duration) -> ReceiverReport {
         self.look(now);
-        self.report(Span::Whole, &self.whole, now, gap_wait)
+        self.report(ReportSpan::Whole, &self.whole, now, gap_wait)
     }
 
-    fn report(&self, span: Span, count: &Count, now: Duration, gap_wait: Duration) -> Report {
+    fn report(
+        &self,
+        span: ReportSpan,
+        count: &Count,
+        now: Duration,
+        gap_wait: Duration,
+    ) -> ReceiverReport {
         // The clocks are judged over the whole time.
         let clocks = self.whole.delays.clocks();
         let base = match clocks {
@@ -133,7 +139,7 @@ impl Received {
             _ => Duration::ZERO,
         };
         let longest = count.stall_longest.max(standing);
-        Report {
+        ReceiverReport {
             span,
             seconds: rounded(seconds),
             frames_shown: count.frames_shown,
@@ -174,10 +180,10 @@ impl Count {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for ReceiverReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { frames_shown, frames_lost, stalls, packets_lost, key_frame_requests, .. } = self;
-        if self.span == Span::Whole {
+        if self.span == ReportSpan::Whole {
             write!(f, "in all {:.1} s: ", self.seconds)?;
         }
         write!(f, "{frames_shown} frames, {frames_lost} lost, {stalls} stalls")?;

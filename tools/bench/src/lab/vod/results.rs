@@ -3,14 +3,16 @@
 use std::collections::VecDeque;
 
 use roadweave_lab::vod::summary::{Figure, Figures, Interval, Viewings};
-use roadweave_lab::vod::{Chosen, Pair, ProgramKind, STANDS_STILL, Seen, Sent, Setting, Way};
+use roadweave_lab::vod::{
+    Chosen, Pair, ProgramKind, STANDS_STILL, ServerTraffic, Setting, Viewing, Way,
+};
 use serde::Serialize;
 
 use super::Viewers;
 use crate::table::{self, Column, bare, right_aligned};
 
 #[derive(Debug, Serialize)]
-pub(super) struct Results {
+pub(super) struct VodResults {
     seconds: u64,
     seeds: u16,
     congestion: String,
@@ -41,14 +43,14 @@ struct Row {
     below_best_link: Option<Figures>,
 }
 
-impl Results {
+impl VodResults {
     /// `seen` is in the order of the jobs.
     pub(super) fn new(
         setting: Setting,
         pairs: &[Pair],
         chosen: &[Chosen],
         ways: &[Way],
-        seen: Vec<(Seen, Sent)>,
+        seen: Vec<(Viewing, ServerTraffic)>,
     ) -> Self {
         let mut seen = VecDeque::from(seen);
         let mut next = || -> Viewers { seen.drain(..usize::from(setting.seeds)).collect() };

@@ -26,8 +26,8 @@ fn check(jump: &mut Jump, packets: &[Packet], filled: Option<&[u16]>) {
     for (at, packet) in packets.iter().enumerate() {
         let entry = jump.on_packet(Duration::ZERO, *packet);
         let is_last = at + 1 == packets.len();
-        let expected = filled.filter(|_| is_last).map(|it| Entry::Fill(it.to_vec()));
-        assert_eq!(entry, expected.unwrap_or(Entry::Pass), "{at} of {packets:?}");
+        let expected = filled.filter(|_| is_last).map(|it| InputAction::Fill(it.to_vec()));
+        assert_eq!(entry, expected.unwrap_or(InputAction::Pass), "{at} of {packets:?}");
     }
 }
 
@@ -38,20 +38,20 @@ fn a_key_frame_that_is_whole_waits_for_nothing_before_it() {
         let mut jump = Jump::new();
         let before = [0, 1, 4, 5, 7].map(|distance| other(at(distance)));
         check(&mut jump, &before, None);
-        assert_eq!(jump.on_out(at(0)), Exit::Pass);
+        assert_eq!(jump.on_out(at(0)), OutputAction::Pass);
         check(&mut jump, &key_frame(at(9)), Some(&[at(2), at(3), at(6), at(8)]));
-        assert_eq!(jump.on_out(at(1)), Exit::Drop);
-        (2..9).for_each(|distance| assert_eq!(jump.on_out(at(distance)), Exit::Drop));
-        assert_eq!(jump.on_out(at(9)), Exit::Resume);
+        assert_eq!(jump.on_out(at(1)), OutputAction::Drop);
+        (2..9).for_each(|distance| assert_eq!(jump.on_out(at(distance)), OutputAction::Drop));
+        assert_eq!(jump.on_out(at(9)), OutputAction::Resume);
         assert!(jump.on_key_frame_asked() && !jump.on_key_frame_asked());
-        assert_eq!(jump.on_out(at(10)), Exit::Pass);
+        assert_eq!(jump.on_out(at(10)), OutputAction::Pass);
         check(&mut jump, &[other(at(12))], None);
         // Late packets are dropped, unless they were not waited for.
         let late = |jump: &mut Jump, distance| jump.on_packet(Duration::ZERO, other(at(distance)));
         for distance in [2, 8, 6] {
-            assert_eq!(late(&mut jump, distance), Entry::Drop);
+            assert_eq!(late(&mut jump, distance), InputAction::Drop);
         }
-        assert_eq!(late(&mut jump, 13), Entry::Pass);
+        assert_eq!(late(&mut jump, 13), InputAction::Pass);
     }
 }
 
@@ -62,7 +62,7 @@ fn the_packets_of_the_key_frame_come_in_any_order_and_twice() {
         let key = key_frame(5);
         check(&mut jump, &[other(0), other(2)], None);
         check(&mut jump, &order.map(|at| key[at]), Some(&[1, 3, 4]));
-        assert_eq!(jump.on_packet(Duration::ZERO, key[order[0]]), Entry::Pass);
+        assert_eq!(jump.on_packet(Duration::ZERO, key[order[0]]), InputAction::Pass);
     }
     let mut jump = Jump::new();
     let [first, middle, last] = key_frame(5);
@@ -90,7 +90,7 @@ fn what_is_no_whole_key_frame_is_no_reason_to_go_on() {
         let mut jump = Jump::new();
         check(&mut jump, &[other(0)], None);
         check(&mut jump, &key, None);
-        assert_eq!(jump.on_out(5), Exit::Pass);
+        assert_eq!(jump.on_out(5), OutputAction::Pass);
     }
 }
 
@@ -102,7 +102,7 @@ fn without_a_gap_packets_pass_and_none_is_buffered() {
         let key = key_frame(number / 3 * 3)[usize::from(number % 3)];
         check(&mut jump, &[key], None);
         assert!(jump.ahead.is_empty());
-        assert_eq!(jump.on_out(number), Exit::Pass);
+        assert_eq!(jump.on_out(number), OutputAction::Pass);
         assert!(!jump.on_key_frame_asked());
     }
     let mut jump = Jump::new();
@@ -116,14 +116,14 @@ fn numbers_that_the_jitter_buffer_has_given_up_are_not_filled() {
     let mut jump = Jump::new();
     check(&mut jump, &[other(0), other(4)], None);
     // 1 to 3 are reported lost; 4 comes out.
-    (1..=4).for_each(|number| assert_eq!(jump.on_out(number), Exit::Pass));
+    (1..=4).for_each(|number| assert_eq!(jump.on_out(number), OutputAction::Pass));
     check(&mut jump, &key_frame(7), Some(&[5, 6]));
-    assert_eq!(jump.on_packet(Duration::ZERO, other(6)), Entry::Drop);
+    assert_eq!(jump.on_packet(Duration::ZERO, other(6)), InputAction::Drop);
     let mut jump = Jump::new();
     check(&mut jump, &[other(0)], None);
-    (1..=6).for_each(|number| assert_eq!(jump.on_out(number), Exit::Pass));
+    (1..=6).for_each(|number| assert_eq!(jump.on_out(number), OutputAction::Pass));
     check(&mut jump, &key_frame(7), None);
-    assert_eq!(jump.on_packet(Duration::ZERO, other(6)), Entry::Pass);
+    assert_eq!(jump.on_packet(Duration::ZERO, other(6)), InputAction::Pass);
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn a_key_frame_each_millisecond_is_gone_on_with_ten_times_a_second() {
             ..other(number)
         };
         let packet = Packet { marker: true, ..alone };
-        if let Entry::Fill(numbers) = jump.on_packet(Duration::from_millis(ms), packet) {
+        if let InputAction::Fill(numbers) = jump.on_packet(Duration::from_millis(ms), packet) {
             (jumps, filled) = (jumps + 1, filled + numbers.len());
         }
         assert!(jump.ahead.len() <= 2_048);
@@ -203,9 +203,9 @@ fn whatever_comes_memory_is_bounded_and_what_goes_on_is_in_order() {
                 // The jitter buffer drops duplicates.
                 let is_new = distance(packet.number, buffer.next) >= 0;
                 match jump.on_packet(Duration::from_millis(sent), packet) {
-                    Entry::Drop => assert!(!is_new, "{packet:?}"),
+                    InputAction::Drop => assert!(!is_new, "{packet:?}"),
                     entry => {
-                        if let Entry::Fill(numbers) = entry {
+                        if let InputAction::Fill(numbers) = entry {
                             fills += 1;
                             numbers.into_iter().for_each(|number| buffer.put(number));
                         }
@@ -216,7 +216,7 @@ fn whatever_comes_memory_is_bounded_and_what_goes_on_is_in_order() {
                 }
                 assert!(jump.ahead.len() <= 2_048);
                 while let Some(number) = buffer.out() {
-                    if jump.on_out(number) != Exit::Drop {
+                    if jump.on_out(number) != OutputAction::Drop {
                         assert!(passed.is_none_or(|it| distance(number, it) > 0));
                         passed = Some(number);
                     }
