@@ -124,7 +124,7 @@ struct Outgoing {
 
 #[derive(Default)]
 struct Messages {
-    sender: control::Sender,
+    sender: control::ControlSender,
     receiver: control::Receiver,
 }
 

@@ -20,7 +20,7 @@ use crate::MESSAGE_MAX;
 use crate::event::MessageError;
 
 #[derive(Debug, Default)]
-pub(crate) struct Sender {
+pub(crate) struct ControlSender {
     fragments: VecDeque<Fragment>,
     first: u32,
     bytes: usize,
@@ -40,7 +40,7 @@ enum FragmentState {
     Acknowledged,
 }
 
-impl Sender {
+impl ControlSender {
     pub(crate) fn push(&mut self, message: &Bytes) -> Result<(), MessageError> {
         if message.len() > MESSAGE_MAX {
             return Err(MessageError::TooLarge);
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn long_messages_are_refused_on_both_sides() {
-        let mut sender = Sender::default();
+        let mut sender = ControlSender::default();
         let long = Bytes::from(vec![0; MESSAGE_MAX + 1]);
         assert_eq!(sender.push(&long), Err(MessageError::TooLarge));
         let mut receiver = Receiver::default();
@@ -213,11 +213,11 @@ mod tests {
 
     #[test]
     fn the_queue_is_bounded() {
-        let mut sender = Sender::default();
+        let mut sender = ControlSender::default();
         let message = Bytes::from(vec![0; MESSAGE_MAX]);
         let taken = (0..100).take_while(|_| sender.push(&message).is_ok()).count();
         assert_eq!(taken, QUEUE_MAX / MESSAGE_MAX - 1);
-        let mut sender = Sender::default();
+        let mut sender = ControlSender::default();
         let taken = (0..9999).take_while(|_| sender.push(&Bytes::new()).is_ok()).count();
         assert_eq!(taken, FRAGMENTS_MAX + 1);
         assert_eq!(sender.push(&Bytes::new()), Err(MessageError::Full));
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn an_unanswered_fragment_is_sent_again_with_backoff() {
-        let mut sender = Sender::default();
+        let mut sender = ControlSender::default();
         sender.push(&Bytes::from_static(b"hello")).unwrap();
         let timeout = |attempts| Instant::from_millis(100) + Duration::from_millis(100) * attempts;
         let (number, first) = sender.next().unwrap();
@@ -252,7 +252,7 @@ mod tests {
         ) {
             let messages: Vec<_> =
                 lengths.iter().enumerate().map(|(i, len)| Bytes::from(vec![i as u8; *len])).collect();
-            let (mut sender, mut receiver) = (Sender::default(), Receiver::default());
+            let (mut sender, mut receiver) = (ControlSender::default(), Receiver::default());
             for message in &messages {
                 sender.push(message).unwrap();
             }

@@ -26,7 +26,7 @@ use noq_proto::{Connection, PathId, RttEstimator};
 use roadweave_proto::Instant;
 
 use crate::epoch::Epoch;
-use crate::meter::{Meter, Progress};
+use crate::meter::{Meter, WindowUse};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -173,7 +173,7 @@ impl Controller for GatedController {
         _app_limited: bool,
         largest_packet_num_acked: Option<u64>,
     ) {
-        let (Progress { app_limited, window_limited }, in_flight) = {
+        let (WindowUse { app_limited, window_limited }, in_flight) = {
             let mut meter = self.gate.meter();
             (meter.on_acks_end(self.epoch.of_std(now)), meter.in_flight())
         };

@@ -24,7 +24,7 @@ use std::time::Duration;
 use roadweave_proto::{Instant, PacketId, PathId, PathOffer, PathSnapshot, Urgency};
 
 use self::allowance::Allowance;
-use self::delays::Delays;
+use self::delays::RecentDelays;
 use crate::flight::PacketState;
 use crate::qoe::{Left, QoeReport};
 use crate::{Qoe, Recovery, RecoveryConfig, RecoveryStats, Reliable, Repair, SentCopy, spare};
@@ -69,7 +69,7 @@ pub struct Xlink {
     report: Option<QoeReport>,
     observed: Observed,
     allowance: Allowance,
-    delays: Delays,
+    delays: RecentDelays,
     /// Packets in flight that would be copied without control.
     eligible: BTreeSet<u32>,
     next_look: Option<Instant>,
@@ -87,7 +87,7 @@ impl Xlink {
             report: None,
             observed: Observed::new(thresholds),
             allowance: Allowance::default(),
-            delays: Delays::default(),
+            delays: RecentDelays::default(),
             eligible: BTreeSet::new(),
             next_look: None,
             reinjected: 0,

@@ -31,10 +31,10 @@ use serde::Serialize;
 
 use self::members::Members;
 use self::viewing::{BoxStream, BoxView};
-use self::world::World;
+use self::world::StackWorld;
 use crate::demo::clip::ClipSpec;
 use crate::demo::ffmpeg;
-use crate::demo::sampler::Sample;
+use crate::demo::sampler::StatusSample;
 use crate::product;
 use crate::rate;
 use crate::sandbox::{self, clock};
@@ -93,7 +93,7 @@ impl StackArgs {
         let clip = directory.join("clip.h264");
         spec.encode(&clip, |_| bar.tick())?;
         tell("starting a controller; an anchor, two proxies and two boxes join");
-        let world = World::build(self.seed)?;
+        let world = StackWorld::build(self.seed)?;
         let program = std::env::current_exe().context("cannot find this program")?;
         let mut members = Members::start(&world, directory, &product::program()?, &program)?;
         bar.enable_steady_tick(SAMPLE_INTERVAL);
@@ -112,7 +112,7 @@ impl StackArgs {
 
     fn stream(
         &self,
-        world: &World,
+        world: &StackWorld,
         members: &mut Members,
         program: &Path,
         clip: &Path,
@@ -134,7 +134,7 @@ impl StackArgs {
             let now = clock::now();
             for (number, samples) in samples.iter_mut().enumerate() {
                 let status = members.status_of_box(number);
-                samples.extend(status.and_then(|status| Sample::parse(now, &status)));
+                samples.extend(status.and_then(|status| StatusSample::parse(now, &status)));
             }
             if now >= start + duration / 2 - CONTROLLER_AHEAD {
                 members.kill_controller();

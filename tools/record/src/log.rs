@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-use crate::reader::Reader;
+use crate::reader::ByteReader;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LogEntry {
@@ -60,7 +60,7 @@ impl LogEntry {
         }
     }
 
-    fn decode(reader: &mut Reader<'_>) -> Option<Self> {
+    fn decode(reader: &mut ByteReader<'_>) -> Option<Self> {
         Some(match reader.u8()? {
             DELIVERY => {
                 Self::Delivery { cycle: reader.u16()?, at_ms: reader.u32()?, bytes: reader.u32()? }
@@ -76,7 +76,7 @@ impl LogEntry {
     }
 }
 
-pub(crate) fn decode_entries(reader: &mut Reader<'_>) -> Option<Vec<LogEntry>> {
+pub(crate) fn decode_entries(reader: &mut ByteReader<'_>) -> Option<Vec<LogEntry>> {
     let mut entries = Vec::new();
     while !reader.is_empty() {
         entries.push(LogEntry::decode(reader)?);

@@ -23,7 +23,7 @@
 
 use crate::log::{LogEntry, REPORT_HEADER_BYTES, decode_entries};
 use crate::plan::RecordPlan;
-use crate::reader::Reader;
+use crate::reader::ByteReader;
 use crate::token::PROOF_BYTES;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,7 +140,7 @@ const VERSION: u8 = 1;
 
 impl Message {
     pub fn decode(payload: &[u8]) -> Option<Self> {
-        let mut reader = Reader(payload);
+        let mut reader = ByteReader(payload);
         if reader.u8()? != MAGIC {
             return None;
         }
@@ -174,7 +174,7 @@ impl Message {
 
     /// The nonce in a Hello of another version, whose answer is [`Refusal::Version`].
     pub fn foreign_hello(payload: &[u8]) -> Option<u64> {
-        let mut reader = Reader(payload);
+        let mut reader = ByteReader(payload);
         let is_ours = reader.u8()? == MAGIC;
         let kind = reader.u8()?;
         let token = reader.u64()?;
@@ -218,7 +218,7 @@ impl Refusal {
 }
 
 impl Packet {
-    fn decode(token: u64, payload_bytes: usize, reader: &mut Reader<'_>) -> Option<Self> {
+    fn decode(token: u64, payload_bytes: usize, reader: &mut ByteReader<'_>) -> Option<Self> {
         let flags = reader.u8()?;
         Some(Self {
             token,
@@ -252,7 +252,7 @@ impl Packet {
 }
 
 impl Report {
-    fn decode(token: u64, reader: &mut Reader<'_>) -> Option<Self> {
+    fn decode(token: u64, reader: &mut ByteReader<'_>) -> Option<Self> {
         Some(Self {
             token,
             highest: reader.u32()?,

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-pub use self::lines::Lines;
+pub use self::lines::LineReader;
 use self::message::Message;
 use crate::sizing::Target;
 
@@ -149,7 +149,7 @@ impl FeedbackClient {
         stream.set_read_timeout(Some(SILENCE_MOST))?;
         stream.write_all(message::SUBSCRIBE)?;
         lock(&self.latest).on_connected();
-        let mut lines = Lines::new(stream);
+        let mut lines = LineReader::new(stream);
         while !self.is_over() {
             let Some(line) = lines.read()? else { return Ok(()) };
             let message = line.map_or(Message::Bad, |line| message::parse(line, &self.lane));

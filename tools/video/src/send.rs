@@ -30,7 +30,7 @@ use crate::options::{self, Address, Codec, Recovery, Source, without_password};
 use crate::plugins::{self, make, running_time};
 use crate::run::{self, ElementError, End};
 use crate::sizing::Packets;
-use crate::srt::Connection;
+use crate::srt::SrtConnection;
 use crate::supersede::Supersede;
 use crate::{rtp, source, srt, stamp};
 
@@ -126,7 +126,7 @@ fn build(pipeline: &gst::Pipeline, options: &options::Send) -> Result<(Arc<Frame
             let counted = Arc::clone(&frames);
             let what = (options.picture.codec, options.bitrate);
             let sent = move |bytes| counted.on_packet(bytes, None);
-            frames.follow(Connection::new(pipeline, &encoded, uri, what, &options.srt, sent)?);
+            frames.follow(SrtConnection::new(pipeline, &encoded, uri, what, &options.srt, sent)?);
             Ok((frames, false))
         }
         (_, Some((socket, there))) => {

@@ -17,7 +17,7 @@ use std::thread;
 use std::time::Duration;
 
 use self::answer::SupersedeAnswer;
-use crate::feedback::Lines;
+use crate::feedback::LineReader;
 
 /// The reporter; it ends when this is dropped.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ impl SupersedeClient {
         stream.set_write_timeout(Some(SILENCE_MOST))?;
         stream.set_read_timeout(Some(SILENCE_MOST))?;
         stream.write_all(&answer::question(older, &self.lane))?;
-        let mut lines = Lines::new(stream.take(ANSWER_MOST));
+        let mut lines = LineReader::new(stream.take(ANSWER_MOST));
         Ok(lines.read()?.flatten().map_or_else(SupersedeAnswer::none, SupersedeAnswer::parse))
     }
 }

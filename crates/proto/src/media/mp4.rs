@@ -47,7 +47,7 @@ pub struct FirstFrame {
     is_file: bool,
     is_first: bool,
     around: Vec<(BoxKind, u64)>,
-    place: Place,
+    place: BoxState,
     kept: Vec<u8>,
     tracks: Vec<MovieTrack>,
     is_fragmented: bool,
@@ -58,7 +58,7 @@ pub struct FirstFrame {
 type BoxKind = [u8; 4];
 
 #[derive(Clone, Copy, Debug, Default)]
-enum Place {
+enum BoxState {
     #[default]
     Head,
     /// In a box with samples; `wanted` bytes of it are kept.
@@ -112,20 +112,20 @@ impl FirstFrame {
 
     fn step(&mut self, bytes: &[u8]) -> usize {
         match self.place {
-            Place::Skip(end) => {
+            BoxState::Skip(end) => {
                 let left = usize::try_from(end - self.at).unwrap_or(usize::MAX);
                 left.min(bytes.len())
             }
-            Place::Leaf { kind, end, wanted } => {
+            BoxState::Leaf { kind, end, wanted } => {
                 let taken = self.keep(bytes, wanted);
                 if self.kept.len() == wanted {
                     self.on_leaf(kind);
                     self.kept.clear();
-                    self.place = Place::Skip(end);
+                    self.place = BoxState::Skip(end);
                 }
                 taken
             }
-            Place::Head => {
+            BoxState::Head => {
                 let long = self.kept.len() >= 8 && self.kept[..4] == [0, 0, 0, 1];
                 let taken = self.keep(bytes, if long { 16 } else { 8 });
                 self.on_head(self.at.saturating_add(taken as u64));
@@ -197,7 +197,7 @@ impl FirstFrame {
             b"trex" if is_within(b"mvex") => return self.read(kind, at, end),
             b"tfhd" | b"trun" if is_within(b"traf") => return self.read(kind, at, end),
             _ => {
-                self.place = Place::Skip(end);
+                self.place = BoxState::Skip(end);
                 return;
             }
         }
@@ -210,8 +210,8 @@ impl FirstFrame {
     fn read(&mut self, kind: BoxKind, at: u64, end: u64) {
         let length = usize::try_from(end - at).unwrap_or(usize::MAX);
         self.place = match length {
-            0 => Place::Skip(end),
-            length => Place::Leaf { kind, end, wanted: length.min(LEAF_MAX) },
+            0 => BoxState::Skip(end),
+            length => BoxState::Leaf { kind, end, wanted: length.min(LEAF_MAX) },
         };
     }
 
@@ -228,8 +228,8 @@ impl FirstFrame {
     }
 
     fn leave(&mut self) {
-        if matches!(self.place, Place::Skip(end) if end <= self.at) {
-            self.place = Place::Head;
+        if matches!(self.place, BoxState::Skip(end) if end <= self.at) {
+            self.place = BoxState::Head;
         }
         if !self.kept.is_empty() {
             // A head that exceeds its enclosing box is checked once it is complete.
@@ -275,6 +275,6 @@ impl FirstFrame {
     fn forget(&mut self) {
         (self.kept, self.around) = (Vec::new(), Vec::new());
         (self.tracks, self.fragment_tracks) = (Vec::new(), Vec::new());
-        self.place = Place::Head;
+        self.place = BoxState::Head;
     }
 }

@@ -4,7 +4,7 @@
 //! head ─► content ─► head ─► ...        what is not understood ─► unread, for ever
 //! ```
 
-use crate::media::body::{Body, Part};
+use crate::media::body::{Body, BodyPart};
 
 /// The longest head that is read, bytes.
 pub const HEAD_MAX: usize = 8 * 1024;
@@ -36,32 +36,32 @@ pub(crate) trait HeadParser {
 }
 
 #[derive(Debug)]
-enum Place {
+enum ReaderState {
     Head(Vec<u8>),
     Content(Body),
     Unread(Unread),
 }
 
 #[derive(Debug)]
-pub(crate) struct Reader(Place);
+pub(crate) struct Reader(ReaderState);
 
 impl Default for Reader {
     fn default() -> Self {
-        Self(Place::Head(Vec::new()))
+        Self(ReaderState::Head(Vec::new()))
     }
 }
 
 impl Reader {
     pub(crate) fn unread(&self) -> Option<Unread> {
         match self.0 {
-            Place::Unread(why) => Some(why),
+            ReaderState::Unread(why) => Some(why),
             _ => None,
         }
     }
 
     pub(crate) fn give_up(&mut self, why: Unread) {
         if self.unread().is_none() {
-            self.0 = Place::Unread(why);
+            self.0 = ReaderState::Unread(why);
         }
     }
 
@@ -70,29 +70,30 @@ impl Reader {
         while at < bytes.len() {
             let rest = &bytes[at..];
             let read = match &mut self.0 {
-                Place::Unread(_) => return,
-                Place::Head(buffer) => read_head(buffer, rest, parser),
-                Place::Content(body) => match body.take(rest) {
-                    Part::Content(length) => {
+                ReaderState::Unread(_) => return,
+                ReaderState::Head(buffer) => read_head(buffer, rest, parser),
+                ReaderState::Content(body) => match body.take(rest) {
+                    BodyPart::Content(length) => {
                         parser.content(at, &rest[..length]);
                         at += length;
                         continue;
                     }
-                    Part::Framing(length) => {
+                    BodyPart::Framing(length) => {
                         at += length;
                         continue;
                     }
-                    Part::End => Ok(Some((0, None))),
-                    Part::Bad => Err(Unread::Ambiguous),
+                    BodyPart::End => Ok(Some((0, None))),
+                    BodyPart::Bad => Err(Unread::Ambiguous),
                 },
             };
             match read {
                 Ok(None) => return,
                 Ok(Some((length, body))) => {
                     at += length;
-                    self.0 = body.map_or_else(|| Place::Head(Vec::new()), Place::Content);
+                    self.0 =
+                        body.map_or_else(|| ReaderState::Head(Vec::new()), ReaderState::Content);
                 }
-                Err(why) => self.0 = Place::Unread(why),
+                Err(why) => self.0 = ReaderState::Unread(why),
             }
         }
     }

@@ -35,7 +35,7 @@ use crate::streams::{EndsStreams, StreamsConfig, StreamsOwner, StreamsTable};
 #[derive(Debug)]
 pub(super) struct AnchorStreams {
     table: StreamsTable<DeviceId>,
-    ways: BTreeMap<DeviceId, Way>,
+    ways: BTreeMap<DeviceId, ClientRoute>,
     touched: BTreeSet<DeviceId>,
     timers: Deadlines<DeviceId>,
     served: u64,
@@ -44,7 +44,7 @@ pub(super) struct AnchorStreams {
 }
 
 #[derive(Debug)]
-struct Way {
+struct ClientRoute {
     at: At,
     former: Option<At>,
     sent: u64,
@@ -56,7 +56,7 @@ struct Way {
     served: [u64; 2],
 }
 
-impl Way {
+impl ClientRoute {
     fn new(now: Instant, at: At) -> Self {
         let room = LegRoom { handle: at.handle, until: 0, size: 0, wait: WAIT };
         // The proxy reports it by itself once it has the streams' epoch.
@@ -105,7 +105,7 @@ impl AnchorStreams {
         }
         let terms = self.table.agree(&device, client);
         self.table.begin(now, device, Some(terms), peer).ok()?;
-        let mut way = Way::new(now, at);
+        let mut way = ClientRoute::new(now, at);
         if let Some(before) = before.filter(|_| terms.goes_on) {
             (way.former, way.symbols) = (Some(before.at), before.symbols);
         }
@@ -114,7 +114,7 @@ impl AnchorStreams {
         Some(terms.offer())
     }
 
-    fn forget_way(&mut self, device: &DeviceId) -> Option<Way> {
+    fn forget_way(&mut self, device: &DeviceId) -> Option<ClientRoute> {
         let way = self.ways.remove(device)?;
         self.held -= way.held;
         self.touched.remove(device);
@@ -162,7 +162,7 @@ impl AnchorStreams {
         direction: Direction,
     ) -> Vec<DeviceId> {
         let mut turns: Vec<DeviceId> = devices.copied().collect();
-        let served = |way: &Way| way.served[direction as usize];
+        let served = |way: &ClientRoute| way.served[direction as usize];
         turns.sort_by_key(|device| self.ways.get(device).map_or(0, served));
         turns
     }
@@ -210,7 +210,7 @@ impl AnchorStreams {
     }
 }
 
-impl Way {
+impl ClientRoute {
     fn hand_over(
         &mut self,
         now: Instant,

@@ -39,7 +39,7 @@ use crate::lane::encoder::Targets;
 use crate::lane::flow_predecessors::FlowPredecessors;
 use crate::lane::recovery_history::RecoveryHistory;
 use crate::lane::sent_flows::SentFlows;
-use crate::lane::shed::{Frame, Shedder};
+use crate::lane::shed::{FrameKey, Shedder};
 use crate::lane::superseded::RecentlySuperseded;
 use crate::lane::unfinished::{Unacknowledged, Unfinished, inner_of};
 use crate::lane::{EncoderTarget, LaneConfig, NamesUplink};
@@ -258,7 +258,7 @@ impl LaneSender {
             since: now,
             datagram,
             flow,
-            frame: rtp.map(|header| Frame::new(flow, &header)),
+            frame: rtp.map(|header| FrameKey::new(flow, &header)),
             ends_frame: rtp.is_some_and(|header| header.marker),
             urgency,
             ends_packet: true,

@@ -22,7 +22,7 @@ use roadweave_tunnel::Strategy;
 
 use super::against::{self, AgainstArgs};
 use super::echo;
-use super::iperf::{self, Load};
+use super::iperf::{self, IperfLoad};
 use super::results::{Bare, BenchResults, CpuShares, Ends, Latency, Resident};
 use crate::product;
 use crate::sandbox::daemon::{CpuTime, Daemon};
@@ -209,8 +209,8 @@ impl Bench {
         })
     }
 
-    pub(super) fn load(&self, address: IpAddr) -> Load<'_> {
-        Load {
+    pub(super) fn load(&self, address: IpAddr) -> IperfLoad<'_> {
+        IperfLoad {
             client: &self.client,
             server: &self.server,
             address,

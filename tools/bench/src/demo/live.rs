@@ -4,7 +4,7 @@
 //!   vehicle: film ─► roadweave-video send ══ tunnel ══► roadweave-video receive :cloud
 //!                      ▲ targets │ sent.jsonl              │ shown.jsonl, received.h264
 //!                    client      └──────────────┬──────────┘
-//!                                        Window::measure ─► LiveRun
+//!                                     FrameWindow::measure ─► LiveRun
 //! ```
 //!
 //! The film begins two seconds before the measured part, so that the encoder has adapted when the
@@ -33,8 +33,8 @@ use super::world::VIEWER;
 use crate::sandbox::clock;
 use crate::sandbox::daemon::Daemon;
 
-use self::logs::{Frame, LiveLogs};
-use self::seen::Window;
+use self::logs::{LiveFrame, LiveLogs};
+use self::seen::FrameWindow;
 
 pub use self::film::{HEIGHT, WIDTH};
 pub use self::program::find;
@@ -77,7 +77,7 @@ impl LiveStage {
         let mut camera = self.start_camera(stage, &files, live, &bridged)?;
         let began = await_first_frame(&files, &mut camera, &mut viewer)?;
         let lead_in = Duration::from_secs((LEAD_IN_FRAMES / FPS).into());
-        let window = Window {
+        let window = FrameWindow {
             start: began + lead_in,
             first: LEAD_IN_FRAMES as usize,
             seconds: stage.seconds,
@@ -144,8 +144,8 @@ impl LiveStage {
     fn compare(
         &self,
         files: &LiveLogs,
-        frames: &[Frame],
-        window: &Window,
+        frames: &[LiveFrame],
+        window: &FrameWindow,
         scratch: &Path,
     ) -> anyhow::Result<Vec<f32>> {
         let end = window.frames().end;

@@ -43,7 +43,7 @@ use self::progress::Display;
 use self::scenario::Scenario;
 use self::stage::Stage;
 use self::ways::{LeftOut, Way, Ways};
-use self::world::World;
+use self::world::DemoWorld;
 use crate::product;
 use crate::rate;
 use crate::sandbox;
@@ -161,7 +161,7 @@ impl DemoArgs {
         let stage = Stage {
             keep: self.keep.as_deref().map(keep).transpose()?,
             scenario,
-            world: World::build()?,
+            world: DemoWorld::build()?,
             directory: directory.to_owned(),
             clip: clip.unwrap_or_default(),
             bitrate_bps,

@@ -21,9 +21,9 @@ use rustix::process::Signal;
 
 use super::clip;
 use super::kept::Kept;
-use super::sampler::{self, Sample};
+use super::sampler::{self, StatusSample};
 use super::scenario::Scenario;
-use super::world::{self, VIEWER, World};
+use super::world::{self, DemoWorld, VIEWER};
 use crate::qoe::{Logs, View};
 use crate::sandbox::clock;
 use crate::sandbox::daemon::Daemon;
@@ -40,7 +40,7 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Stage {
     pub scenario: Scenario,
-    pub world: World,
+    pub world: DemoWorld,
     pub directory: PathBuf,
     pub clip: PathBuf,
     /// Without RTP headers.
@@ -153,7 +153,7 @@ impl Stage {
         bridged: &mut Bridged,
         start: Instant,
         tell: &mut impl FnMut(Progress),
-    ) -> anyhow::Result<(Vec<Sample>, Duration)> {
+    ) -> anyhow::Result<(Vec<StatusSample>, Duration)> {
         let cpu_before = bridged.tunnel.client.cpu_time()?;
         let mut samples = Vec::new();
         let end = start + self.duration();
@@ -162,7 +162,9 @@ impl Stage {
             clock::sleep_until(next);
             let now = clock::now();
             bridged.check_running()?;
-            samples.extend(bridged.tunnel.status().and_then(|status| Sample::parse(now, &status)));
+            samples.extend(
+                bridged.tunnel.status().and_then(|status| StatusSample::parse(now, &status)),
+            );
             tell(Progress::Streaming(now - start));
             next += SAMPLE_INTERVAL;
         }
@@ -173,7 +175,7 @@ impl Stage {
         &self,
         strategy: &str,
         files: &Logs,
-        samples: &[Sample],
+        samples: &[StatusSample],
         start: Instant,
     ) -> anyhow::Result<Run> {
         let view = View::of(files, Some(&self.player))?;

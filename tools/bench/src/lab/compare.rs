@@ -90,7 +90,7 @@ struct Case {
 }
 
 #[derive(Clone, Debug)]
-enum Job {
+enum CompareJob {
     Bound { case: usize },
     Run { case: usize, strategy: Strategy },
 }
@@ -165,33 +165,34 @@ impl CompareArgs {
 }
 
 impl Plan {
-    fn jobs(&self) -> Vec<Job> {
+    fn jobs(&self) -> Vec<CompareJob> {
         let of_case = |(case, of): (usize, &Case)| {
             let strategies =
                 Contestant::strategies(&self.contestants, &self.drives[of.drive].drive);
-            let runs = strategies.into_iter().map(move |strategy| Job::Run { case, strategy });
-            std::iter::once(Job::Bound { case }).chain(runs)
+            let runs =
+                strategies.into_iter().map(move |strategy| CompareJob::Run { case, strategy });
+            std::iter::once(CompareJob::Bound { case }).chain(runs)
         };
         self.cases.iter().enumerate().flat_map(of_case).collect()
     }
 
-    fn name(&self, job: &Job) -> String {
+    fn name(&self, job: &CompareJob) -> String {
         let drive = |case: &usize| &self.drives[self.cases[*case].drive].name;
         match job {
-            Job::Bound { case } => format!("bound on {}", drive(case)),
-            Job::Run { case, strategy } => format!("{strategy} on {}", drive(case)),
+            CompareJob::Bound { case } => format!("bound on {}", drive(case)),
+            CompareJob::Run { case, strategy } => format!("{strategy} on {}", drive(case)),
         }
     }
 
-    fn work(&self, job: &Job) -> anyhow::Result<Done> {
+    fn work(&self, job: &CompareJob) -> anyhow::Result<Done> {
         match job {
-            Job::Bound { case } => {
+            CompareJob::Bound { case } => {
                 // The bound does not depend on the strategy.
                 let scenario = self.scenario(self.cases[*case], &Strategy::xnc());
                 let bound = Bound::of_scenario(&scenario).context("this drive has no bound")?;
                 Ok(Done::Bound(Box::new(bound)))
             }
-            Job::Run { case, strategy } => self
+            CompareJob::Run { case, strategy } => self
                 .measure(self.cases[*case], strategy)
                 .map(|measured| Done::Run(Box::new(measured))),
         }
@@ -231,16 +232,20 @@ impl Plan {
         self.setting(case).scenario(name, drive, strategy.clone(), &self.video)
     }
 
-    fn put_together(&self, jobs: &[Job], done: Vec<Option<Done>>) -> Comparison {
+    fn put_together(&self, jobs: &[CompareJob], done: Vec<Option<Done>>) -> Comparison {
         let mut bounds = vec![None; self.cases.len()];
         let mut measured: Vec<Option<Vec<Measured>>> = vec![Some(Vec::new()); self.cases.len()];
         for (job, done) in jobs.iter().zip(done) {
             match (job, done) {
-                (Job::Bound { case }, Some(Done::Bound(bound))) => bounds[*case] = Some(*bound),
-                (Job::Run { case, .. }, Some(Done::Run(run))) => {
+                (CompareJob::Bound { case }, Some(Done::Bound(bound))) => {
+                    bounds[*case] = Some(*bound)
+                }
+                (CompareJob::Run { case, .. }, Some(Done::Run(run))) => {
                     measured[*case].iter_mut().for_each(|runs| runs.push((*run).clone()));
                 }
-                (Job::Bound { case } | Job::Run { case, .. }, _) => measured[*case] = None,
+                (CompareJob::Bound { case } | CompareJob::Run { case, .. }, _) => {
+                    measured[*case] = None
+                }
             }
         }
         let compared = self.cases.iter().zip(bounds).zip(measured);

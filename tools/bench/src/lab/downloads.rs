@@ -13,7 +13,7 @@ use roadweave_quic::CongestionControl;
 use roadweave_terminal::exit::BadInput;
 use roadweave_tunnel::{LaneConfig, Strategy, StreamsConfig};
 
-use self::results::{ByTcp, DownloadResults, DownloadRun, Measured};
+use self::results::{ByTcp, DownloadCase, DownloadResults, DownloadRun};
 use super::workers::Runs;
 
 /// Measures how much of two links a download as a stream gets
@@ -45,7 +45,7 @@ pub struct DownloadsArgs {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Job {
+struct DownloadJob {
     pair: &'static Profile,
     over: Over,
     seed: u64,
@@ -61,7 +61,7 @@ impl DownloadsArgs {
         let mut jobs = Vec::new();
         for &pair in &pairs {
             for over in [Over::One(0), Over::One(1), Over::All] {
-                jobs.extend((1..=self.seeds.into()).map(|seed| Job { pair, over, seed }));
+                jobs.extend((1..=self.seeds.into()).map(|seed| DownloadJob { pair, over, seed }));
             }
         }
         let name = |job: usize| format!("{}: {:?}", jobs[job].pair.name, jobs[job].over);
@@ -71,14 +71,17 @@ impl DownloadsArgs {
         let mut next = || by_job.next().context("a pair has three jobs");
         let cases = pairs.iter().map(|pair| {
             let name = pair.name.to_owned();
-            Ok(Measured { name, alone: [next()?, next()?], all: next()? })
+            Ok(DownloadCase { name, alone: [next()?, next()?], all: next()? })
         });
         let cases = cases.collect::<anyhow::Result<_>>()?;
         let results = DownloadResults { seeds: self.seeds, cases };
         self.runs.print(&results, DownloadResults::in_words)
     }
 
-    fn measure(&self, Job { pair, over, seed }: Job) -> anyhow::Result<DownloadRun> {
+    fn measure(
+        &self,
+        DownloadJob { pair, over, seed }: DownloadJob,
+    ) -> anyhow::Result<DownloadRun> {
         let lane = self.strategy.clone().map(|strategy| {
             let lane = StreamsConfig::default().lane;
             LaneConfig { strategy, ..lane }

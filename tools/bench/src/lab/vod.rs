@@ -55,7 +55,7 @@ pub struct VodArgs {
 type Viewers = Vec<(Viewing, ServerTraffic)>;
 
 #[derive(Debug)]
-struct Job<'a> {
+struct VodJob<'a> {
     pair: &'a Pair,
     chosen: &'a Chosen,
     kind: ProgramKind,
@@ -77,7 +77,7 @@ impl VodArgs {
         let chosen = self.runs.finish(pairs.len(), name, choose)?;
         let jobs = jobs(&pairs, &chosen, &ways, self.seeds);
         let work = |at: usize| {
-            let Job { pair, chosen, kind, over, seed } = &jobs[at];
+            let VodJob { pair, chosen, kind, over, seed } = &jobs[at];
             Ok(pair.view(over, (*kind, chosen.bitrate), setting, *seed)?)
         };
         let name = |at: usize| format!("{} on {}", jobs[at].over, jobs[at].pair.name);
@@ -104,14 +104,14 @@ impl VodArgs {
 }
 
 /// By pair, by kind, over each link alone (known already for long videos) and by each way, by seed.
-fn jobs<'a>(pairs: &'a [Pair], chosen: &'a [Chosen], ways: &[Way], seeds: u16) -> Vec<Job<'a>> {
+fn jobs<'a>(pairs: &'a [Pair], chosen: &'a [Chosen], ways: &[Way], seeds: u16) -> Vec<VodJob<'a>> {
     let mut jobs = Vec::new();
     for (pair, chosen) in pairs.iter().zip(chosen) {
         for kind in [ProgramKind::Long, ProgramKind::Short] {
             let alone = if kind == ProgramKind::Long { 0 } else { pair.links.len() };
             let all = ways.iter().cloned().map(Over::All);
             for over in (0..alone).map(Over::One).chain(all) {
-                let job = |seed| Job { pair, chosen, kind, over: over.clone(), seed };
+                let job = |seed| VodJob { pair, chosen, kind, over: over.clone(), seed };
                 jobs.extend((1..=seeds).map(job));
             }
         }

@@ -31,7 +31,7 @@ pub fn work_all<T: Send>(
     let next = AtomicUsize::new(0);
     let stop = stop_when_told()?;
     let bar = bar(count);
-    let lines = Lines::new(count);
+    let lines = ProgressLines::new(count);
     std::thread::scope(|scope| {
         for _ in 0..workers.clamp(1, count.max(1)) {
             scope.spawn(|| {
@@ -134,14 +134,14 @@ fn bar(count: usize) -> ProgressBar {
     bar
 }
 
-struct Lines {
+struct ProgressLines {
     count: usize,
     began: Instant,
     /// When the last line was printed, since `began`; `None` if there is a bar.
     last: Option<Mutex<Option<Duration>>>,
 }
 
-impl Lines {
+impl ProgressLines {
     fn new(count: usize) -> Self {
         let last = (!std::io::stderr().is_terminal()).then(Mutex::default);
         Self { count, began: Instant::now(), last }

@@ -13,7 +13,7 @@ use roadweave_node::local::request;
 use serde_json::Value;
 
 use super::controller::Controller;
-use super::world::{ANCHOR, BOXES, CLOUD_NETWORK, PROXIES, World};
+use super::world::{ANCHOR, BOXES, CLOUD_NETWORK, PROXIES, StackWorld};
 use crate::demo::scenario::OPERATORS;
 use crate::sandbox::clock;
 use crate::sandbox::daemon::Daemon;
@@ -47,7 +47,7 @@ struct Starter<'a> {
 
 impl Members {
     pub fn start(
-        world: &World,
+        world: &StackWorld,
         directory: &Path,
         product: &Path,
         program: &Path,

@@ -10,9 +10,9 @@ use roadweave_proto::Instant;
 use serde::Serialize;
 
 use super::Times;
-use super::world::{BOXES, World, viewer};
+use super::world::{BOXES, StackWorld, viewer};
 use crate::demo::clip;
-use crate::demo::sampler::{self, Sample};
+use crate::demo::sampler::{self, StatusSample};
 use crate::demo::scenario::OPERATORS;
 use crate::qoe::{Logs, View};
 use crate::sandbox::daemon::Daemon;
@@ -50,7 +50,7 @@ pub struct BoxView {
 
 impl BoxStream {
     pub fn start(
-        world: &World,
+        world: &StackWorld,
         number: usize,
         program: &Path,
         clip: &Path,
@@ -76,7 +76,7 @@ impl BoxStream {
         self,
         number: usize,
         proxies: (String, String),
-        samples: &[Sample],
+        samples: &[StatusSample],
         (start, duration, killed_at): Times,
     ) -> anyhow::Result<BoxView> {
         self.camera.wait(DRAIN)?;

@@ -46,10 +46,10 @@ pub(super) fn arrivals(
 ) -> Vec<Option<Instant>> {
     let mut lanes: Vec<Lane<'_>> =
         links.iter().map(|trace| Lane::new(trace, origin, horizon)).collect();
-    let mut packets: Vec<Packet> = packets
-        .map(|(released, bytes)| Packet { released, bytes, sent: None, arrives: None })
+    let mut packets: Vec<OraclePacket> = packets
+        .map(|(released, bytes)| OraclePacket { released, bytes, sent: None, arrives: None })
         .collect();
-    let turn = |(number, packet): (usize, &Packet)| Reverse((packet.released, number));
+    let turn = |(number, packet): (usize, &OraclePacket)| Reverse((packet.released, number));
     // By time, so that no link is queried about its past.
     let mut turns: BinaryHeap<_> = packets.iter().enumerate().map(turn).collect();
     let mut premium = 0.0;
@@ -70,7 +70,7 @@ pub(super) fn arrivals(
     packets.into_iter().map(|packet| packet.arrives).collect()
 }
 
-struct Packet {
+struct OraclePacket {
     released: Instant,
     bytes: usize,
     sent: Option<Transmission>,
@@ -83,7 +83,7 @@ struct Transmission {
     lost: Option<Instant>,
 }
 
-impl Packet {
+impl OraclePacket {
     /// Sends the packet unless a transmission is known to bring it; returns the link.
     fn take_turn(&mut self, lanes: &mut [Lane<'_>], now: Instant, means: Means) -> Option<usize> {
         if means.copies == Copies::Free {

@@ -12,7 +12,7 @@ use roadweave_proto::Instant;
 
 use super::cast::Cast;
 use super::store::{Change, Store};
-use super::{Event, TURN, World};
+use super::{FleetEvent, FleetWorld, TURN};
 
 /// Interval, ms, of reading the outbox without a notification.
 const OUTBOX_MS: u64 = 250;
@@ -74,7 +74,7 @@ impl Replica {
     }
 }
 
-impl World {
+impl FleetWorld {
     pub(super) fn leader(&self) -> Option<usize> {
         let works = self.replicas.iter().position(Replica::works);
         works.filter(|_| !self.is_database_away)
@@ -318,7 +318,7 @@ impl World {
                 let is_lost = self.random.below(LOST_NOTICE) == 0;
                 let (least, most) = if is_lost { (1, OUTBOX_MS) } else { (2, 10) };
                 let span = self.between(least, most);
-                self.after(span, Event::Outbox(replica));
+                self.after(span, FleetEvent::Outbox(replica));
             }
         }
     }
@@ -391,6 +391,6 @@ impl World {
         for (who, stream, frames) in std::mem::take(&mut self.replicas[replica].backlog) {
             self.handle_up(who, stream, frames);
         }
-        self.after(Duration::from_millis(OUTBOX_MS), Event::Outbox(replica));
+        self.after(Duration::from_millis(OUTBOX_MS), FleetEvent::Outbox(replica));
     }
 }

@@ -8,14 +8,14 @@ use roadweave_proto::Instant;
 use serde::Serialize;
 
 use super::members::Shortfall;
-use super::{FleetConfig, World};
+use super::{FleetConfig, FleetWorld};
 
 const MOMENT_TURNS: u64 = 120;
 const MONTH_HOURS: f64 = 30.0 * 24.0;
 const WARNINGS_MAX: usize = 20;
 
 #[derive(Default)]
-pub(super) struct Figures {
+pub(super) struct FleetFigures {
     pub events: u64,
     pub turns: u64,
     pub counts: Counts,
@@ -125,7 +125,7 @@ pub struct FleetOutcome {
     pub time_line: Vec<Moment>,
 }
 
-impl Figures {
+impl FleetFigures {
     pub fn warn(&mut self, text: &str) {
         if self.texts.len() < WARNINGS_MAX {
             self.texts.insert(text.to_owned());
@@ -153,7 +153,7 @@ impl Figures {
     }
 }
 
-impl World {
+impl FleetWorld {
     pub(super) fn keep_time_line(&mut self) {
         if !self.figures.turns.is_multiple_of(MOMENT_TURNS) {
             return;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use roadweave_fleet::{Agent, AgentEvent, Down, Kept, Kind, Role, Up, VerifiedServer, Version};
 use roadweave_proto::Instant;
 
-use super::{Event, World};
+use super::{FleetEvent, FleetWorld};
 
 pub(super) struct FleetMember {
     pub agent: Agent,
@@ -69,7 +69,7 @@ impl ProxyModel {
 
 const SOFTWARE: &str = "1.0.0";
 
-impl World {
+impl FleetWorld {
     pub(super) fn people(&mut self) {
         for who in 0..self.cast.boxes + self.cast.proxies {
             let agent = self.newcomer(who);
@@ -145,7 +145,7 @@ impl World {
             && member.timeout.is_none_or(|set| at < set)
         {
             member.timeout = Some(at);
-            self.at(at, Event::Timeout { who });
+            self.at(at, FleetEvent::Timeout { who });
         }
         self.send_up(who, frames);
     }

@@ -7,14 +7,14 @@ use roadweave_fleet::{Kind, Outcome, Report, Version};
 use roadweave_proto::{Instant, SplitMix64};
 use serde_json::json;
 
-use super::plan::Event as Planned;
-use super::{Event, World};
+use super::plan::PlannedEvent;
+use super::{FleetEvent, FleetWorld};
 
 const PATIENCE_S: u32 = 1_800;
 const REVIEW: Duration = Duration::from_secs(1_200);
 const UNREADABLE: &str = "unreadable";
 
-impl World {
+impl FleetWorld {
     /// Whether a configuration cuts off a box, by the percentage in its text.
     pub(super) fn cuts_off(who: usize, text: &str) -> bool {
         let field = |name: &str| {
@@ -47,7 +47,7 @@ impl World {
 
     pub(super) fn roll(&mut self, number: u32, cuts: u8, is_refused: bool) {
         if self.is_rolling() || self.leader().is_none() {
-            let again = Event::Planned(Planned::Roll { number, cuts, is_refused });
+            let again = FleetEvent::Planned(PlannedEvent::Roll { number, cuts, is_refused });
             return self.after(Duration::from_secs(300), again);
         }
         let id = number.to_string();
@@ -78,7 +78,7 @@ impl World {
         self.figures.counts.rollouts[1] += u64::from(was_rolling && !self.is_rolling());
         if self.is_any(RolloutState::Paused) && !was_halted {
             self.figures.counts.rollouts[2] += 1;
-            self.after(REVIEW, Event::Planned(Planned::Review));
+            self.after(REVIEW, FleetEvent::Planned(PlannedEvent::Review));
         }
         self.notify();
     }
@@ -111,7 +111,7 @@ impl World {
 
     pub(super) fn review(&mut self) {
         if self.leader().is_none() {
-            return self.after(Duration::from_secs(10), Event::Planned(Planned::Review));
+            return self.after(Duration::from_secs(10), FleetEvent::Planned(PlannedEvent::Review));
         }
         if !self.is_any(RolloutState::Paused) {
             return;

@@ -6,20 +6,20 @@ use roadweave_fleet::records::ProxyState;
 use roadweave_identity::PublicKey;
 
 use super::members::Shortfall;
-use super::plan::Event as Planned;
+use super::plan::PlannedEvent;
 use super::store::Change;
-use super::{Event, World};
+use super::{FleetEvent, FleetWorld};
 
 const PROBE: Duration = Duration::from_secs(1_800);
 const AGAIN: Duration = Duration::from_secs(5);
 /// Bytes of measuring one candidate: three probes over two uplinks.
 const PROBE_BYTES: u64 = 3 * 2 * 1_200;
 
-impl World {
+impl FleetWorld {
     pub(super) fn choose_after(&mut self, who: usize, span: Duration) {
         self.rides[who].round += 1;
         let round = self.rides[who].round;
-        self.after(span, Event::Choose { who, round });
+        self.after(span, FleetEvent::Choose { who, round });
     }
 
     fn wants(&self, who: usize) -> bool {
@@ -189,35 +189,36 @@ impl World {
         }
     }
 
-    pub(super) fn handle_planned(&mut self, event: Planned) {
+    pub(super) fn handle_planned(&mut self, event: PlannedEvent) {
         match event {
-            Planned::Join { who } => self.connect_after(who, Duration::ZERO),
-            Planned::Garage { who, is_in } => {
+            PlannedEvent::Join { who } => self.connect_after(who, Duration::ZERO),
+            PlannedEvent::Garage { who, is_in } => {
                 self.rides[who].is_in_garage = is_in;
                 self.on_network(who, !is_in && !self.rides[who].is_cut_off);
             }
-            Planned::Revoke { who } => self.revoke(who),
-            Planned::Roll { number, cuts, is_refused } => self.roll(number, cuts, is_refused),
-            Planned::Review => self.review(),
-            Planned::Killed { replica, is_over: false } => self.end_replica(replica),
-            Planned::Killed { replica, is_over: true } => self.begin_replica(replica),
-            Planned::Hung { replica, is_over } => self.hang(replica, is_over),
-            Planned::Database { is_over } => self.is_database_away = !is_over,
-            Planned::Backup => self.backup = Some(Box::new(self.store.clone())),
-            Planned::Restored { is_over: false } => {
+            PlannedEvent::Revoke { who } => self.revoke(who),
+            PlannedEvent::Roll { number, cuts, is_refused } => self.roll(number, cuts, is_refused),
+            PlannedEvent::Review => self.review(),
+            PlannedEvent::Killed { replica, is_over: false } => self.end_replica(replica),
+            PlannedEvent::Killed { replica, is_over: true } => self.begin_replica(replica),
+            PlannedEvent::Hung { replica, is_over } => self.hang(replica, is_over),
+            PlannedEvent::Database { is_over } => self.is_database_away = !is_over,
+            PlannedEvent::Backup => self.backup = Some(Box::new(self.store.clone())),
+            PlannedEvent::Restored { is_over: false } => {
                 (0..self.replicas.len()).for_each(|replica| self.end_replica(replica));
             }
-            Planned::Restored { is_over: true } => self.restore(),
-            Planned::ProxyKilled { proxy, is_over } => self.kill_proxy(proxy, is_over),
-            Planned::Frozen { proxy, is_over } => self.freeze(proxy, is_over),
-            Planned::Drained { proxy, is_over } => self.drain(proxy, is_over),
-            Planned::Partition { proxy, is_over } => self.partition(proxy, is_over),
+            PlannedEvent::Restored { is_over: true } => self.restore(),
+            PlannedEvent::ProxyKilled { proxy, is_over } => self.kill_proxy(proxy, is_over),
+            PlannedEvent::Frozen { proxy, is_over } => self.freeze(proxy, is_over),
+            PlannedEvent::Drained { proxy, is_over } => self.drain(proxy, is_over),
+            PlannedEvent::Partition { proxy, is_over } => self.partition(proxy, is_over),
         }
     }
 
     fn revoke(&mut self, who: usize) {
         if self.leader().is_none() {
-            return self.after(Duration::from_secs(1), Event::Planned(Planned::Revoke { who }));
+            return self
+                .after(Duration::from_secs(1), FleetEvent::Planned(PlannedEvent::Revoke { who }));
         }
         let key = self.cast.key(who);
         if self.store.revoke(&self.cast, &[key]) == 0 {
@@ -255,7 +256,7 @@ impl World {
                 let (least, most) =
                     if self.cast.is_box(who) { (15_000, 75_000) } else { (10_000, 30_000) };
                 let noticed = self.between(least, most);
-                self.after(noticed, Event::Silent { replica, who });
+                self.after(noticed, FleetEvent::Silent { replica, who });
             }
         }
     }
@@ -319,7 +320,7 @@ impl World {
 
     fn drain(&mut self, proxy: usize, is_over: bool) {
         if self.leader().is_none() {
-            let again = Event::Planned(Planned::Drained { proxy, is_over });
+            let again = FleetEvent::Planned(PlannedEvent::Drained { proxy, is_over });
             return self.after(Duration::from_secs(10), again);
         }
         let id = self.cast.id(self.cast.boxes + proxy);

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::members::FleetMember;
-use super::{Event, World};
+use super::{FleetEvent, FleetWorld};
 
 /// Bytes of opening a stream: TCP and TLS 1.3 with raw keys.
 const OPENING: u64 = 3_000;
@@ -31,11 +31,11 @@ impl FleetMember {
     }
 }
 
-impl World {
+impl FleetWorld {
     pub(super) fn connect_after(&mut self, who: usize, span: Duration) {
         self.members[who].attempt += 1;
         let attempt = self.members[who].attempt;
-        self.after(span, Event::Connect { who, attempt });
+        self.after(span, FleetEvent::Connect { who, attempt });
     }
 
     fn has_network(&self, who: usize) -> bool {
@@ -83,7 +83,7 @@ impl World {
             member.agent.on_stream_down(now);
             // A member without a network cannot send a close.
             let span = if self.has_network(who) { Duration::from_millis(20) } else { EXPIRY };
-            self.after(span, Event::Expire { replica, who, stream });
+            self.after(span, FleetEvent::Expire { replica, who, stream });
             self.flush(who);
         }
         if let Some(again) = again {
@@ -93,7 +93,7 @@ impl World {
 
     pub(super) fn expire_later(&mut self, who: usize) {
         if let Some((replica, stream)) = self.members[who].stream {
-            self.after(EXPIRY, Event::Expire { replica, who, stream });
+            self.after(EXPIRY, FleetEvent::Expire { replica, who, stream });
         }
     }
 
@@ -119,7 +119,7 @@ impl World {
         // Streams are ordered.
         let at = at.max(self.members[who].up_until);
         self.members[who].up_until = at;
-        self.at(at, Event::Up { who, stream, frames });
+        self.at(at, FleetEvent::Up { who, stream, frames });
     }
 
     pub(super) fn send_down(&mut self, who: usize, stream: u64, frames: Vec<Down>) {
@@ -130,7 +130,7 @@ impl World {
         let at = self.now + self.between(10, 80);
         let at = at.max(self.members[who].down_until);
         self.members[who].down_until = at;
-        self.at(at, Event::Down { who, stream, frames });
+        self.at(at, FleetEvent::Down { who, stream, frames });
     }
 
     fn cross<T: Serialize + DeserializeOwned>(&mut self, who: usize, message: T) -> T {

@@ -1,4 +1,4 @@
-use super::loads::{Load, load};
+use super::loads::{LinkLoad, load};
 use super::*;
 
 fn recording(rtts_ms: [u64; 2], seconds: u64) -> Drive {
@@ -94,7 +94,7 @@ fn confidence_costs_few_bytes_of_large_loads() {
     let route = recording([50, 52], 40);
     let learned = learn([&route]);
     let strategy = "raven:100".parse().expect("known");
-    for (what, most) in [(Load::Video, 0.1), (Load::Unbroken, 0.001)] {
+    for (what, most) in [(LinkLoad::Video, 0.1), (LinkLoad::Unbroken, 0.001)] {
         let loaded = load(("first", &route), what, &strategy, &learned, 1).expect("two links");
         assert_eq!((loaded.whole, loaded.parts), (what.parts(), what.parts()), "{loaded:?}");
         assert!(0.0 < loaded.copies && loaded.copies < most, "{loaded:?}");

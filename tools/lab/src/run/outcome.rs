@@ -11,7 +11,7 @@ use super::{Causes, Stage};
 use crate::event::slots_until;
 use crate::figures::{Run, Timeline};
 use crate::scenario::Scenario;
-use crate::traffic::{Detail, Stream, TrafficReport, fairness};
+use crate::traffic::{DataStream, Detail, TrafficReport, fairness};
 use crate::video::quality::{Percentiles, Player};
 use crate::world::World;
 
@@ -57,7 +57,7 @@ pub struct LinkReport {
 pub(super) struct Recorder {
     start: Instant,
     timeline: Timeline,
-    last: Reading,
+    last: WorldCounters,
     inner_bytes: u64,
     datagram_bytes: u64,
     repaired: u64,
@@ -67,7 +67,7 @@ pub(super) struct Recorder {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Reading {
+struct WorldCounters {
     link_bytes: Vec<u64>,
     repairs: u64,
     inner_bytes: u64,
@@ -91,7 +91,7 @@ impl Recorder {
         Self {
             start: world.now(),
             timeline,
-            last: Reading::take(world),
+            last: WorldCounters::take(world),
             inner_bytes: 0,
             datagram_bytes: 0,
             repaired: 0,
@@ -103,7 +103,7 @@ impl Recorder {
 
     pub(super) fn sample(&mut self, stage: &mut Stage) {
         let world = &mut stage.world;
-        let reading = Reading::take(world);
+        let reading = WorldCounters::take(world);
         let to_mbps = 8.0 / 1e6 / Timeline::STEP.as_secs_f64();
         for (link, (_, rates)) in self.timeline.uplinks.iter_mut().enumerate() {
             let bytes = reading.link_bytes[link] - self.last.link_bytes[link];
@@ -173,7 +173,7 @@ impl Recorder {
         self.count_missing(stream, deadline);
     }
 
-    fn count_missing(&mut self, stream: &Stream, deadline: Duration) {
+    fn count_missing(&mut self, stream: &DataStream, deadline: Duration) {
         let steps = self.timeline.repairs.len();
         (self.timeline.missing, self.timeline.late) = (vec![0; steps], vec![0; steps]);
         for (sent, arrival) in stream.log.packets.iter().zip(&stream.arrivals) {
@@ -221,7 +221,7 @@ impl Recorder {
     }
 }
 
-impl Reading {
+impl WorldCounters {
     fn take(world: &World) -> Self {
         let pushed = |link| {
             let cross = world.cross_stats(link, Direction::Up).pushed_bytes;

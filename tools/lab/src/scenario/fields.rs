@@ -13,7 +13,7 @@ use roadweave_proto::Rate;
 use roadweave_quic::CongestionControl;
 use serde::{Deserialize, Serialize};
 
-use crate::event::{Action, CrossTraffic, Event};
+use crate::event::{Action, CrossTraffic, ScriptEvent};
 use crate::tcp::Algorithm;
 use crate::traffic::{App, Bulk, FIRST_PORT, FrameSource, Tcp, TrafficKind, TrafficSpec};
 use crate::video::h264::{AccessUnit, Splitter};
@@ -225,7 +225,7 @@ impl EventFields {
         index: usize,
         links: &[&str],
         duration: Duration,
-    ) -> Result<Event, Fault> {
+    ) -> Result<ScriptEvent, Fault> {
         let fault = |field: &str, message: &str| fault_at("event", index, field, message);
         let only_for = |field: &str, action: &str| {
             fault(field, &format!("only an event with action = \"{action}\" has it"))
@@ -258,7 +258,7 @@ impl EventFields {
         if at >= duration {
             return Err(fault("at_s", &too_late(self.at_s, duration)));
         }
-        Ok(Event { at, link: find_link("event", index, &self.link, links)?, action })
+        Ok(ScriptEvent { at, link: find_link("event", index, &self.link, links)?, action })
     }
 }
 

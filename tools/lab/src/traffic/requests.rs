@@ -60,7 +60,7 @@ pub struct RequestTraffic {
     end: Instant,
     next_request: Instant,
     number: u32,
-    current: Option<Request>,
+    current: Option<PendingRequest>,
     acknowledgements: VecDeque<(Direction, Header)>,
     responses: Vec<Duration>,
     asked: u64,
@@ -69,7 +69,7 @@ pub struct RequestTraffic {
 }
 
 #[derive(Debug)]
-struct Request {
+struct PendingRequest {
     began: Instant,
     asked: Instant,
     turn: u8,
@@ -104,7 +104,7 @@ impl RequestTraffic {
             App::Speech => Outgoing::speech(now, spoken(&mut self.random)),
             App::Music | App::Recommender => Outgoing::message(now, self.app.turn(0).0),
         };
-        self.current = Some(Request {
+        self.current = Some(PendingRequest {
             began: now,
             asked: up.complete_at(),
             turn: 0,
@@ -125,7 +125,7 @@ impl RequestTraffic {
     }
 
     fn keep_up(&mut self, now: Instant) {
-        let over = |request: &Request| now >= request.asked + REQUEST_TIMEOUT;
+        let over = |request: &PendingRequest| now >= request.asked + REQUEST_TIMEOUT;
         if self.current.as_ref().is_some_and(over) {
             self.end_request(now, false);
         }
@@ -236,7 +236,7 @@ impl Traffic for RequestTraffic {
         responses.sort_unstable();
         let mut delays = self.delays.clone();
         delays.sort_unstable();
-        let over = |request: &Request| end >= request.asked + REQUEST_TIMEOUT;
+        let over = |request: &PendingRequest| end >= request.asked + REQUEST_TIMEOUT;
         let detail = Detail::Requests(RequestReport {
             asked: self.asked + u64::from(self.current.as_ref().is_some_and(over)),
             answered: responses.len() as u64,

@@ -28,12 +28,12 @@ use crate::world::{MTU, World, WorldConfig, WorldError};
 struct Connections {
     world: World,
     config: SocketConfig,
-    open: BTreeMap<u16, Connection>,
+    open: BTreeMap<u16, PlayerConnection>,
     port: u16,
 }
 
 #[derive(Debug)]
-struct Connection {
+struct PlayerConnection {
     exchange: Exchange,
     chunk: Option<ChunkId>,
     told: u64,
@@ -108,7 +108,7 @@ impl Connections {
     fn ask(&mut self, chunk: Option<ChunkId>, bytes: u64) {
         let mut exchange = Exchange::new(&self.config, Direction::Down, self.port, Some(bytes));
         exchange.begin(self.world.now());
-        self.open.insert(self.port, Connection { exchange, chunk, told: 0 });
+        self.open.insert(self.port, PlayerConnection { exchange, chunk, told: 0 });
         self.port = self.port.checked_add(1).unwrap_or(FIRST_PORT);
     }
 

@@ -13,8 +13,8 @@ use gstreamer::prelude::*;
 use gstreamer_rtp::RTPBuffer;
 
 use super::View;
-use super::jump::{InputAction, Jump, OutputAction, Packet};
-use super::key_frame::Part;
+use super::jump::{InputAction, Jump, JumpPacket, OutputAction};
+use super::key_frame::FramePart;
 use crate::{network, rtp};
 
 pub fn watch(jitter_buffer: &gst::Element, view: &Arc<View>) -> Result<()> {
@@ -92,16 +92,16 @@ fn hear(event: &gst::Event, jump: &Mutex<Jump>, view: &View) -> gst::PadProbeRet
     if is_over { gst::PadProbeReturn::Drop } else { gst::PadProbeReturn::Ok }
 }
 
-fn read(buffer: &gst::BufferRef) -> Option<Packet> {
+fn read(buffer: &gst::BufferRef) -> Option<JumpPacket> {
     let packet = RTPBuffer::from_buffer_readable(buffer).ok()?;
     let payload_type = packet.payload_type();
     let payload = packet.payload().unwrap_or_default();
-    Some(Packet {
+    Some(JumpPacket {
         number: packet.seq(),
         timestamp: packet.timestamp(),
         payload_type,
         marker: packet.is_marker(),
-        part: Part::of(rtp::codec(payload_type)?, payload),
+        part: FramePart::of(rtp::codec(payload_type)?, payload),
     })
 }
 

@@ -13,7 +13,7 @@ use crate::feedback::{Feedback, Renewals};
 use crate::log_file::LogFile;
 use crate::pace::Pace;
 use crate::sizing::{Admitted, Gate, Packets, Target, share};
-use crate::srt::Connection;
+use crate::srt::SrtConnection;
 use crate::stamp::Stamp;
 use crate::statistics::sent::{Around, SenderReport, SenderStatistics};
 use crate::supersede::{Older, Supersede};
@@ -24,7 +24,7 @@ pub struct Frames {
     feedback: Option<Feedback>,
     /// Reports to the tunnel the packets superseded by a renewal; `None` with SRT.
     supersede: Option<Supersede>,
-    srt: OnceLock<Connection>,
+    srt: OnceLock<SrtConnection>,
     began: Instant,
     state: Mutex<SenderState>,
 }
@@ -49,7 +49,7 @@ struct SenderState {
     reports: Budget,
     sent: SenderStatistics,
     /// Frames in the encoder and the payloader, oldest first.
-    under_way: VecDeque<Frame>,
+    under_way: VecDeque<EncodedFrame>,
     renewals: Renewals,
     newest: Option<(u32, u32)>,
     number: u16,
@@ -58,7 +58,7 @@ struct SenderState {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Frame {
+struct EncodedFrame {
     at: Duration,
     captured: Duration,
     target: usize,
@@ -104,12 +104,12 @@ impl Frames {
         Ok(Self { settings, feedback, supersede, srt, began, state: Mutex::new(state) })
     }
 
-    pub fn follow(&self, srt: Connection) {
+    pub fn follow(&self, srt: SrtConnection) {
         let _ = self.srt.set(srt);
     }
 
     pub fn srt_silent(&self) -> Duration {
-        self.srt.get().map_or(Duration::ZERO, Connection::silent)
+        self.srt.get().map_or(Duration::ZERO, SrtConnection::silent)
     }
 
     pub fn on_picture(&self, at: Duration) -> bool {
@@ -147,7 +147,7 @@ impl Frames {
             state.under_way.pop_front();
         }
         let captured = now.saturating_sub(age);
-        state.under_way.push_back(Frame {
+        state.under_way.push_back(EncodedFrame {
             at,
             captured,
             target,
@@ -169,7 +169,7 @@ impl Frames {
         state.number = number.wrapping_add(1);
         let Some(frame) = state.find(at) else { return true };
         frame.number = Some(number);
-        let Frame { at: frame_at, captured, target, at_once, limit, .. } = *frame;
+        let EncodedFrame { at: frame_at, captured, target, at_once, limit, .. } = *frame;
         state.sent.on_frame(bytes, limit, target);
         let line = FrameRecord {
             number,
@@ -244,7 +244,7 @@ impl Frames {
             feedback_bad_lines: feedback.map_or(0, Feedback::bad_lines),
             source_fps: state.pace.fps(),
             answers,
-            srt: self.srt.get().map(Connection::report),
+            srt: self.srt.get().map(SrtConnection::report),
         }
     }
 
@@ -267,7 +267,7 @@ impl SenderState {
         Some(Older { ssrc, timestamp: newest.wrapping_add(1), connection })
     }
 
-    fn find(&mut self, at: Duration) -> Option<&mut Frame> {
+    fn find(&mut self, at: Duration) -> Option<&mut EncodedFrame> {
         let frame = self.under_way.iter_mut().min_by_key(|frame| frame.at.abs_diff(at))?;
         (frame.at.abs_diff(at) < ROUNDED_BY_MOST).then_some(frame)
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::delays::{Clocks, Delays, Percentiles};
+use super::delays::{Clocks, FrameDelays, Percentiles};
 use super::{ReportSpan, bps, rounded};
 use crate::stamp::Stamp;
 
@@ -32,7 +32,7 @@ pub struct Count {
     pub key_frame_requests: u64,
     pub jumps: u64,
     pub packets_dropped: u64,
-    pub delays: Delays,
+    pub delays: FrameDelays,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -87,7 +87,7 @@ impl Received {
         let delay = micros(unix).saturating_sub(micros(captured));
         if self.delay_us.replace(delay).is_some_and(|last| last.abs_diff(delay) > CLOCK_SET_US) {
             // A clock was set: delays before and after cannot be compared.
-            self.each(|count| count.delays = Delays::default());
+            self.each(|count| count.delays = FrameDelays::default());
         }
         self.each(|count| count.delays.add(delay));
         if let Some(last) = self.number.replace(number) {

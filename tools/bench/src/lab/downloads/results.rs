@@ -10,11 +10,11 @@ use crate::table::{bare, right_aligned};
 #[derive(Debug, Serialize)]
 pub(super) struct DownloadResults {
     pub(super) seeds: u16,
-    pub(super) cases: Vec<Measured>,
+    pub(super) cases: Vec<DownloadCase>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Measured {
+pub(super) struct DownloadCase {
     pub(super) name: String,
     pub(super) alone: [Vec<DownloadRun>; 2],
     pub(super) all: Vec<DownloadRun>,
@@ -36,7 +36,7 @@ pub(super) struct ByTcp {
 
 impl DownloadResults {
     pub(super) fn in_words(&self) -> String {
-        let best = |case: &Measured, of: &dyn Fn(&DownloadRun) -> f64| {
+        let best = |case: &DownloadCase, of: &dyn Fn(&DownloadRun) -> f64| {
             case.alone.iter().map(|runs| median(runs, of)).fold(0.0, f64::max)
         };
         let goodput = |run: &DownloadRun| run.stream.goodput_mbps;

@@ -16,12 +16,12 @@ pub(super) struct VodResults {
     seconds: u64,
     seeds: u16,
     congestion: String,
-    pairs: Vec<Measured>,
+    pairs: Vec<PairResult>,
     ways: Vec<Row>,
 }
 
 #[derive(Debug, Serialize)]
-struct Measured {
+struct PairResult {
     name: String,
     links: Vec<String>,
     bitrate_kbps: u64,
@@ -63,7 +63,7 @@ impl VodResults {
             let of_ways = ways.iter().map(|_| next()).collect();
             short.add(counts, &alone, quickest(&alone), of_ways);
         }
-        let measured = |(pair, chosen): (&Pair, &Chosen)| Measured {
+        let measured = |(pair, chosen): (&Pair, &Chosen)| PairResult {
             name: pair.name.clone(),
             links: pair.links.iter().map(|link| link.name.clone()).collect(),
             bitrate_kbps: chosen.bitrate.as_bps() / 1_000,
@@ -97,7 +97,7 @@ impl VodResults {
     }
 
     fn pairs_in_words(&self) -> String {
-        let columns: &[Column<Measured>] = &[
+        let columns: &[Column<PairResult>] = &[
             ("pair", |pair| pair.name.clone()),
             ("best link", |pair| pair.best.clone()),
             ("Mbit/s", |pair| format!("{:.2}", pair.bitrate_kbps as f64 / 1e3)),

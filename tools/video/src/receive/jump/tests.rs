@@ -4,25 +4,25 @@ const KEY_FIRST: u8 = 1;
 const KEY: u8 = 2;
 const OTHER: u8 = 0;
 
-fn packet(number: u16, frame: u32, kind: u8, marker: bool) -> Packet {
+fn packet(number: u16, frame: u32, kind: u8, marker: bool) -> JumpPacket {
     let part = match kind {
-        KEY_FIRST => Part::BEGINS | Part::SEQUENCE | Part::PICTURE,
-        KEY => Part::SLICE,
-        _ => Part::OTHER,
+        KEY_FIRST => FramePart::BEGINS | FramePart::SEQUENCE | FramePart::PICTURE,
+        KEY => FramePart::SLICE,
+        _ => FramePart::OTHER,
     };
-    Packet { number, timestamp: frame * 3_000, payload_type: 96, marker, part }
+    JumpPacket { number, timestamp: frame * 3_000, payload_type: 96, marker, part }
 }
 
-fn key_frame(first: u16) -> [Packet; 3] {
+fn key_frame(first: u16) -> [JumpPacket; 3] {
     [(0, KEY_FIRST, false), (1, KEY, false), (2, KEY, true)]
         .map(|(at, kind, marker)| packet(first.wrapping_add(at), 9, kind, marker))
 }
 
-fn other(number: u16) -> Packet {
+fn other(number: u16) -> JumpPacket {
     packet(number, u32::from(number), OTHER, false)
 }
 
-fn check(jump: &mut Jump, packets: &[Packet], filled: Option<&[u16]>) {
+fn check(jump: &mut Jump, packets: &[JumpPacket], filled: Option<&[u16]>) {
     for (at, packet) in packets.iter().enumerate() {
         let entry = jump.on_packet(Duration::ZERO, *packet);
         let is_last = at + 1 == packets.len();
@@ -73,11 +73,11 @@ fn the_packets_of_the_key_frame_come_in_any_order_and_twice() {
 #[test]
 fn what_is_no_whole_key_frame_is_no_reason_to_go_on() {
     let [first, middle, last] = key_frame(5);
-    let without_marker = Packet { marker: false, ..last };
-    let of_another_frame = Packet { timestamp: 1, ..middle };
-    let of_another_type = Packet { payload_type: 98, ..middle };
-    let no_parameters = Packet { part: Part::SLICE, ..first };
-    let not_alone = Packet { part: Part::OTHER, ..middle };
+    let without_marker = JumpPacket { marker: false, ..last };
+    let of_another_frame = JumpPacket { timestamp: 1, ..middle };
+    let of_another_type = JumpPacket { payload_type: 98, ..middle };
+    let no_parameters = JumpPacket { part: FramePart::SLICE, ..first };
+    let not_alone = JumpPacket { part: FramePart::OTHER, ..middle };
     for key in [
         [first, first, last],
         [middle, last, last],
@@ -142,11 +142,11 @@ fn a_key_frame_each_millisecond_is_gone_on_with_ten_times_a_second() {
     let (mut jumps, mut filled) = (0, 0);
     for ms in 0..10_000_u64 {
         let number = (ms * 100) as u16;
-        let alone = Packet {
-            part: key_frame(0).iter().fold(Part::NONE, |all, it| all | it.part),
+        let alone = JumpPacket {
+            part: key_frame(0).iter().fold(FramePart::NONE, |all, it| all | it.part),
             ..other(number)
         };
-        let packet = Packet { marker: true, ..alone };
+        let packet = JumpPacket { marker: true, ..alone };
         if let InputAction::Fill(numbers) = jump.on_packet(Duration::from_millis(ms), packet) {
             (jumps, filled) = (jumps + 1, filled + numbers.len());
         }
@@ -185,13 +185,13 @@ fn whatever_comes_memory_is_bounded_and_what_goes_on_is_in_order() {
         };
         let (mut jump, mut buffer) = (Jump::new(), Buffer::default());
         let (mut passed, mut fills) = (None::<u16>, 0);
-        let mut queue: Vec<(u64, Packet)> = Vec::new();
+        let mut queue: Vec<(u64, JumpPacket)> = Vec::new();
         for sent in 0..30_000_u64 {
             let (frame, at) = (sent / 3, (sent % 3) as usize);
             let mut packet = key_frame(sent as u16 - at as u16)[at];
             packet.timestamp = frame as u32;
             if frame % 10 != 0 {
-                packet.part = Part::OTHER;
+                packet.part = FramePart::OTHER;
             }
             let delay = if random(20) == 0 { random(40) } else { random(3) };
             if sent == 0 || random(30) > 0 {

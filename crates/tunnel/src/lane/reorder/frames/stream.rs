@@ -45,7 +45,7 @@ const UNMARKED: u8 = 2;
 const MARKED: u8 = 2;
 
 #[derive(Debug, Default)]
-pub(super) struct Stream {
+pub(super) struct RtpStream {
     pub(super) heard: Instant,
     begin: ExtendedId,
     next: Number,
@@ -82,7 +82,7 @@ struct Last {
     deadline: Instant,
 }
 
-impl Stream {
+impl RtpStream {
     pub(super) fn new(now: Instant, header: &RtpHeader, id: ExtendedId) -> Self {
         let newest = BASE + u64::from(header.sequence);
         Self {
