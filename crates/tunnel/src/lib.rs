@@ -62,8 +62,8 @@ pub use router::{
     LinkStatus, ROUTER_LINKS_MAX, Router, RouterConfig, RouterError, RouterEvent, RouterStatus,
 };
 pub use server::{
-    DRAIN_MAX, DrainReason, Forwarded, Kept, RoundTrips, Server, ServerConfig, ServerEvent,
-    SessionFigures, SpeedtestLimits, Stray, StrayQueue, Tally, Totals,
+    DRAIN_MAX, DrainReason, Forwarded, MisroutedPacket, MisroutedQueue, RoundTrips, Server,
+    ServerConfig, ServerEvent, SessionFigures, SharedState, SpeedtestLimits, Tally, Totals,
 };
 pub use session::{
     LaneStats, LoadStats, MEMORY_MAX, Session, SessionConfig, SessionError, SessionStats, SetError,

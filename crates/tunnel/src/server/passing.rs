@@ -78,7 +78,7 @@ impl Server {
             return self.drops.count(DropReason::UnknownMessage);
         };
         if let Err(kind) = legs.bind(now, id, binding) {
-            self.kept.refuse(|all| all.count_silently(kind));
+            self.shared.refuse(|all| all.count_silently(kind));
         }
     }
 
