@@ -12,7 +12,7 @@
 pub(crate) mod clip;
 pub(crate) mod decode;
 pub(crate) mod ffmpeg;
-mod kept;
+mod keep;
 mod live;
 mod progress;
 pub(crate) mod report;
@@ -37,7 +37,7 @@ use roadweave_terminal::out;
 use serde::Serialize;
 
 use self::clip::ClipSpec;
-use self::kept::Kept;
+use self::keep::KeepFolder;
 use self::live::{LiveFigures, LiveRun, LiveStage};
 use self::progress::Display;
 use self::scenario::Scenario;
@@ -157,7 +157,7 @@ impl DemoArgs {
         let film = |program| LiveStage::new(program, source, self.seconds, directory);
         let live = video.map(film).transpose()?;
         let film = live.as_ref().map(|live| live.film.as_path());
-        let keep = |keep: &Path| Kept::new(keep, clip.as_deref(), film);
+        let keep = |keep: &Path| KeepFolder::new(keep, clip.as_deref(), film);
         let stage = Stage {
             keep: self.keep.as_deref().map(keep).transpose()?,
             scenario,

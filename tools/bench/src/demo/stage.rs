@@ -20,7 +20,7 @@ use roadweave_proto::Instant;
 use rustix::process::Signal;
 
 use super::clip;
-use super::kept::Kept;
+use super::keep::KeepFolder;
 use super::sampler::{self, StatusSample};
 use super::scenario::Scenario;
 use super::world::{self, DemoWorld, VIEWER};
@@ -48,7 +48,7 @@ pub struct Stage {
     pub seconds: u32,
     pub player: Player,
     pub compare_pictures: bool,
-    pub keep: Option<Kept>,
+    pub keep: Option<KeepFolder>,
     pub program: PathBuf,
     pub product: PathBuf,
 }

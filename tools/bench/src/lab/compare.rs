@@ -16,8 +16,8 @@ use roadweave_terminal::out;
 use roadweave_tunnel::Strategy;
 
 use super::drives::{self, NamedDrive};
-use super::kept::{Kept, Key};
 use super::pictures::Pictures;
+use super::saved_runs::{Key, SavedRuns};
 use super::table;
 use super::workers::work_all;
 use crate::rate;
@@ -79,7 +79,7 @@ struct Plan {
     contestants: Vec<Contestant>,
     pictures: Option<Pictures>,
     video: TrafficSpec,
-    kept: Option<Kept>,
+    saved: Option<SavedRuns>,
     program: String,
 }
 
@@ -114,11 +114,11 @@ impl CompareArgs {
             self.print(comparison)?;
         }
         if missing > 0 {
-            let kept = match &self.resume {
+            let hint = match &self.resume {
                 Some(file) => format!("{} keeps what is done", file.display()),
                 None => "--resume FILE would keep what is done".to_owned(),
             };
-            bail!("interrupted before {missing} of {} runs; {kept}", jobs.len());
+            bail!("interrupted before {missing} of {} runs; {hint}", jobs.len());
         }
         Ok(())
     }
@@ -144,7 +144,7 @@ impl CompareArgs {
         let seeds = || (0..u64::from(self.seeds)).map(|number| self.seed.wrapping_add(number));
         let of_drive = |drive| seeds().map(move |seed| Case { drive, seed });
         let cases = (0..drives.len()).flat_map(of_drive).collect();
-        let kept = self.resume.as_deref().map(Kept::open).transpose()?;
+        let saved = self.resume.as_deref().map(SavedRuns::open).transpose()?;
         let pictures = self.ssim.then(|| Pictures::prepare(&setting)).transpose()?;
         let video = match &pictures {
             Some(pictures) => pictures.video(&setting),
@@ -152,7 +152,7 @@ impl CompareArgs {
         };
         let program = std::env::current_exe().context("cannot find this program")?;
         let program = drives::digest_of_file(&program)?;
-        Ok(Plan { setting, drives, cases, contestants, pictures, video, kept, program })
+        Ok(Plan { setting, drives, cases, contestants, pictures, video, saved, program })
     }
 
     fn print(&self, comparison: Comparison) -> anyhow::Result<()> {
@@ -208,7 +208,7 @@ impl Plan {
             recordings: drive.fingerprint.clone(),
             program: self.program.clone(),
         };
-        if let Some(measured) = self.kept.as_ref().and_then(|kept| kept.find(&key)) {
+        if let Some(measured) = self.saved.as_ref().and_then(|saved| saved.find(&key)) {
             return Ok(measured.clone());
         }
         let outcome = run::run(&self.scenario(case, strategy))?;
@@ -217,8 +217,8 @@ impl Plan {
             let name = format!("{strategy} on {}", drive.name);
             measured.figures.ssim = Some(pictures.ssim(&name, &outcome)?);
         }
-        if let Some(kept) = &self.kept {
-            kept.keep(&key, &measured)?;
+        if let Some(saved) = &self.saved {
+            saved.keep(&key, &measured)?;
         }
         Ok(measured)
     }

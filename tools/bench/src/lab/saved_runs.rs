@@ -33,13 +33,13 @@ struct SavedRun {
 }
 
 #[derive(Debug)]
-pub struct Kept {
+pub struct SavedRuns {
     path: PathBuf,
     file: File,
     lines: Vec<SavedRun>,
 }
 
-impl Kept {
+impl SavedRuns {
     /// Opens `path`, or creates it. Broken lines, such as the last one of a killed program, are
     /// reported and ignored. [`BadInput`] if the file contains something other than results.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
@@ -106,7 +106,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("letter");
         std::fs::write(&path, "Dear all,\nhello").unwrap();
-        let error = Kept::open(&path).unwrap_err();
+        let error = SavedRuns::open(&path).unwrap_err();
         assert!(error.is::<BadInput>(), "{error:#}");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "Dear all,\nhello");
     }
