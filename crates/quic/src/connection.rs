@@ -51,8 +51,8 @@ use crate::meter::sent::TrackedPayload;
 use crate::outbox::Outbox;
 use crate::path::Path;
 use crate::payload::PAYLOAD_OVERHEAD;
+use crate::read_delay::ReadDelay;
 use crate::stats::ConnectionStats;
-use crate::unread::Unread;
 use crate::virtual_address;
 use roadweave_identity::tls::HandshakeRefusal;
 use roadweave_identity::{PublicKey, Refusal};
@@ -161,7 +161,7 @@ struct Timing {
     last_path: Option<PathId>,
     woken: Instant,
     demand: Instant,
-    unread: Unread,
+    read_delay: ReadDelay,
     sent_under_key: u64,
 }
 

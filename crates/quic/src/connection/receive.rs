@@ -24,7 +24,7 @@ impl Connection {
         event: noq_proto::ConnectionEvent,
     ) {
         let received = source.received_by(now);
-        self.note_unread(now, now.since(received));
+        self.note_read_delay(now, now.since(received));
         self.quic.handle_event(event);
         if self.path_of(source).is_none() {
             self.scan_paths(now);

@@ -15,7 +15,7 @@ impl Connection {
         let patience = self.patience();
         let library = self.quic.poll_timeout();
         let library =
-            library.map(|at| self.timing.unread.put_off(self.epoch.of_std(at)) + patience);
+            library.map(|at| self.timing.read_delay.put_off(self.epoch.of_std(at)) + patience);
         if self.phase == ConnectionPhase::Closed {
             return earliest([library, self.timing.flush]);
         }
@@ -38,9 +38,9 @@ impl Connection {
 
     fn path_timeouts(&self) -> Option<Instant> {
         let best = if self.is_client { self.best_path() } else { None };
-        let unread = &self.timing.unread;
+        let read_delay = &self.timing.read_delay;
         self.paths.iter().fold(None, |due, path| {
-            let (timeout, probe) = (path.poll_timeout(unread), self.probe_due(path));
+            let (timeout, probe) = (path.poll_timeout(read_delay), self.probe_due(path));
             earliest([due, timeout, probe, self.keep_alive_due(path, best)])
         })
     }
@@ -102,7 +102,7 @@ impl Connection {
 
     /// Fires the library's timers, as late as packets are handed over, since these may stop them.
     pub(super) fn run_library_timers(&mut self, now: Instant) -> bool {
-        let std_now = self.epoch.to_std(now - self.timing.unread.time(now));
+        let std_now = self.epoch.to_std(now - self.timing.read_delay.time(now));
         let due = self.quic.poll_timeout().is_some_and(|at| at <= std_now);
         if due {
             self.quic.handle_timeout(std_now);
@@ -177,10 +177,10 @@ impl Connection {
     }
 
     fn look_after_paths(&mut self, now: Instant) {
-        let (best, unread) = (self.best_path(), self.timing.unread);
+        let (best, read_delay) = (self.best_path(), self.timing.read_delay);
         for index in 0..self.paths.len() {
             let path = &mut self.paths[index];
-            if path.judge(now, &unread) {
+            if path.judge(now, &read_delay) {
                 self.snapshots.all[index].status = path.status();
                 self.ask_idle_paths(now);
             }
