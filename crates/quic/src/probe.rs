@@ -28,7 +28,7 @@ pub struct ProbeOutcome {
     pub uplink: UplinkId,
     /// The server.
     pub server: SocketAddr,
-    /// The time until the answer, or `None` if none came within [`Prober::PATIENCE`].
+    /// The time until the answer, or `None` if none came within [`Prober::TIMEOUT`].
     pub rtt: Option<Duration>,
 }
 
@@ -51,7 +51,7 @@ struct PendingProbe {
 
 impl Prober {
     /// Longest wait for an answer.
-    pub const PATIENCE: Duration = Duration::from_secs(2);
+    pub const TIMEOUT: Duration = Duration::from_secs(2);
     /// Most probes that wait for answers.
     pub const WAITING_MAX: usize = 64;
 
@@ -107,7 +107,7 @@ impl Prober {
         let is_answer = server_id == expected
             && source.remote == server
             && source.local == Local::Uplink(uplink)
-            && received <= sent + Self::PATIENCE
+            && received <= sent + Self::TIMEOUT
             && !lists_it;
         if !is_answer {
             return None;
@@ -119,7 +119,7 @@ impl Prober {
     /// The oldest probe without an answer in time.
     pub fn poll_unanswered(&mut self, now: Instant) -> Option<ProbeOutcome> {
         let (sent, own_id) = self.oldest()?;
-        if now <= sent + Self::PATIENCE {
+        if now <= sent + Self::TIMEOUT {
             return None;
         }
         let PendingProbe { uplink, server, .. } = self.waiting.remove(&own_id)?;
@@ -129,7 +129,7 @@ impl Prober {
     /// When [`Prober::poll_unanswered`] returns the next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let (sent, _) = self.oldest()?;
-        Some(sent + Self::PATIENCE + Duration::from_nanos(1))
+        Some(sent + Self::TIMEOUT + Duration::from_nanos(1))
     }
 
     fn oldest(&self) -> Option<(Instant, [u8; OWN_ID])> {

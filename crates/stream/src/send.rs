@@ -207,18 +207,18 @@ impl SendBuffer {
         is_more
     }
 
-    pub(crate) fn mark_lost(&mut self, now: Instant, patience: Duration) -> bool {
+    pub(crate) fn mark_lost(&mut self, now: Instant, timeout: Duration) -> bool {
         let mut any = false;
         let lost = &mut self.lost;
         self.in_flight.0.retain(|start, (end, sent)| {
-            let is_lost = *sent + patience <= now;
+            let is_lost = *sent + timeout <= now;
             if is_lost {
                 lost.insert(*start..*end);
                 any = true;
             }
             !is_lost
         });
-        self.fin.mark_lost(now, patience) || any
+        self.fin.mark_lost(now, timeout) || any
     }
 
     pub(crate) fn earliest_sent(&self) -> Option<Instant> {

@@ -227,8 +227,8 @@ impl Stream {
     /// When it is given up. A reset costs only its place and is never asked for by a peer that only
     /// waits, so it is repeated for longer.
     fn given_up_at(&self, give_up_after: Duration) -> Option<Instant> {
-        let patience = if self.reset.is_some() { RESET_PATIENCE } else { 1 };
-        self.retries.waiting_since.map(|since| since + give_up_after * patience)
+        let factor = if self.reset.is_some() { RESET_GIVE_UP_FACTOR } else { 1 };
+        self.retries.waiting_since.map(|since| since + give_up_after * factor)
     }
 
     pub(crate) fn handle_timeout(&mut self, now: Instant, timing: &Timing) {
@@ -237,7 +237,7 @@ impl Stream {
         }
         if self.retries.at.is_some_and(|at| at <= now) {
             self.retries.at = None;
-            let mut any = self.mark_lost(now, timing.patience(self.retries.attempts));
+            let mut any = self.mark_lost(now, timing.retransmit_timeout(self.retries.attempts));
             if self.reset.is_none() && self.send.is_blocked() && !self.probe.is_due() {
                 (self.probe, any) = (Obligation::Due, true);
             }
@@ -245,12 +245,12 @@ impl Stream {
         }
     }
 
-    fn mark_lost(&mut self, now: Instant, patience: Duration) -> bool {
-        let mut any = self.send.mark_lost(now, patience);
-        any |= self.begin.mark_lost(now, patience);
-        any |= self.probe.mark_lost(now, patience);
-        any |= self.stop.as_mut().is_some_and(|stop| stop.tell.mark_lost(now, patience));
-        any |= self.reset.as_mut().is_some_and(|reset| reset.tell.mark_lost(now, patience));
+    fn mark_lost(&mut self, now: Instant, timeout: Duration) -> bool {
+        let mut any = self.send.mark_lost(now, timeout);
+        any |= self.begin.mark_lost(now, timeout);
+        any |= self.probe.mark_lost(now, timeout);
+        any |= self.stop.as_mut().is_some_and(|stop| stop.tell.mark_lost(now, timeout));
+        any |= self.reset.as_mut().is_some_and(|reset| reset.tell.mark_lost(now, timeout));
         any
     }
 
@@ -277,9 +277,9 @@ impl Stream {
             self.is_waiting().then(|| self.retries.waiting_since.unwrap_or(now));
         let is_blocked = self.reset.is_none() && self.send.is_blocked();
         if self.retries.at.is_none() {
-            let patience = timing.patience(self.retries.attempts);
+            let timeout = timing.retransmit_timeout(self.retries.attempts);
             let sent = self.earliest_sent().or_else(|| is_blocked.then_some(now));
-            self.retries.at = sent.map(|sent| sent + patience);
+            self.retries.at = sent.map(|sent| sent + timeout);
         } else if !is_blocked && !self.is_waiting() {
             self.retries.at = None;
         }
@@ -327,5 +327,5 @@ impl Stream {
     }
 }
 
-const RESET_PATIENCE: u32 = 10;
+const RESET_GIVE_UP_FACTOR: u32 = 10;
 pub(crate) const RECORD: usize = 64;

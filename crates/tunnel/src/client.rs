@@ -37,6 +37,7 @@ use crate::streams::StreamsConfig;
 use crate::uplink::UplinkPolicy;
 use crate::usage::Usage;
 
+mod attempt_backoff;
 mod binding;
 mod candidates;
 mod choice;
@@ -48,7 +49,6 @@ mod notices;
 mod outages;
 mod pairs;
 mod paths;
-mod patience;
 mod portals;
 mod ports;
 mod race;

@@ -12,10 +12,10 @@ impl Connection {
     /// When [`handle_timeout`](Connection::handle_timeout) wants to be called next. Where datagrams
     /// come one by one, feedback waits half a millisecond to share the turn of the next.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let patience = self.patience();
+        let coalescing = self.coalescing();
         let library = self.quic.poll_timeout();
         let library =
-            library.map(|at| self.timing.read_delay.put_off(self.epoch.of_std(at)) + patience);
+            library.map(|at| self.timing.read_delay.put_off(self.epoch.of_std(at)) + coalescing);
         if self.phase == ConnectionPhase::Closed {
             return earliest([library, self.timing.flush]);
         }
@@ -23,7 +23,7 @@ impl Connection {
             ConnectionPhase::Handshake { until } => Some(until),
             _ => None,
         };
-        let feedback = self.timing.feedback_owed.map(|since| since + FEEDBACK_DELAY + patience);
+        let feedback = self.timing.feedback_owed.map(|since| since + FEEDBACK_DELAY + coalescing);
         let feedback = feedback.filter(|&due| due > self.timing.woken);
         let Timing { flush, acknowledge, measure, .. } = self.timing;
         let messages = self.messages.sender.poll_timeout();
@@ -31,9 +31,9 @@ impl Connection {
         earliest([library, own, self.path_timeouts()])
     }
 
-    fn patience(&self) -> Duration {
+    fn coalescing(&self) -> Duration {
         let is_sparse = self.timing.data_interval >= SPARSE;
-        if is_sparse && self.timing.feedback_owed.is_some() { PATIENCE } else { Duration::ZERO }
+        if is_sparse && self.timing.feedback_owed.is_some() { COALESCING } else { Duration::ZERO }
     }
 
     fn path_timeouts(&self) -> Option<Instant> {
@@ -295,7 +295,7 @@ pub(super) const FEEDBACK_DELAY: Duration = Duration::from_millis(1);
 /// Sparser datagrams are worth a turn each. Uneven acknowledgements of denser ones would make the
 /// sender's measured rate too high, which fills queues.
 const SPARSE: Duration = Duration::from_micros(700);
-const PATIENCE: Duration = Duration::from_micros(500);
+const COALESCING: Duration = Duration::from_micros(500);
 const BUSY_DELAY: Duration = Duration::from_millis(5);
 pub(super) const ACK_DELAY: Duration = Duration::from_millis(2);
 const ASK_INTERVAL_MIN: Duration = Duration::from_millis(10);

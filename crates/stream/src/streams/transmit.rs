@@ -157,8 +157,8 @@ impl Streams {
         let again = self.index.again.first().copied();
         let mut fresh = self.index.fresh.first().copied();
         if fresh.is_some() && self.send_credit.room() == 0 {
-            let patience = self.timing.patience(0);
-            self.starved.get_or_insert((now + patience, 0));
+            let timeout = self.timing.retransmit_timeout(0);
+            self.starved.get_or_insert((now + timeout, 0));
             fresh = None;
         }
         if self.index.records >= self.records_max() {

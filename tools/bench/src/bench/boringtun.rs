@@ -20,7 +20,7 @@ const INNER_NETWORK: &str = "10.78.0.0/24";
 const PORT: u16 = 51_820;
 const MTU: u16 = 1420;
 const SOCKETS: &str = "/run/wireguard";
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 
 /// One end. Keys are not secret: the private ones are 32 times 1 and 32 times 2.
@@ -90,7 +90,7 @@ impl End {
 }
 
 fn configure(socket: &Path, settings: &str) -> anyhow::Result<()> {
-    let deadline = clock::now() + PATIENCE;
+    let deadline = clock::now() + TIMEOUT;
     let mut stream = loop {
         match UnixStream::connect(socket) {
             Ok(stream) => break stream,
@@ -100,7 +100,7 @@ fn configure(socket: &Path, settings: &str) -> anyhow::Result<()> {
             Err(_) => clock::sleep_until(clock::now() + POLL),
         }
     };
-    stream.set_read_timeout(Some(PATIENCE)).context("cannot set a timeout")?;
+    stream.set_read_timeout(Some(TIMEOUT)).context("cannot set a timeout")?;
     stream.write_all(settings.as_bytes()).context("cannot write to the socket")?;
     stream.shutdown(Shutdown::Write).context("cannot write to the socket")?;
     let mut answer = String::new();

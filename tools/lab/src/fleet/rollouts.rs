@@ -10,7 +10,7 @@ use serde_json::json;
 use super::plan::PlannedEvent;
 use super::{FleetEvent, FleetWorld};
 
-const PATIENCE_S: u32 = 1_800;
+const WAVE_REST_S: u32 = 1_800;
 const REVIEW: Duration = Duration::from_secs(1_200);
 const UNREADABLE: &str = "unreadable";
 
@@ -57,7 +57,7 @@ impl FleetWorld {
         };
         let settings = json!({ "body": body });
         let config = json!({ "id": id, "number": number, "author": "", "settings": settings });
-        let (waves, rest_s) = ([1, 5, 25, 100], PATIENCE_S);
+        let (waves, rest_s) = ([1, 5, 25, 100], WAVE_REST_S);
         let settings = json!({ "config": id, "waves": waves, "rest_s": rest_s, "refusals_max": 2 });
         let rollout = json!({ "id": id, "wave": 0, "wave_since_ms": 0, "settings": settings });
         let config: Config = serde_json::from_value(config).expect("a configuration");

@@ -75,13 +75,13 @@ impl Rack {
         at: Circumstances,
     ) -> (u32, Option<Instant>) {
         let Some(newest) = self.newest else { return (0, None) };
-        let patience = self.round_trip + self.window(at, board.sacked);
+        let wait = self.round_trip + self.window(at, board.sacked);
         let mut look_again = None;
         let lost = board.mark_lost(|sent| {
             if (sent.at, sent.end()) >= newest {
                 return false;
             }
-            let due = sent.at + patience;
+            let due = sent.at + wait;
             if due > now {
                 look_again = look_again.max(Some(due));
             }

@@ -345,12 +345,12 @@ impl Sender {
             && self.board.sacked == 0
             && self.probe.is_none()
             && self.backoffs == 0;
-        let patience = self.rtt.smoothed().map(|smoothed| {
+        let probe_wait = self.rtt.smoothed().map(|smoothed| {
             let alone = self.board.out() == 1;
             smoothed * 2 + if alone { TIMEOUT_MIN } else { PROBE_SLACK }
         });
-        self.timer = Some(match patience.filter(|_| probes) {
-            Some(patience) => (now + patience.min(timeout), Timer::Probe),
+        self.timer = Some(match probe_wait.filter(|_| probes) {
+            Some(wait) => (now + wait.min(timeout), Timer::Probe),
             None => (now + timeout, Timer::Timeout),
         });
     }

@@ -197,7 +197,7 @@ impl Player {
         let seed = SplitMix64::word(!self.program.seed, self.video.into());
         let watched =
             WATCHED_MIN + (WATCHED_MAX - WATCHED_MIN).mul_f64(SplitMix64::new(seed).unit());
-        Some(self.first_frame.map_or(self.begun + PATIENCE, |at| at + watched))
+        Some(self.first_frame.map_or(self.begun + FIRST_FRAME_TIMEOUT, |at| at + watched))
     }
 
     /// Handles due timers; returns whether the viewer left this video, which ends its requests.
@@ -230,7 +230,9 @@ impl Player {
             Play::Still(since, _) => self.seen.stalled += now.since(since),
             Play::Starting | Play::Over => {}
         }
-        if self.first_frame.is_none() && now >= self.begun + PATIENCE.min(self.program.lasting) {
+        if self.first_frame.is_none()
+            && now >= self.begun + FIRST_FRAME_TIMEOUT.min(self.program.lasting)
+        {
             self.seen.first_frames.push(now.since(self.begun));
             self.seen.never_began += 1;
         }
@@ -285,7 +287,7 @@ const SHORT_CHUNKS: u32 = 15;
 /// Range of times after the first frame at which the viewer swipes.
 const WATCHED_MIN: Duration = Duration::from_secs(2);
 const WATCHED_MAX: Duration = Duration::from_secs(10);
-const PATIENCE: Duration = Duration::from_secs(10);
+const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(10);
 const SAMPLE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
