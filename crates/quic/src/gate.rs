@@ -121,7 +121,7 @@ impl GatedController {
         meter.on_metrics(&self.inner.metrics(), self.inner.window());
     }
 
-    fn tell_losses(&mut self, now: StdInstant, is_persistent: bool) {
+    fn report_losses(&mut self, now: StdInstant, is_persistent: bool) {
         let Some(losses) = self.gate.meter().take_losses() else { return };
         self.gate.news.store(true, Ordering::Relaxed);
         for packet in &losses.packets {
@@ -180,7 +180,7 @@ impl Controller for GatedController {
         if window_limited {
             self.inner.on_cwnd_limited();
         }
-        self.tell_losses(now, false);
+        self.report_losses(now, false);
         self.inner.on_end_acks(now, in_flight, app_limited, largest_packet_num_acked);
         self.publish(&mut self.gate.meter());
     }
@@ -198,7 +198,7 @@ impl Controller for GatedController {
             let (lost, largest) = (lost_bytes, largest_lost_pn);
             self.inner.on_congestion_event(now, sent, false, true, lost, largest);
         }
-        self.tell_losses(now, is_persistent_congestion);
+        self.report_losses(now, is_persistent_congestion);
         self.publish(&mut self.gate.meter());
     }
 

@@ -215,11 +215,11 @@ impl Xlink {
         self.note_eligible(&choices);
         let first = choices.into_iter().min_by_key(|it| (it.urgency, it.sent, it.slow))?;
         let Choice { urgency, id, slow, fast, .. } = first;
-        let is_told = self.report.is_some();
-        if is_told && !self.allowance.has_one() || !self.wants(now, id, paths) {
+        let has_report = self.report.is_some();
+        if has_report && !self.allowance.has_one() || !self.wants(now, id, paths) {
             return None;
         }
-        if is_told {
+        if has_report {
             self.allowance.take();
         }
         self.candidates.get_mut(&slow)?.get_mut(&urgency)?.pop_front();

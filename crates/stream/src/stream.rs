@@ -62,14 +62,14 @@ pub(crate) enum Ack {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stop {
     pub(crate) code: ResetCode,
-    pub(crate) tell: Obligation,
+    pub(crate) frame: Obligation,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reset {
     pub(crate) code: ResetCode,
     pub(crate) by_peer: bool,
-    pub(crate) tell: Obligation,
+    pub(crate) frame: Obligation,
     /// The peer knows it, or will never answer.
     pub(crate) is_agreed: bool,
 }
@@ -150,7 +150,7 @@ impl Stream {
 
     pub(crate) fn is_over(&self) -> bool {
         let is_settled = match &self.reset {
-            Some(reset) => reset.is_agreed && !reset.tell.is_due(),
+            Some(reset) => reset.is_agreed && !reset.frame.is_due(),
             None => {
                 // The far end must learn the destination, or the data went nowhere.
                 let is_known = !self.is_ours || self.begin == Obligation::Met;
@@ -192,9 +192,9 @@ impl Stream {
 
     pub(crate) fn end(&mut self, code: ResetCode, by_peer: bool, is_agreed: bool) {
         self.send.discard();
-        self.reset = Some(Reset { code, by_peer, tell: Obligation::Due, is_agreed });
+        self.reset = Some(Reset { code, by_peer, frame: Obligation::Due, is_agreed });
         (self.ack, self.stop, self.probe) = (Ack::None, None, Obligation::None);
-        self.asked.is_to_be_told = false;
+        self.asked.is_due = false;
         (self.begin, self.wants_room) = (Obligation::Met, false);
         self.retries = Retries::default();
         let owner_knows = self.is_ours || self.begun && !self.events.has(EventKind::Opened);
@@ -217,7 +217,7 @@ impl Stream {
         if self.reset.is_none() && self.send.is_blocked() {
             self.probe = Obligation::Due;
         }
-        self.asked.tell_again(takes_priorities && self.is_ours && self.reset.is_none());
+        self.asked.send_again(takes_priorities && self.is_ours && self.reset.is_none());
     }
 
     pub(crate) fn is_in_vain(&self, now: Instant, give_up_after: Duration) -> bool {
@@ -249,14 +249,14 @@ impl Stream {
         let mut any = self.send.mark_lost(now, timeout);
         any |= self.begin.mark_lost(now, timeout);
         any |= self.probe.mark_lost(now, timeout);
-        any |= self.stop.as_mut().is_some_and(|stop| stop.tell.mark_lost(now, timeout));
-        any |= self.reset.as_mut().is_some_and(|reset| reset.tell.mark_lost(now, timeout));
+        any |= self.stop.as_mut().is_some_and(|stop| stop.frame.mark_lost(now, timeout));
+        any |= self.reset.as_mut().is_some_and(|reset| reset.frame.mark_lost(now, timeout));
         any
     }
 
     fn earliest_sent(&self) -> Option<Instant> {
-        let stop = self.stop.and_then(|stop| stop.tell.sent());
-        let reset = self.reset.and_then(|reset| reset.tell.sent());
+        let stop = self.stop.and_then(|stop| stop.frame.sent());
+        let reset = self.reset.and_then(|reset| reset.frame.sent());
         earliest([self.begin.sent(), self.probe.sent(), stop, reset, self.send.earliest_sent()])
     }
 
@@ -266,8 +266,8 @@ impl Stream {
         };
         is_asked(self.begin)
             || is_asked(self.probe)
-            || self.stop.is_some_and(|stop| is_asked(stop.tell))
-            || self.reset.is_some_and(|reset| is_asked(reset.tell) && !reset.is_agreed)
+            || self.stop.is_some_and(|stop| is_asked(stop.frame))
+            || self.reset.is_some_and(|reset| is_asked(reset.frame) && !reset.is_agreed)
             || !self.begun && !self.is_ours && self.reset.is_none()
             || !self.send.is_quiet()
     }
@@ -291,10 +291,10 @@ impl Stream {
         let rank = |from| self.precedence.rank(self.priority, id, from);
         let has_control = self.ack == Ack::Now
             || self.probe.is_due()
-            || self.asked.is_to_be_told
+            || self.asked.is_due
             || !self.is_ours && self.begin.is_due()
-            || self.stop.is_some_and(|stop| stop.tell.is_due())
-            || self.reset.is_some_and(|reset| reset.tell.is_due());
+            || self.stop.is_some_and(|stop| stop.frame.is_due())
+            || self.reset.is_some_and(|reset| reset.frame.is_due());
         let is_accepted = self.is_ours || self.begin != Obligation::None;
         let sends = self.reset.is_none() && is_accepted;
         let opens = self.is_ours && self.begin.is_due();

@@ -240,7 +240,7 @@ impl Streams {
         if knows_end {
             stream.ack = Ack::Now;
         } else if stream.stop.is_none() {
-            stream.stop = Some(Stop { code, tell: Obligation::Due });
+            stream.stop = Some(Stop { code, frame: Obligation::Due });
         }
         self.receive_credit.on_consumed(dropped);
         self.settle(now, id);
@@ -482,7 +482,7 @@ impl Streams {
     pub(crate) fn offer_credit(&mut self, id: StreamId) {
         if let Some(stream) = self.table.get_mut(&id)
             && stream.receive.highest > 0
-            && stream.receive.wants_to_tell(self.receive_credit.share(stream.receive.held()))
+            && stream.receive.wants_to_advertise(self.receive_credit.share(stream.receive.held()))
         {
             stream.ack = Ack::Now;
         }

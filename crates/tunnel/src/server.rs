@@ -135,7 +135,7 @@ pub enum ServerEvent {
     /// The leg of a proxy to an anchor came up again, or went down.
     Leg {
         /// The leg and its state, as text.
-        told: String,
+        text: String,
     },
     /// A client was not let in.
     Refused {

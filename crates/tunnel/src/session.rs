@@ -46,7 +46,7 @@ use crate::lane::{
     Opening, Reassembly, ReceiveStats, Token, TokenKind, Unfinished, classify,
 };
 use crate::observe::PacketEvent;
-use crate::players::{Players, Tellers};
+use crate::players::{Players, ReportLimiter};
 
 /// How often feedback with acknowledgements also reports what was received.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
@@ -68,7 +68,7 @@ pub struct Session {
     exit: Exit,
     peer_reports: BTreeMap<u8, LaneReport>,
     players: BTreeMap<LaneId, Players>,
-    tellers: Tellers,
+    report_limiter: ReportLimiter,
     next_report: Instant,
     memory_max: usize,
     /// Bytes that came in since memory was last summed up.
@@ -110,7 +110,7 @@ impl Session {
             },
             peer_reports: BTreeMap::new(),
             players: BTreeMap::new(),
-            tellers: Tellers::default(),
+            report_limiter: ReportLimiter::default(),
             next_report: Instant::ZERO,
             memory_max: config.memory_max,
             unchecked: 0,

@@ -473,7 +473,7 @@ impl Role<Client> for ClientRole {
             }
             "tell_player" => {
                 let TellPlayer { lane, player, qoe } = settings::parse(params)?;
-                let is_told = driver.node.tell_player(now, &lane, player, qoe);
+                let is_told = driver.node.report_player(now, &lane, player, qoe);
                 Ok(json!({ "told": is_told }))
             }
             "supersede" => {

@@ -138,7 +138,7 @@ impl ResponseState {
             _ => return None,
         };
         match request.cmcd {
-            Some(told) => (told.left_ms() == Some(0)).then(|| FirstFrame::new(start)),
+            Some(cmcd) => (cmcd.left_ms() == Some(0)).then(|| FirstFrame::new(start)),
             None if self.has_begun => Some(FirstFrame::of_file(start)),
             None => Some(FirstFrame::new(start)),
         }

@@ -272,8 +272,8 @@ impl Streams {
         match &mut stream.reset {
             Some(reset) => {
                 reset.is_agreed = true;
-                if !reset.tell.is_due() {
-                    reset.tell = Obligation::Met;
+                if !reset.frame.is_due() {
+                    reset.frame = Obligation::Met;
                 }
             }
             // A peer that refuses the stream must still learn how much was sent.

@@ -61,7 +61,7 @@ impl Streams {
         self.stats.timed_out += 1;
         match &mut stream.reset {
             Some(reset) => {
-                (reset.is_agreed, reset.tell) = (true, Obligation::Met);
+                (reset.is_agreed, reset.frame) = (true, Obligation::Met);
                 self.settle(now, id);
             }
             None => self.end(now, id, ResetCode::TimedOut),

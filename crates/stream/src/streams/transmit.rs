@@ -62,7 +62,7 @@ impl Streams {
         if let Some(credit) = self.receive_credit.due()
             && symbol.put(&StreamFrame::SessionCredit(credit))
         {
-            self.receive_credit.on_told();
+            self.receive_credit.on_advertised();
         }
         self.put_answers(&mut symbol);
         while let Some(id) = self.index.control.first().copied() {
@@ -114,7 +114,7 @@ impl Streams {
             let (code, is_answer) = (reset.code, reset.is_agreed && reset.by_peer);
             let fits = symbol.put(&StreamFrame::Reset { id, code, final_size, is_answer });
             if fits {
-                reset.tell = if reset.is_agreed { Obligation::Met } else { Obligation::Sent(now) };
+                reset.frame = if reset.is_agreed { Obligation::Met } else { Obligation::Sent(now) };
             }
             return fits;
         }
@@ -125,19 +125,19 @@ impl Streams {
             stream.begin = Obligation::Sent(now);
         }
         if let Some(stop) = &mut stream.stop
-            && stop.tell.is_due()
+            && stop.frame.is_due()
         {
             if !symbol.put(&StreamFrame::Stop { id, code: stop.code }) {
                 return false;
             }
-            stop.tell = Obligation::Sent(now);
+            stop.frame = Obligation::Sent(now);
         }
-        if stream.asked.is_to_be_told {
+        if stream.asked.is_due {
             let (change, priority) = (stream.asked.change, stream.asked.priority);
             if !symbol.put(&StreamFrame::Priority { id, change, priority }) {
                 return false;
             }
-            stream.asked.is_to_be_told = false;
+            stream.asked.is_due = false;
         }
         if stream.ack == Ack::Now && !put_acknowledgement(id, stream, window, symbol) {
             return false;

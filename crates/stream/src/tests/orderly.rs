@@ -23,8 +23,8 @@ fn a_stream_carries_bytes_both_ways_and_ends() {
     assert_eq!(events(&mut pair.server, pair.now), [Event::Finished(id)]);
     pair.server.accept(pair.now, id).expect("the peer's");
     pair.run(Duration::from_millis(30), |_| {});
-    let told = [Event::Connected(id), Event::Acknowledged(id)];
-    assert_eq!(events(&mut pair.client, pair.now), told);
+    let expected = [Event::Connected(id), Event::Acknowledged(id)];
+    assert_eq!(events(&mut pair.client, pair.now), expected);
     assert_eq!(pair.server.write(pair.now, id, b"answer"), Ok(6));
     pair.server.finish(pair.now, id).expect("open");
     pair.run(Duration::from_millis(60), |_| {});
@@ -216,13 +216,13 @@ fn writers_share_the_free_buffer_and_are_notified_when_there_is_room() {
     assert_eq!(pair.client.write(now, first, &all), Ok(0));
     assert_eq!(pair.client.write(now, second, &all), Ok(0));
     let mut out = vec![0; most];
-    let mut told = Vec::new();
+    let mut seen = Vec::new();
     pair.run(Duration::from_secs(2), |pair| {
         while pair.server.poll_event(pair.now).is_some() {}
         let _ = pair.server.read(pair.now, first, &mut out);
-        told.extend(events(&mut pair.client, pair.now));
+        seen.extend(events(&mut pair.client, pair.now));
     });
-    assert!(told.contains(&Event::Writable(first)) && told.contains(&Event::Writable(second)));
+    assert!(seen.contains(&Event::Writable(first)) && seen.contains(&Event::Writable(second)));
 }
 
 #[test]

@@ -402,7 +402,7 @@ impl Anchor {
             if let Some(at) = self.bindings.at(device) {
                 self.bindings.detach(at);
                 self.refusals.count_silently(BROKEN);
-                self.tell_detached(now, at, Detached::Other);
+                self.send_detached(now, at, Detached::Other);
             }
         }
     }

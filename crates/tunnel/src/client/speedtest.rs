@@ -408,12 +408,12 @@ mod tests {
     #[test]
     fn each_uplink_is_measured_and_all_together_if_there_are_several() {
         let [first, second] = [PathId(3), PathId(5)];
-        let told = |paths: &[Option<PathId>]| {
+        let steps_of = |paths: &[Option<PathId>]| {
             let step = |it: Step| (it.row, it.direction == LoadDirection::Up, it.paths);
             steps(paths).into_iter().map(step).collect::<Vec<_>>()
         };
         let one = [(1, false, vec![first]), (1, true, vec![first])];
-        assert_eq!(told(&[None, Some(first)]), one);
+        assert_eq!(steps_of(&[None, Some(first)]), one);
         let both = vec![first, second];
         let expected = vec![
             (0, false, vec![first]),
@@ -423,6 +423,6 @@ mod tests {
             (3, false, both.clone()),
             (3, true, both),
         ];
-        assert_eq!(told(&[Some(first), None, Some(second)]), expected);
+        assert_eq!(steps_of(&[Some(first), None, Some(second)]), expected);
     }
 }

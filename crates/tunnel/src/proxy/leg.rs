@@ -32,7 +32,7 @@ pub(super) struct Leg {
     away_since: Option<Instant>,
     away_for: Duration,
     silent_since: Option<Instant>,
-    told: bool,
+    is_reported: bool,
     backoff: Duration,
     pub(super) end: LegEnd,
     pub(super) next_handle: u32,
@@ -58,7 +58,7 @@ impl Leg {
             away_since: None,
             away_for: Duration::ZERO,
             silent_since: None,
-            told: false,
+            is_reported: false,
             backoff: BACKOFF_MIN,
             end: LegEnd::new(rate),
             next_handle: 0,
@@ -99,7 +99,7 @@ impl Leg {
     }
 
     pub(super) fn poll_timeout(&self, endpoint: &Endpoint) -> Option<Instant> {
-        let told = self.silent_since.or(self.away_since).filter(|_| !self.told);
+        let unreported = self.silent_since.or(self.away_since).filter(|_| !self.is_reported);
         let own = match self.state {
             LegState::Resting { until } if !self.addresses.is_empty() => Some(until),
             LegState::Resting { .. } | LegState::Connecting { .. } => None,
@@ -108,7 +108,7 @@ impl Leg {
                 self.end.poll_timeout().filter(|_| carries)
             }
         };
-        [own, told.map(|since| since + AWAY_AFTER)].into_iter().flatten().min()
+        [own, unreported.map(|since| since + AWAY_AFTER)].into_iter().flatten().min()
     }
 }
 
@@ -138,9 +138,9 @@ impl Legs {
 
     fn on_up(&mut self, now: Instant, at: usize, id: ConnectionId) {
         let leg = &mut self.legs[at];
-        if std::mem::take(&mut leg.told) {
-            let told = format!("the anchor {} is reachable again", leg.anchor);
-            self.events.push_back(LegEvent::Told(told));
+        if std::mem::take(&mut leg.is_reported) {
+            let text = format!("the anchor {} is reachable again", leg.anchor);
+            self.events.push_back(LegEvent::Text(text));
         }
         leg.state = LegState::Up { id, since: now };
         leg.away_for = leg.away_since.take().map_or(Duration::ZERO, |since| now.since(since));
@@ -186,7 +186,7 @@ impl Legs {
         let leg = &mut self.legs[at];
         leg.addresses.clear();
         leg.is_wanted = false;
-        (leg.away_since, leg.away_for, leg.told) = (None, Duration::ZERO, false);
+        (leg.away_since, leg.away_for, leg.is_reported) = (None, Duration::ZERO, false);
     }
 
     pub(super) fn keep_up(&mut self, now: Instant, at: usize) {
@@ -209,7 +209,7 @@ impl Legs {
             _ => {}
         }
         self.attach_unsent(now, at);
-        self.tell_away(now, at);
+        self.report_away(now, at);
     }
 
     fn watch(&mut self, now: Instant, at: usize, id: ConnectionId) {
@@ -217,8 +217,8 @@ impl Legs {
         let Some(connection) = self.endpoint.connection(id) else { return };
         let path = connection.paths().first();
         if path.is_none_or(|path| path.status == PathStatus::Usable) {
-            if leg.silent_since.take().is_none() && leg.told {
-                leg.told = false;
+            if leg.silent_since.take().is_none() && leg.is_reported {
+                leg.is_reported = false;
             }
             if leg.is_proven(now) {
                 leg.backoff = BACKOFF_MIN;
@@ -236,15 +236,15 @@ impl Legs {
     }
 
     /// Reports once to the sessions of a leg that it is away; later ones learn it when they begin.
-    fn tell_away(&mut self, now: Instant, at: usize) {
+    fn report_away(&mut self, now: Instant, at: usize) {
         let leg = &mut self.legs[at];
-        if leg.told || !leg.is_away(now) {
+        if leg.is_reported || !leg.is_away(now) {
             return;
         }
-        leg.told = true;
-        let told =
+        leg.is_reported = true;
+        let text =
             format!("the anchor {} cannot be reached; its clients are moved away", leg.anchor);
-        self.events.push_back(LegEvent::Told(told));
+        self.events.push_back(LegEvent::Text(text));
         let of_leg = self.attachments.iter().filter(|(_, attachment)| attachment.leg == at);
         self.events.extend(of_leg.map(|(session, _)| LegEvent::Away(*session)));
         self.events.push_back(LegEvent::StandbysAway);

@@ -30,7 +30,7 @@ use crate::session::StreamEnd;
 #[derive(Debug, Default)]
 pub(super) struct Relay {
     pub(super) client: Option<StreamsOffer>,
-    told: Option<Option<StreamsOffer>>,
+    offered: Option<Option<StreamsOffer>>,
     waiting: BTreeMap<(Urgency, u64), Bytes>,
     came: u64,
     pub(super) held: usize,
@@ -80,10 +80,10 @@ impl Relay {
         far_end: Option<StreamsOffer>,
     ) -> Option<LegEvent> {
         self.client?;
-        if self.told.is_some_and(|told| told != far_end) {
+        if self.offered.is_some_and(|offered| offered != far_end) {
             return Some(LegEvent::StreamsOver(session));
         }
-        self.told = Some(far_end);
+        self.offered = Some(far_end);
         self.room.is_asked = far_end.is_some();
         Some(LegEvent::Streams(session, far_end))
     }
@@ -96,7 +96,7 @@ impl Relay {
     }
 
     fn is_agreed(&self) -> bool {
-        matches!(self.told, Some(Some(_)))
+        matches!(self.offered, Some(Some(_)))
     }
 
     pub(super) fn push(&mut self, frames: LegFrames) -> Result<(), DropReason> {

@@ -213,8 +213,8 @@ fn an_epoch_that_only_a_broken_packet_spoke_of_does_not_last() {
         bench.bytes(1_600, 0, &hello(epoch, 0));
     }
     let events = std::iter::from_fn(|| bench.router.poll_event());
-    let told = events.filter(|event| *event == RouterEvent::PeerRestarted).count();
-    assert!(told <= 3, "{told} of {}", bench.router.status().peer_restarts);
+    let reported = events.filter(|event| *event == RouterEvent::PeerRestarted).count();
+    assert!(reported <= 3, "{reported} of {}", bench.router.status().peer_restarts);
 }
 
 #[test]

@@ -41,11 +41,11 @@ impl Server {
                 }
                 EndpointEvent::Refused { remote, key, why } => {
                     let what = format!(" with the key {key}: {why}");
-                    self.tell_refusal(now, refusals::kind_of_refusal(why), what, remote);
+                    self.log_refusal(now, refusals::kind_of_refusal(why), what, remote);
                 }
                 EndpointEvent::HandshakeFailed { remote, reason } => {
                     let kind = refusals::kind_of_failure(&reason);
-                    self.tell_refusal(now, kind, format!(": {reason}"), remote);
+                    self.log_refusal(now, kind, format!(": {reason}"), remote);
                 }
                 _ => {}
             }
@@ -60,7 +60,7 @@ impl Server {
         }
     }
 
-    pub(super) fn tell_refusal(
+    pub(super) fn log_refusal(
         &mut self,
         now: Instant,
         kind: &'static str,
@@ -264,7 +264,7 @@ impl Server {
         if !self.shared.lock().accounts.may_join(now, key) {
             if let Some(remote) = remote {
                 let what = format!(" with the key {key}: it begins too many sessions");
-                self.tell_refusal(now, refusals::TOO_MANY_SESSIONS, what, remote);
+                self.log_refusal(now, refusals::TOO_MANY_SESSIONS, what, remote);
             }
             return self.end(now, id, "this client begins too many sessions");
         }

@@ -109,7 +109,7 @@ impl Server {
                     self.send_control(id, &Control::Move { why: Reason::Other, grace: None });
                 }
                 LegEvent::StandbysAway => self.end_useless_standbys(now),
-                LegEvent::Told(told) => self.events.push_back(ServerEvent::Leg { told }),
+                LegEvent::Text(text) => self.events.push_back(ServerEvent::Leg { text }),
             }
         }
     }

@@ -60,7 +60,7 @@ impl Session {
                 name: sender.config.name.clone(),
                 strategy: sender.config.strategy.to_string(),
                 deadline_ms: u64::try_from(sender.config.deadline.as_millis()).ok(),
-                encoder: sender.told_encoder(),
+                encoder: sender.last_encoder_target(),
                 redundancy: sent.redundancy(),
                 sent,
                 received: self.received(id),

@@ -280,7 +280,7 @@ fn describe_server(event: &ServerEvent) -> String {
     match event {
         ServerEvent::Joined { .. } => "the server has a session".into(),
         ServerEvent::Left { reason, .. } => format!("the server ended a session: {reason}"),
-        ServerEvent::Leg { told } => told.clone(),
+        ServerEvent::Leg { text } => text.clone(),
         ServerEvent::Refused { reason } => format!("the server refused {reason}"),
     }
 }

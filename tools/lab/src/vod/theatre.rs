@@ -134,7 +134,7 @@ impl Theatre {
         if let Some(qoe) = qoe {
             let client = world.ends_mut().0;
             // Without a session there is no report.
-            let _ = client.tell_player(now, StreamsConfig::LANE, PLAYER, qoe);
+            let _ = client.report_player(now, StreamsConfig::LANE, PLAYER, qoe);
         }
     }
 }

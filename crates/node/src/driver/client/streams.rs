@@ -102,7 +102,7 @@ impl LanStreams {
         let streams = found.map_or(&mut self.nowhere, |(_, streams)| streams);
         self.entrance.turn(now, &driver.poller, streams);
         for PlayerTold { player, qoe } in self.entrance.take_told() {
-            let _ = driver.node.tell_player(now, StreamsConfig::LANE, player, qoe);
+            let _ = driver.node.report_player(now, StreamsConfig::LANE, player, qoe);
         }
         for listening in self.entrance.take_listening(&driver.poller) {
             if let Some(subscribers) = driver.subscribers() {

@@ -193,7 +193,7 @@ impl Serving {
                     }
                     self.absent.on_left(now, key, peer, reason);
                 }
-                ServerEvent::Leg { told } => tracing::warn!("{told}"),
+                ServerEvent::Leg { text } => tracing::warn!("{text}"),
                 ServerEvent::Refused { reason } => tracing::warn!("refused {reason}"),
             }
         }

@@ -173,7 +173,7 @@ impl LaneSender {
         carrier: &mut impl Carrier,
     ) -> bool {
         // A peer that reports no fates does not reassemble parts.
-        if !carrier.tells_fates() {
+        if !carrier.reports_fates() {
             return false;
         }
         let (number, size_max) = (self.cuts.next, carrier.max_datagram_size());

@@ -35,8 +35,8 @@ fn run(legs: &mut Legs, end: Instant) {
 }
 
 fn events(legs: &mut Legs) -> Vec<LegEvent> {
-    let told = |event: &LegEvent| matches!(event, LegEvent::Told(_));
-    std::iter::from_fn(|| legs.events.pop_front()).filter(|event| !told(event)).collect()
+    let is_text = |event: &LegEvent| matches!(event, LegEvent::Text(_));
+    std::iter::from_fn(|| legs.events.pop_front()).filter(|event| !is_text(event)).collect()
 }
 
 #[test]
