@@ -183,22 +183,22 @@ impl SendBuffer {
         if highest > self.next || fin && !fin_was_sent {
             return Err(Violation::NeverSent);
         }
-        let mut is_news = fin && self.fin != Obligation::Met;
+        let mut is_progress = fin && self.fin != Obligation::Met;
         if fin {
             self.fin = Obligation::Met;
         }
         if contiguous > self.base {
-            is_news = true;
+            is_progress = true;
             self.settle(self.base..contiguous);
             self.ring.advance((contiguous - self.base) as usize);
             self.base = contiguous;
         }
         if may_split {
             for range in ranges {
-                is_news |= self.settle(range.clone());
+                is_progress |= self.settle(range.clone());
             }
         }
-        Ok(is_news)
+        Ok(is_progress)
     }
 
     pub(crate) fn raise_credit(&mut self, credit: u64) -> bool {

@@ -205,7 +205,7 @@ impl Stream {
         }
     }
 
-    pub(crate) fn on_news(&mut self) {
+    pub(crate) fn on_progress(&mut self) {
         if self.retries.attempts > 0 {
             (self.retries.attempts, self.retries.at) = (0, None);
         }

@@ -295,8 +295,8 @@ impl Router {
                 true
             }
             Admission::Restarted => {
-                self.session.begin_anew(now);
-                self.jumps.begin_anew();
+                self.session.reset(now);
+                self.jumps.reset();
                 self.seen.fill_with(DuplicateFilter::default);
                 self.notices.restart.times += 1;
                 if self.notices.restart.poll(now).is_some() {

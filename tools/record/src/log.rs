@@ -142,7 +142,7 @@ impl LogSender {
         (!self.entries.is_empty()).then(|| self.progress + repeat_after(round_trip))
     }
 
-    pub fn has_news(&self) -> bool {
+    pub fn has_unsent(&self) -> bool {
         self.next < self.end()
     }
 

@@ -353,7 +353,7 @@ impl RecordSession {
         (report.log_first, report.entries) = self.log.take(now, round_trip);
         report.log_end = self.log.end();
         report.log_discarded = self.log.discarded;
-        if self.log.has_news() {
+        if self.log.has_unsent() {
             self.endpoint.receiver.due_at(now);
         }
         Some(Message::Report(report).encode())

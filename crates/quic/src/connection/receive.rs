@@ -225,7 +225,7 @@ impl Connection {
 
     fn take_signals(&mut self) {
         for index in 0..self.paths.len() {
-            if self.paths[index].gate.take_news() {
+            if self.paths[index].gate.take_changed() {
                 self.take_signals_of(index);
             }
         }

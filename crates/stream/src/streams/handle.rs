@@ -233,17 +233,17 @@ impl Streams {
             return Err(Violation::NeverSent);
         }
         let was_done = stream.send.is_done();
-        let mut is_news = stream.send.on_acknowledged(contiguous, &ranges, fin, may_split)?;
-        is_news |= stream.send.raise_credit(credit);
+        let mut is_progress = stream.send.on_acknowledged(contiguous, &ranges, fin, may_split)?;
+        is_progress |= stream.send.raise_credit(credit);
         if begun && stream.begin != Obligation::Met {
-            (stream.begin, is_news) = (Obligation::Met, true);
+            (stream.begin, is_progress) = (Obligation::Met, true);
             if stream.is_ours {
                 stream.destination = None;
             }
         }
         stream.probe = Obligation::None;
-        if is_news {
-            stream.on_news();
+        if is_progress {
+            stream.on_progress();
         }
         if stream.send.is_done() && !was_done {
             stream.events.add(EventKind::Acknowledged);

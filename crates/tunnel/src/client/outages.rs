@@ -123,14 +123,14 @@ impl Client {
         let paths = connection.paths();
         let others = paths.iter().filter(|path| path.is_usable()).count();
         let name = |path: &PathSnapshot| self.uplinks.name_of(path);
-        let mut news = Vec::new();
+        let mut notices = Vec::new();
         let silent = &mut self.outages.silent;
         for path in paths {
             if path.status == PathStatus::Suspect {
                 let trouble = silent.entry(path.id).or_insert(Trouble::new(now));
                 if trouble.is_due(now) {
                     trouble.stage = OutageStage::Suppressed;
-                    news.extend(
+                    notices.extend(
                         name(path).map(|uplink| (path.id, Notice::Silent { uplink, others })),
                     );
                 }
@@ -138,12 +138,12 @@ impl Client {
                 silent.remove(&path.id)
             {
                 let after = now.since(since);
-                news.extend(name(path).map(|uplink| (path.id, Notice::Back { uplink, after })));
+                notices.extend(name(path).map(|uplink| (path.id, Notice::Back { uplink, after })));
             }
         }
         // A closed path is not silent.
         silent.retain(|id, _| paths.iter().any(|path| path.id == *id));
-        for (path, notice) in news {
+        for (path, notice) in notices {
             let reported = self.notify(now, notice);
             if let Some(trouble) = self.outages.silent.get_mut(&path) {
                 trouble.on_notified(reported);
@@ -172,8 +172,8 @@ impl Client {
     fn unheard(&self) -> impl Iterator<Item = (UplinkId, Instant)> {
         let is_tried = |id: &UplinkId| !self.servers_of(*id).is_empty();
         let unreported = |id: &UplinkId| !self.outages.blocked.contains(id);
-        let is_news = |uplink: &Uplink| !uplink.heard && uplink.held_back.is_none();
-        let uplinks = self.uplinks.all.iter().filter(move |(_, uplink)| is_news(uplink));
+        let is_unheard = |uplink: &Uplink| !uplink.heard && uplink.held_back.is_none();
+        let uplinks = self.uplinks.all.iter().filter(move |(_, uplink)| is_unheard(uplink));
         uplinks
             .filter(move |(id, _)| is_tried(id) && unreported(id))
             .map(move |(id, uplink)| (*id, self.blocked_at(*id, uplink)))
@@ -214,7 +214,7 @@ impl Client {
     }
 
     pub(super) fn watch_caps(&mut self, now: Instant) {
-        let mut news = Vec::new();
+        let mut notices = Vec::new();
         for (name, policy) in &self.uplinks.policies {
             let account = self.uplinks.account(name);
             let Some(carried) = policy.caps.carried(&self.uplinks.usage, account) else { continue };
@@ -222,7 +222,7 @@ impl Client {
             let reported = self.outages.capped.get(name).copied();
             if reached.map(|(span, _)| span) != reported {
                 let uplink = name.clone();
-                news.push(match reached {
+                notices.push(match reached {
                     Some((span, cap_bytes)) => {
                         self.outages.capped.insert(name.clone(), span);
                         Notice::CapReached { uplink, span, cap_bytes }
@@ -234,7 +234,7 @@ impl Client {
                 });
             }
         }
-        for notice in news {
+        for notice in notices {
             self.notify(now, notice);
         }
     }

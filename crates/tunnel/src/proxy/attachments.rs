@@ -49,7 +49,7 @@ impl Attachment {
     pub(super) fn on_leg_down(&mut self, accounts: &mut Accounts) {
         (self.handle, self.answer) = (None, AnchorAnswer::Nothing);
         let account = &mut accounts[usize::from(self.tenant.0)];
-        (0..self.relay.begin_anew()).for_each(|_| account.drop(DropReason::LegAway));
+        (0..self.relay.reset()).for_each(|_| account.drop(DropReason::LegAway));
     }
 
     pub(super) fn is_answered(&self) -> bool {

@@ -89,7 +89,7 @@ impl Relay {
     }
 
     /// Both ends repeat what was under way. Returns how many waiting frames are dropped.
-    pub(super) fn begin_anew(&mut self) -> usize {
+    pub(super) fn reset(&mut self) -> usize {
         let gone = std::mem::take(&mut self.waiting).len();
         (self.held, self.room) = (0, Room::default());
         gone

@@ -195,9 +195,9 @@ impl Store {
         self.rollouts.refresh(&self.fleet, &self.documents, BTreeMap::new(), now);
         let turned = self.rollouts.turn(&self.fleet, now, 0);
         // Progress alone changes no configuration.
-        let is_news = !turned.records.is_empty() || self.lacks_configurations;
+        let has_changes = !turned.records.is_empty() || self.lacks_configurations;
         self.fleet.rollouts.extend(turned.records);
-        if is_news {
+        if has_changes {
             self.lacks_configurations = false;
             let drafts = self.planning().configurations(&self.rollouts);
             self.write(cast, &drafts);

@@ -95,17 +95,17 @@ impl Scoreboard {
         (ack, sacks): (u64, &[(u64, u64)]),
         mut on_delivered: impl FnMut(&SentSegment),
     ) -> AckSummary {
-        let mut told = AckSummary::default();
+        let mut summary = AckSummary::default();
         let highest = self.highest;
-        let mut on_news = |sent: &SentSegment, told: &mut AckSummary| {
-            told.delivered += 1;
+        let mut on_newly_acked = |sent: &SentSegment, summary: &mut AckSummary| {
+            summary.delivered += 1;
             on_delivered(sent);
             if sent.times == 1 {
                 let round_trip = now.since(sent.at);
-                told.round_trip = told.round_trip.or(Some(round_trip));
-                told.round_trip_last = Some(round_trip);
-                told.is_reordered |= sent.end() < highest;
-                told.original = told.original.max(Some(sent.at));
+                summary.round_trip = summary.round_trip.or(Some(round_trip));
+                summary.round_trip_last = Some(round_trip);
+                summary.is_reordered |= sent.end() < highest;
+                summary.original = summary.original.max(Some(sent.at));
             }
         };
         while let Some(first) = self.sent.front().filter(|sent| sent.end() <= ack) {
@@ -115,7 +115,7 @@ impl Scoreboard {
                 Fate::UnderWay => {}
             }
             if first.fate != Fate::Sacked {
-                on_news(first, &mut told);
+                on_newly_acked(first, &mut summary);
             }
             self.highest = self.highest.max(first.end());
             self.sent.pop_front();
@@ -126,14 +126,14 @@ impl Scoreboard {
                 if sent.fate == Fate::Sacked {
                     continue;
                 }
-                on_news(sent, &mut told);
+                on_newly_acked(sent, &mut summary);
                 self.lost -= u32::from(sent.fate == Fate::Lost);
                 self.sacked += 1;
                 sent.fate = Fate::Sacked;
                 self.highest = self.highest.max(sent.end());
             }
         }
-        told
+        summary
     }
 
     pub(super) fn mark_lost(&mut self, mut is_lost: impl FnMut(&SentSegment) -> bool) -> u32 {
@@ -181,18 +181,18 @@ mod tests {
         (0..10).for_each(|n| board.push(at(n), n * 100, 100, Mark::default()));
         let ack =
             |board: &mut Scoreboard, ack, sacks: &[_]| board.on_ack(at(100), (ack, sacks), |_| {});
-        let told = ack(&mut board, 100, &[(300, 500), (700, 750)]);
-        assert_eq!((told.delivered, told.is_reordered), (3, false), "half a segment is none");
-        assert_eq!((told.round_trip, told.round_trip_last), (Some(MS * 100), Some(MS * 96)));
+        let summary = ack(&mut board, 100, &[(300, 500), (700, 750)]);
+        assert_eq!((summary.delivered, summary.is_reordered), (3, false), "half a segment is none");
+        assert_eq!((summary.round_trip, summary.round_trip_last), (Some(MS * 100), Some(MS * 96)));
         assert_eq!((board.out(), board.sacked, board.in_flight()), (9, 2, 7));
         assert_eq!(board.mark_lost(|sent| sent.end() <= 300), 2);
         assert_eq!(board.send_again(at(101), false, Mark::default), Some((100, 100)));
         assert_eq!((board.lost, board.in_flight()), (1, 6));
         // 200 was late but not lost.
-        let told = ack(&mut board, 100, &[(200, 500)]);
-        assert_eq!((told.delivered, told.is_reordered), (1, true));
-        let told = ack(&mut board, 1_000, &[]);
-        assert_eq!((told.delivered, told.original), (6, Some(at(9))));
+        let summary = ack(&mut board, 100, &[(200, 500)]);
+        assert_eq!((summary.delivered, summary.is_reordered), (1, true));
+        let summary = ack(&mut board, 1_000, &[]);
+        assert_eq!((summary.delivered, summary.original), (6, Some(at(9))));
         assert_eq!((board.out(), board.in_flight(), board.lost), (0, 0, 0));
     }
 }

@@ -131,30 +131,31 @@ impl Sender {
         self.allowed = self.allowed.max(ack + u64::from(segment.window));
         self.una = ack;
         let comes_twice = self.note_duplicate(&segment.sacks);
-        let news = (ack, &segment.sacks[..]);
-        let told = self.board.on_ack(now, news, |sent| {
+        let acks = (ack, &segment.sacks[..]);
+        let summary = self.board.on_ack(now, acks, |sent| {
             self.rate.on_delivered(now, sent.mark, sent.at);
             self.rack.on_delivered(now, sent);
         });
         let by_echo = || Duration::from_millis(millis(now).wrapping_sub(segment.echo).into());
-        if let Some(round_trip) = told.round_trip.or((told.delivered > 0 && advances).then(by_echo))
+        if let Some(round_trip) =
+            summary.round_trip.or((summary.delivered > 0 && advances).then(by_echo))
         {
             self.rtt.on_sample(now, round_trip);
             self.rack.least = self.rtt.least().unwrap_or_default();
         }
-        if told.is_reordered {
+        if summary.is_reordered {
             self.rack.is_reordering = true;
         }
         if advances {
             self.backoffs = 0;
         }
         self.judge_probe(now, segment, advances, comes_twice);
-        self.undo_if_spurious(segment.echo, advances, &told);
+        self.undo_if_spurious(segment.echo, advances, &summary);
         let lost = self.detect(now);
         self.settle(advances, comes_twice);
         let is_progress = advances && lost == 0;
-        self.control(now, (told, lost), is_progress);
-        if advances || told.delivered > 0 {
+        self.control(now, (summary, lost), is_progress);
+        if advances || summary.delivered > 0 {
             self.rearm(now);
         }
     }
@@ -194,11 +195,11 @@ impl Sender {
     }
 
     /// Undoes spurious recoveries (RFC 3522, RFC 5682 section 3).
-    fn undo_if_spurious(&mut self, echo: u32, advances: bool, told: &AckSummary) {
+    fn undo_if_spurious(&mut self, echo: u32, advances: bool, summary: &AckSummary) {
         if self.recovery.phase == CongestionPhase::Open {
             return;
         }
-        let original_since = |at: Instant| told.original.is_some_and(|sent| sent < at);
+        let original_since = |at: Instant| summary.original.is_some_and(|sent| sent < at);
         let is_spurious = self.recovery.is_spurious(echo, advances)
             || self.recovery.phase == CongestionPhase::Loss
                 && self.recovery.timeout_at.is_some_and(original_since);
@@ -246,17 +247,17 @@ impl Sender {
         }
     }
 
-    fn control(&mut self, now: Instant, (told, lost): (AckSummary, u32), is_progress: bool) {
+    fn control(&mut self, now: Instant, (summary, lost): (AckSummary, u32), is_progress: bool) {
         let phase = self.recovery.phase;
         let acked = Acked {
             now,
-            delivered: told.delivered,
+            delivered: summary.delivered,
             lost,
             delivered_total: self.rate.delivered,
             in_flight: self.board.in_flight(),
-            round_trip: told.round_trip_last,
+            round_trip: summary.round_trip_last,
             smoothed: self.rtt.smoothed(),
-            is_delayed: told.delivered == 1 && self.board.sent.is_empty(),
+            is_delayed: summary.delivered == 1 && self.board.sent.is_empty(),
             rate: self.rate.sample(self.rtt.least()),
             phase,
             is_cwnd_limited: self.is_cwnd_limited(),
@@ -266,9 +267,9 @@ impl Sender {
         self.congestion.on_ack(&acked, &mut self.window);
         if phase == CongestionPhase::Recovery && !self.congestion.rules_in_recovery() {
             let (in_flight, ssthresh) = (self.board.in_flight(), self.window.ssthresh);
-            if told.delivered > 0 || lost > 0 {
+            if summary.delivered > 0 || lost > 0 {
                 let sends =
-                    self.recovery.may_send(told.delivered, in_flight, ssthresh, is_progress);
+                    self.recovery.may_send(summary.delivered, in_flight, ssthresh, is_progress);
                 self.window.cwnd = in_flight + sends;
             }
         }

@@ -19,7 +19,7 @@ use roadweave_tunnel::{LaneConfig, Strategy, StreamsConfig};
 
 use super::player::{CHUNK, ChunkId, FRAMES_OF_CHUNK, Player, Program};
 use super::seen::{ServerTraffic, Viewing};
-use crate::web::{Browser, ConnectionId, News, REQUEST, Visit, Visitor};
+use crate::web::{Browser, BrowserEvent, ConnectionId, REQUEST, Visit, Visitor};
 use crate::world::{World, WorldConfig, WorldError};
 
 #[derive(Debug)]
@@ -69,17 +69,17 @@ impl Visitor for Theatre {
         earliest([self.player.poll_timeout(), self.next_report])
     }
 
-    fn act(&mut self, world: &mut World, browser: &mut Browser, news: Vec<News>) {
+    fn act(&mut self, world: &mut World, browser: &mut Browser, events: Vec<BrowserEvent>) {
         let now = world.now();
-        for news in news {
-            match news {
-                News::Came(id, bytes) => {
+        for event in events {
+            match event {
+                BrowserEvent::Came(id, bytes) => {
                     let chunk = self.chunks.get(&id).copied();
                     if chunk.is_some_and(|chunk| self.player.on_came(now, chunk, bytes)) {
                         self.chunks.remove(&id);
                     }
                 }
-                News::Over(id) => {
+                BrowserEvent::Over(id) => {
                     if let Some(chunk) = self.chunks.remove(&id)
                         && let Some(bytes) = self.player.on_failed(chunk)
                     {

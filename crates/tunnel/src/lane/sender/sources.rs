@@ -198,9 +198,9 @@ impl LaneSender {
         if let Err(SendError::TooLarge(datagram)) = sent {
             // The path became narrower after the packet was cut for it.
             let cut = Cut { kind: TokenKind::Source, id, path };
-            let life = self.life_of(now, id);
-            let is_cut = life.is_some_and(|life| {
-                self.send_in_parts(life, cut, &datagram.bytes, copy.is_redundant, carrier)
+            let lifetime = self.lifetime_of(now, id);
+            let is_cut = lifetime.is_some_and(|lifetime| {
+                self.send_in_parts(lifetime, cut, &datagram.bytes, copy.is_redundant, carrier)
             });
             if !is_cut {
                 self.stats.drops.count(DropReason::OversizedInner);

@@ -89,7 +89,7 @@ fn the_memory_of_a_relay_is_bounded_whatever_the_anchor_sends() {
         assert!(refused > 0 && relay.held <= HELD_MAX, "{length}: {refused}");
         assert!(relay.shed(1 << 20) > 0);
         assert!(relay.held <= 1 << 20);
-        assert!(relay.begin_anew() > 0);
+        assert!(relay.reset() > 0);
         assert_eq!(relay.held, 0);
     }
 }
@@ -108,7 +108,7 @@ fn unsolicited_frames_are_refused() {
 #[test]
 fn in_one_session_streams_do_not_become_others() {
     let mut relay = relay();
-    relay.begin_anew();
+    relay.reset();
     assert_eq!(
         relay.on_far_end(SESSION, offer(2)),
         streams_event(offer(2)),

@@ -35,7 +35,7 @@ fn expected(bytes: u64) -> LoadExpected {
 }
 
 fn unasked(session: &Session) -> u64 {
-    session.exit.drops.get(DropReason::UnaskedLoad)
+    session.output.drops.get(DropReason::UnaskedLoad)
 }
 
 #[test]

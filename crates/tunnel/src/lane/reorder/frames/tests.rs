@@ -4,7 +4,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use roadweave_proto::{Order, PacketId};
 
-use super::super::{HELD_BYTES_MAX, HELD_MAX, Keeper, Reorder, Unit};
+use super::super::{HELD_BYTES_MAX, HELD_MAX, Reorder, ReorderPolicy, Unit};
 use super::*;
 use crate::lane::sender::tests::rtp_packet;
 
