@@ -12,12 +12,12 @@
 //! revocations, tables, candidates, health and waves. docs/lab.md lists what is modelled, batched
 //! and skipped. Equal configurations give equal bytes.
 
-mod cast;
 mod controller;
 mod figures;
 mod members;
 mod plan;
 mod rollouts;
+mod roster;
 mod sessions;
 mod store;
 mod streams;
@@ -30,12 +30,12 @@ use roadweave_fleet::{Down, PublishedTable, Up, remember_proofs};
 use roadweave_proto::{Instant, SplitMix64};
 use serde::Serialize;
 
-use self::cast::Cast;
 use self::controller::Replica;
 use self::figures::FleetFigures;
 pub use self::figures::FleetOutcome;
 use self::members::{FleetMember, ProxyModel, Ride};
 use self::plan::{PlannedEvent, plan};
+use self::roster::Roster;
 use self::store::Store;
 
 const TURN: Duration = Duration::from_secs(5);
@@ -101,7 +101,7 @@ struct FleetWorld {
     random: SplitMix64,
     queue: BTreeMap<(Instant, u64), FleetEvent>,
     sequence: u64,
-    cast: Cast,
+    roster: Roster,
     store: Store,
     backup: Option<Box<Store>>,
     is_database_away: bool,
@@ -137,8 +137,8 @@ impl FleetWorld {
         let hours = Duration::from_secs(3_600) * config.hours;
         let plan = plan(config);
         let joining = plan.iter().filter(|(_, event)| matches!(event, PlannedEvent::Join { .. }));
-        let cast = Cast::new(config, joining.count());
-        let store = Store::new(&cast, config);
+        let roster = Roster::new(config, joining.count());
+        let store = Store::new(&roster, config);
         let mut world = Self {
             now: Instant::ZERO,
             end: Instant::ZERO + hours,
@@ -147,7 +147,7 @@ impl FleetWorld {
             sequence: 0,
             backup: None,
             is_database_away: false,
-            replicas: (0..config.replicas).map(|_| Replica::new(&store, &cast)).collect(),
+            replicas: (0..config.replicas).map(|_| Replica::new(&store, &roster)).collect(),
             members: Vec::new(),
             rides: Vec::new(),
             proxies: Vec::new(),
@@ -155,7 +155,7 @@ impl FleetWorld {
             streams: 0,
             figures: FleetFigures::default(),
             config: config.clone(),
-            cast,
+            roster,
             store,
         };
         world.people();

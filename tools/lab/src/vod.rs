@@ -16,8 +16,8 @@ mod bitrate;
 mod player;
 mod seen;
 pub mod summary;
-mod theatre;
 mod tunnelled;
+mod viewer;
 
 use std::fmt;
 use std::str::FromStr;
@@ -125,7 +125,7 @@ impl Pair {
         let from = self.begins(seed, setting.seeds);
         match way {
             Way::Streams { strategy, first_frame } => {
-                theatre::watch((links, from), (strategy, *first_frame), congestion, program)
+                viewer::watch((links, from), (strategy, *first_frame), congestion, program)
             }
             Way::Tunnel(algorithm) => {
                 tunnelled::watch((links, from), (*algorithm, congestion), program)

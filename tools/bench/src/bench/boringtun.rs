@@ -13,7 +13,7 @@ use roadweave_linux::netns::NetNs;
 use super::tunnel::SERVER_OUTER;
 use crate::sandbox::clock;
 use crate::sandbox::daemon::Daemon;
-use crate::sandbox::tunnel::Site;
+use crate::sandbox::tunnel::Testbed;
 
 pub(super) const SERVER_INNER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 1));
 const INNER_NETWORK: &str = "10.78.0.0/24";
@@ -47,12 +47,14 @@ const CLIENT: End = End {
     public_key: "ce8d3ad1ccb633ec7b70c17814a5c76ecd029685050d344745ba05870e587d59",
 };
 
-pub(super) fn start(program: &Path, site: Site<'_>) -> anyhow::Result<[Daemon; 2]> {
+pub(super) fn start(program: &Path, testbed: Testbed<'_>) -> anyhow::Result<[Daemon; 2]> {
     let endpoint = SocketAddr::new(SERVER_OUTER, PORT);
     let listen = format!("listen_port={PORT}\n");
     let towards = format!("endpoint={endpoint}\npersistent_keepalive_interval=5\n");
-    let server = SERVER.start(program, site.server, site.directory, &listen, (&CLIENT, ""))?;
-    let client = CLIENT.start(program, site.client, site.directory, "", (&SERVER, &towards))?;
+    let server =
+        SERVER.start(program, testbed.server, testbed.directory, &listen, (&CLIENT, ""))?;
+    let client =
+        CLIENT.start(program, testbed.client, testbed.directory, "", (&SERVER, &towards))?;
     Ok([client, server])
 }
 

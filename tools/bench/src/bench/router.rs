@@ -49,7 +49,7 @@ fn measure(bench: &Bench) -> anyhow::Result<BenchResults> {
         RouterCable { interface, client: end(1), server: end(2) }
     });
     let files = write_router_files(&bench.directory, &cables)?;
-    let mut routers = Tunnel::start_routers(bench.site(), &files)?;
+    let mut routers = Tunnel::start_routers(bench.testbed(), &files)?;
     routers.wait_for_paths(cables.len(), || Ok(()))?;
     let results = bench.measure_tunnel(&mut routers, veth)?;
     routers.stop()?;

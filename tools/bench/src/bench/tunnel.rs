@@ -26,7 +26,7 @@ use super::iperf::{self, IperfLoad};
 use super::results::{Bare, BenchResults, CpuShares, Ends, Latency, Resident};
 use crate::product;
 use crate::sandbox::daemon::{CpuTime, Daemon};
-use crate::sandbox::tunnel::{SERVER_INNER, Site, Tunnel, TunnelSpec};
+use crate::sandbox::tunnel::{SERVER_INNER, Testbed, Tunnel, TunnelSpec};
 use crate::sandbox::usage::resident_bytes;
 use crate::sandbox::{self, clock, connect};
 
@@ -108,8 +108,8 @@ impl Bench {
         Ok(Self { client, server, directory, program, product, seconds })
     }
 
-    pub(super) fn site(&self) -> Site<'_> {
-        Site {
+    pub(super) fn testbed(&self) -> Testbed<'_> {
+        Testbed {
             program: &self.product,
             directory: &self.directory,
             server: &self.server,
@@ -136,7 +136,7 @@ impl Bench {
             behind_client: None,
         };
         let files = spec.write(&self.directory)?;
-        let mut tunnel = Tunnel::start(self.site(), &files)?;
+        let mut tunnel = Tunnel::start(self.testbed(), &files)?;
         tunnel.wait_for_paths(spec.uplinks.len(), || Ok(()))?;
         Ok(tunnel)
     }

@@ -171,7 +171,7 @@ impl FleetWorld {
     }
 
     pub(super) fn outcome(mut self) -> FleetOutcome {
-        for who in 0..self.cast.boxes {
+        for who in 0..self.roster.boxes {
             if let Some((lack, since)) = self.rides[who].lacking.take() {
                 self.figures.lacked(lack, self.now - since);
             }
@@ -181,7 +181,7 @@ impl FleetWorld {
             }
         }
         let (drift, cut_off) = (self.drift(), self.cut_off());
-        let boxes = &self.members[..self.cast.boxes];
+        let boxes = &self.members[..self.roster.boxes];
         let box_hours = Self::hours(self.end) * self.config.boxes as f64;
         let monthly = |sum: u64| (sum as f64 / box_hours * MONTH_HOURS) as u64;
         let ppm = |span: Duration| span.as_secs_f64() / 3_600.0 / box_hours * 1e6;

@@ -62,7 +62,7 @@ impl FleetWorld {
         let rollout = json!({ "id": id, "wave": 0, "wave_since_ms": 0, "settings": settings });
         let config: Config = serde_json::from_value(config).expect("a configuration");
         let rollout: Rollout = serde_json::from_value(rollout).expect("a rollout");
-        for tenant in self.cast.tenants() {
+        for tenant in self.roster.tenants() {
             let of = (tenant, id.clone());
             self.store.fleet.configs.insert(of.clone(), config.clone());
             self.store.fleet.rollouts.insert(of, rollout.clone());
@@ -74,7 +74,7 @@ impl FleetWorld {
 
     pub(super) fn configure(&mut self) {
         let (was_rolling, was_halted) = (self.is_rolling(), self.is_any(RolloutState::Paused));
-        self.store.configure(&self.cast, self.now);
+        self.store.configure(&self.roster, self.now);
         self.figures.counts.rollouts[1] += u64::from(was_rolling && !self.is_rolling());
         if self.is_any(RolloutState::Paused) && !was_halted {
             self.figures.counts.rollouts[2] += 1;
@@ -84,7 +84,7 @@ impl FleetWorld {
     }
 
     pub(super) fn on_report(&mut self, who: usize, report: &Report) {
-        if report.kind != Kind::Configuration || !self.cast.is_box(who) {
+        if report.kind != Kind::Configuration || !self.roster.is_box(who) {
             return;
         }
         let stage = match report.outcome {
@@ -98,7 +98,7 @@ impl FleetWorld {
             return;
         }
         self.figures.counts.versions[usize::from(stage)] += 1;
-        let key = self.cast.key(who);
+        let key = self.roster.key(who);
         let Some(written) = self.store.documents.get_mut(&(key, report.kind)) else { return };
         if written.version == report.version {
             written.outcome = Some(report.outcome.clone());
@@ -131,12 +131,12 @@ impl FleetWorld {
             self.members[*who].agent.kept().configuration_in_force().0
         };
         let is_other = |who: &usize| {
-            let of = (self.cast.key(*who), Kind::Configuration);
+            let of = (self.roster.key(*who), Kind::Configuration);
             let wanted = self.store.documents.get(&of).map(|written| written.version);
-            let state = self.store.state(&self.cast, *who);
+            let state = self.store.state(&self.roster, *who);
             state == Some(DeviceState::Active) && in_force(who) != wanted
         };
-        (0..self.cast.boxes).filter(is_other).count() as u64
+        (0..self.roster.boxes).filter(is_other).count() as u64
     }
 
     pub(super) fn cut_off(&self) -> u64 {

@@ -39,13 +39,13 @@ impl FleetWorld {
     }
 
     fn has_network(&self, who: usize) -> bool {
-        match self.cast.is_box(who) {
+        match self.roster.is_box(who) {
             true => {
                 let ride = &self.rides[who];
                 !ride.is_in_garage && !ride.is_cut_off
             }
             false => {
-                let model = &self.proxies[who - self.cast.boxes];
+                let model = &self.proxies[who - self.roster.boxes];
                 model.is_running() && !model.is_partitioned
             }
         }
@@ -101,7 +101,7 @@ impl FleetWorld {
         let desk = self.replicas[replica].desks.get(&who);
         let Some((held, _)) = desk else { return };
         let is_live = self.members[who].stream == Some((replica, *held));
-        let is_frozen = !self.cast.is_box(who) && self.proxies[who - self.cast.boxes].is_frozen;
+        let is_frozen = !self.roster.is_box(who) && self.proxies[who - self.roster.boxes].is_frozen;
         // The member returned in time.
         if stream.is_some_and(|stream| stream != *held || (is_live && !is_frozen)) {
             return;
@@ -147,8 +147,8 @@ impl FleetWorld {
         if self.members[who].stream.map(|(_, held)| held) != Some(stream) {
             return;
         }
-        if !self.cast.is_box(who) {
-            let model = &mut self.proxies[who - self.cast.boxes];
+        if !self.roster.is_box(who) {
+            let model = &mut self.proxies[who - self.roster.boxes];
             if model.is_frozen {
                 return model.backlog.push((stream, frames));
             }

@@ -7,7 +7,7 @@ use roadweave_proto::{DropCounters, DropReason, Instant};
 use roadweave_tunnel::{ClientEvent, ServerEvent};
 use serde::{Deserialize, Serialize};
 
-use super::{Causes, Stage};
+use super::{Causes, TrafficWorld};
 use crate::event::slots_until;
 use crate::figures::{Run, Timeline};
 use crate::scenario::Scenario;
@@ -101,8 +101,8 @@ impl Recorder {
         }
     }
 
-    pub(super) fn sample(&mut self, stage: &mut Stage) {
-        let world = &mut stage.world;
+    pub(super) fn sample(&mut self, traffic_world: &mut TrafficWorld) {
+        let world = &mut traffic_world.world;
         let reading = WorldCounters::take(world);
         let to_mbps = 8.0 / 1e6 / Timeline::STEP.as_secs_f64();
         for (link, (_, rates)) in self.timeline.uplinks.iter_mut().enumerate() {
@@ -119,23 +119,27 @@ impl Recorder {
         let now = &self.last;
         let repairs = now.repairs.saturating_sub(last.repairs);
         self.timeline.repairs.push(u32::try_from(repairs).unwrap_or(u32::MAX));
-        let repaired = stage.repaired - self.repaired;
+        let repaired = traffic_world.repaired - self.repaired;
         self.repaired += repaired;
         self.timeline.recovered.push(u32::try_from(repaired).unwrap_or(u32::MAX));
         self.inner_bytes += now.inner_bytes.saturating_sub(last.inner_bytes);
         self.datagram_bytes += now.datagram_bytes.saturating_sub(last.datagram_bytes);
     }
 
-    pub(super) fn finish(mut self, scenario: &Scenario, stage: &mut Stage) -> Outcome {
-        let end = stage.world.now();
+    pub(super) fn finish(
+        mut self,
+        scenario: &Scenario,
+        traffic_world: &mut TrafficWorld,
+    ) -> Outcome {
+        let end = traffic_world.world.now();
         let traffic: Vec<TrafficReport> =
-            stage.traffic.iter().map(|traffic| traffic.report(end)).collect();
+            traffic_world.traffic.iter().map(|traffic| traffic.report(end)).collect();
         let judged = scenario.judged().and_then(|index| traffic.get(index));
         let mut outcome = Outcome {
-            causes: stage.causes.clone(),
-            links: self.link_reports(&stage.world),
-            events: self.events(&stage.world),
-            drops: self.drops(&stage.world),
+            causes: traffic_world.causes.clone(),
+            links: self.link_reports(&traffic_world.world),
+            events: self.events(&traffic_world.world),
+            drops: self.drops(&traffic_world.world),
             ..Outcome::default()
         };
         outcome.run.figures.strategy = scenario.strategy();

@@ -18,7 +18,7 @@ use roadweave_tunnel::default_lanes;
 
 use super::player::{ChunkId, Player, Program};
 use super::seen::{ServerTraffic, Viewing};
-use super::theatre::{DRAIN, recorded, sent, steady};
+use super::viewer::{DRAIN, recorded, sent, steady};
 use crate::inner;
 use crate::tcp::{Algorithm, Exchange, SocketConfig};
 use crate::web::{LEAD_IN, WARM_UP};

@@ -83,36 +83,36 @@ pub fn run(plan: &Plan) -> Result<Outcome, String> {
 }
 
 fn try_run(plan: &Plan) -> Result<Outcome, String> {
-    let mut stage = Stage::new(plan);
-    stage.run_until(at(plan.heal))?;
-    stage.heal();
-    let healed = stage.losses();
-    let probes = stage.begin_probes(at(plan.heal));
-    stage.run_until(at(plan.heal + LIVENESS))?;
+    let mut random_world = RandomWorld::new(plan);
+    random_world.run_until(at(plan.heal))?;
+    random_world.heal();
+    let healed = random_world.losses();
+    let probes = random_world.begin_probes(at(plan.heal));
+    random_world.run_until(at(plan.heal + LIVENESS))?;
     // The repaired links may be too slow for all traffic.
-    stage.flows.retain(|(_, flow)| flow.port % PORTS_PER_LANE == PROBE_PORT);
-    stage.run_until(at(plan.heal + LIVENESS + SETTLE))?;
-    let (well, settled) = (stage.ledger.sent(), stage.losses());
-    stage.run_until(at(plan.heal + LIVENESS + SETTLE + WELL))?;
-    stage.flows.clear();
-    stage.run_until(at(plan.heal + LIVENESS + SETTLE + WELL + DRAIN))?;
-    let sound = stage.sound_links([&healed, &settled]);
-    stage.check_liveness(&probes, well, &sound)?;
-    stage.check_busyness()?;
-    stage.check_streams(&sound)?;
+    random_world.flows.retain(|(_, flow)| flow.port % PORTS_PER_LANE == PROBE_PORT);
+    random_world.run_until(at(plan.heal + LIVENESS + SETTLE))?;
+    let (well, settled) = (random_world.ledger.sent(), random_world.losses());
+    random_world.run_until(at(plan.heal + LIVENESS + SETTLE + WELL))?;
+    random_world.flows.clear();
+    random_world.run_until(at(plan.heal + LIVENESS + SETTLE + WELL + DRAIN))?;
+    let sound = random_world.sound_links([&healed, &settled]);
+    random_world.check_liveness(&probes, well, &sound)?;
+    random_world.check_busyness()?;
+    random_world.check_streams(&sound)?;
     // The ledger does not contain frames of streams.
-    let accounted = stage.is_one_session() && plan.fetches.is_empty();
-    let drops = stage.drops();
+    let accounted = random_world.is_one_session() && plan.fetches.is_empty();
+    let drops = random_world.drops();
     if accounted {
         for direction in [Direction::Up, Direction::Down] {
-            stage.check_books(direction)?;
+            random_world.check_books(direction)?;
         }
     }
     Ok(Outcome {
-        sent: stage.ledger.sent() as u64,
-        arrived: stage.ledger.arrived_up + stage.ledger.arrived_down,
-        steps: stage.steps,
-        fingerprint: stage.ledger.fingerprint,
+        sent: random_world.ledger.sent() as u64,
+        arrived: random_world.ledger.arrived_up + random_world.ledger.arrived_down,
+        steps: random_world.steps,
+        fingerprint: random_world.ledger.fingerprint,
         accounted: accounted.into(),
         drops,
     })
@@ -125,7 +125,7 @@ fn at(time: Duration) -> Instant {
 /// By link and direction: packets pushed, and packets lost.
 type Losses = Vec<[(u64, u64); 2]>;
 
-struct Stage<'a> {
+struct RandomWorld<'a> {
     plan: &'a Plan,
     world: World,
     ledger: Ledger,
@@ -139,7 +139,7 @@ struct Stage<'a> {
     given: Vec<(Direction, FlowKind)>,
 }
 
-impl<'a> Stage<'a> {
+impl<'a> RandomWorld<'a> {
     fn new(plan: &'a Plan) -> Self {
         let mut world = World::new(plan.world.clone()).expect("plans make worlds");
         for (link, tampering) in plan.tampering.iter().enumerate() {

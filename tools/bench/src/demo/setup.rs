@@ -27,7 +27,7 @@ use super::world::{self, DemoWorld, VIEWER};
 use crate::qoe::{Logs, View};
 use crate::sandbox::clock;
 use crate::sandbox::daemon::Daemon;
-use crate::sandbox::tunnel::{Site, Tunnel, TunnelSpec, start_emulator};
+use crate::sandbox::tunnel::{Testbed, Tunnel, TunnelSpec, start_emulator};
 
 pub const LANE: &str = "video";
 pub const LEAD_IN_FRAMES: u32 = 2 * clip::FPS;
@@ -38,7 +38,7 @@ pub const DRAIN: Duration = Duration::from_secs(2);
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
-pub struct Stage {
+pub struct DemoSetup {
     pub scenario: Scenario,
     pub world: DemoWorld,
     pub directory: PathBuf,
@@ -65,7 +65,7 @@ pub struct Bridged {
     pub tunnel: Tunnel,
 }
 
-impl Stage {
+impl DemoSetup {
     pub fn run(&self, strategy: &str, mut tell: impl FnMut(Progress)) -> anyhow::Result<Run> {
         let files = Logs::of(&self.directory);
         tell(Progress::Connecting);
@@ -103,7 +103,7 @@ impl Stage {
             behind_client: Some(world::VEHICLE_NETWORK),
         };
         let files = spec.write(&self.directory)?;
-        let site = Site {
+        let testbed = Testbed {
             program: &self.product,
             directory: &self.directory,
             server: &self.world.proxy,
@@ -111,7 +111,7 @@ impl Stage {
         };
         let links = &self.scenario.file;
         let mut emulator = start_emulator("emulator", &self.program, links, &self.directory)?;
-        let mut tunnel = Tunnel::start(site, &files)?;
+        let mut tunnel = Tunnel::start(testbed, &files)?;
         tunnel.wait_for_paths(spec.uplinks.len(), || emulator.check_running())?;
         Ok(Bridged { emulator, tunnel })
     }

@@ -11,7 +11,7 @@ use crate::traffic::Traffic;
 use crate::world::World;
 
 #[derive(Debug)]
-pub struct Stage {
+pub struct TrafficWorld {
     pub world: World,
     pub(crate) traffic: Vec<Box<dyn Traffic>>,
     pub(super) cross: Vec<CrossSource>,
@@ -21,7 +21,7 @@ pub struct Stage {
     pub(super) repaired: u64,
 }
 
-impl Stage {
+impl TrafficWorld {
     pub fn new(world: World) -> Self {
         Self {
             world,

@@ -23,7 +23,7 @@ use crate::web::{Browser, BrowserEvent, ConnectionId, REQUEST, Visit, Visitor};
 use crate::world::{World, WorldConfig, WorldError};
 
 #[derive(Debug)]
-struct Theatre {
+struct Viewer {
     player: Player,
     next_report: Option<Instant>,
     chunks: BTreeMap<ConnectionId, ChunkId>,
@@ -50,21 +50,21 @@ pub(super) fn watch(
     visit.world.restart_links(recorded((links, from), program));
     let before = ServerTraffic { again: visit.server_stats().sent_again, ..sent(&visit.world) };
     let start = visit.world.now();
-    let mut theatre = Theatre {
+    let mut viewer = Viewer {
         player: Player::new(program, start),
         next_report: strategy.as_str().starts_with("xlink").then_some(start),
         chunks: BTreeMap::new(),
         drains: false,
     };
     let end = start + program.lasting;
-    visit.run(&mut theatre, end);
+    visit.run(&mut viewer, end);
     let viewed = ServerTraffic { again: visit.server_stats().sent_again, ..sent(&visit.world) };
-    theatre.drains = true;
-    visit.run(&mut theatre, end + DRAIN);
-    Ok((theatre.player.finish(visit.world.now()), viewed.since(&before)))
+    viewer.drains = true;
+    visit.run(&mut viewer, end + DRAIN);
+    Ok((viewer.player.finish(visit.world.now()), viewed.since(&before)))
 }
 
-impl Visitor for Theatre {
+impl Visitor for Viewer {
     fn poll_timeout(&self) -> Option<Instant> {
         earliest([self.player.poll_timeout(), self.next_report])
     }
@@ -109,7 +109,7 @@ impl Visitor for Theatre {
     }
 }
 
-impl Theatre {
+impl Viewer {
     fn ask(
         &mut self,
         world: &mut World,
