@@ -40,11 +40,11 @@ pub type Term<'a> = (u8, &'a [u8]);
 
 /// An implementation of the vector operations that this processor can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kernel(Kind);
+pub struct Kernel(KernelKind);
 
 /// The tokens prove that the processor has the instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum KernelKind {
     Portable,
     #[cfg(target_arch = "aarch64")]
     Neon(neon::Neon),
@@ -62,17 +62,17 @@ enum Kind {
 macro_rules! dispatch {
     ($kind:expr, $isa:ident => $call:expr, portable => $portable:expr) => {
         match $kind {
-            Kind::Portable => $portable,
+            KernelKind::Portable => $portable,
             #[cfg(target_arch = "aarch64")]
-            Kind::Neon($isa) => $call,
+            KernelKind::Neon($isa) => $call,
             #[cfg(target_arch = "x86_64")]
-            Kind::Ssse3($isa) => $call,
+            KernelKind::Ssse3($isa) => $call,
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx2($isa) => $call,
+            KernelKind::Avx2($isa) => $call,
             #[cfg(target_arch = "x86_64")]
-            Kind::GfniAvx2($isa) => $call,
+            KernelKind::GfniAvx2($isa) => $call,
             #[cfg(target_arch = "x86_64")]
-            Kind::GfniAvx512($isa) => $call,
+            KernelKind::GfniAvx512($isa) => $call,
         }
     };
 }
@@ -89,17 +89,17 @@ impl Kernel {
     #[must_use]
     pub fn available() -> Vec<Self> {
         let all = [
-            Some(Kind::Portable),
+            Some(KernelKind::Portable),
             #[cfg(target_arch = "aarch64")]
-            neon::Neon::detect().map(Kind::Neon),
+            neon::Neon::detect().map(KernelKind::Neon),
             #[cfg(target_arch = "x86_64")]
-            x86::Ssse3::detect().map(Kind::Ssse3),
+            x86::Ssse3::detect().map(KernelKind::Ssse3),
             #[cfg(target_arch = "x86_64")]
-            x86::Avx2::detect().map(Kind::Avx2),
+            x86::Avx2::detect().map(KernelKind::Avx2),
             #[cfg(target_arch = "x86_64")]
-            x86::GfniAvx2::detect().map(Kind::GfniAvx2),
+            x86::GfniAvx2::detect().map(KernelKind::GfniAvx2),
             #[cfg(target_arch = "x86_64")]
-            x86::GfniAvx512::detect().map(Kind::GfniAvx512),
+            x86::GfniAvx512::detect().map(KernelKind::GfniAvx512),
         ];
         all.into_iter().flatten().map(Self).collect()
     }
@@ -108,17 +108,17 @@ impl Kernel {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self.0 {
-            Kind::Portable => "portable",
+            KernelKind::Portable => "portable",
             #[cfg(target_arch = "aarch64")]
-            Kind::Neon(_) => "neon",
+            KernelKind::Neon(_) => "neon",
             #[cfg(target_arch = "x86_64")]
-            Kind::Ssse3(_) => "ssse3",
+            KernelKind::Ssse3(_) => "ssse3",
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx2(_) => "avx2",
+            KernelKind::Avx2(_) => "avx2",
             #[cfg(target_arch = "x86_64")]
-            Kind::GfniAvx2(_) => "gfni-avx2",
+            KernelKind::GfniAvx2(_) => "gfni-avx2",
             #[cfg(target_arch = "x86_64")]
-            Kind::GfniAvx512(_) => "gfni-avx512",
+            KernelKind::GfniAvx512(_) => "gfni-avx512",
         }
     }
 

@@ -28,12 +28,12 @@ pub(crate) struct Pool {
     stragglers: HashMap<u64, Held, BuildHasherDefault<KeyHasher>>,
     /// In the order of insertion. An entry is stale if its symbol was discarded or inserted again;
     /// stale entries are swept when they outnumber the others.
-    order: VecDeque<Entry>,
+    order: VecDeque<Insertion>,
     insertions: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct Insertion {
     key: u64,
     at: Instant,
     /// The number of earlier insertions. Times do not identify insertions: many are equal.
@@ -49,7 +49,7 @@ struct Slot {
 #[derive(Clone, Debug)]
 struct Held {
     symbol: Bytes,
-    /// Of its [`Entry`].
+    /// Of its [`Insertion`].
     number: u64,
 }
 
@@ -73,7 +73,7 @@ impl Pool {
         self.len += 1;
         let number = self.insertions;
         self.insertions += 1;
-        self.order.push_back(Entry { key, at: now, number });
+        self.order.push_back(Insertion { key, at: now, number });
         self.place(key, Held { symbol, number });
         let mut evicted = 0;
         while self.bytes > self.bytes_max {
@@ -141,7 +141,7 @@ impl Pool {
         self.is_live(entry) && self.remove(entry.key)
     }
 
-    fn is_live(&self, entry: Entry) -> bool {
+    fn is_live(&self, entry: Insertion) -> bool {
         self.held(entry.key).is_some_and(|held| held.number == entry.number)
     }
 
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_symbol_inserted_anew_has_the_age_of_its_last_insertion() {
+    fn a_reinserted_symbol_has_the_age_of_its_last_insertion() {
         let mut pool = Pool::new(1 << 20);
         pool.insert(at(0), 1, bytes(10));
         pool.insert(at(0), 2, bytes(10));
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn symbols_inserted_anew_at_the_same_time_leave_no_trail() {
+    fn symbols_reinserted_at_the_same_time_leave_no_stale_entries() {
         let mut pool = Pool::new(1 << 20);
         for step in 0..100_000 {
             pool.insert(at(0), step % 3, bytes(10));

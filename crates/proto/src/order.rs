@@ -67,7 +67,7 @@ impl Order {
     }
 
     /// Whether its packets carry their sending times.
-    pub const fn tells_times(self) -> bool {
+    pub const fn carries_times(self) -> bool {
         matches!(self, Self::Frames { .. } | Self::Even { .. })
     }
 

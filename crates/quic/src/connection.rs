@@ -51,8 +51,8 @@ use crate::meter::sent::TrackedPayload;
 use crate::outbox::Outbox;
 use crate::path::Path;
 use crate::payload::PAYLOAD_OVERHEAD;
+use crate::read_delay::ReadDelay;
 use crate::stats::ConnectionStats;
-use crate::unread::Unread;
 use crate::virtual_address;
 use roadweave_identity::tls::HandshakeRefusal;
 use roadweave_identity::{PublicKey, Refusal};
@@ -81,7 +81,7 @@ pub struct Connection {
     feedback: FeedbackPaths,
     only_open: Option<PathId>,
 
-    phase: Phase,
+    phase: ConnectionPhase,
     pub(crate) peer: PeerIdentity,
     events: VecDeque<Event>,
     outgoing: Outgoing,
@@ -124,12 +124,12 @@ struct Outgoing {
 
 #[derive(Default)]
 struct Messages {
-    sender: control::Sender,
+    sender: control::ControlSender,
     receiver: control::Receiver,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Phase {
+enum ConnectionPhase {
     Handshake {
         until: Instant,
     },
@@ -161,7 +161,7 @@ struct Timing {
     last_path: Option<PathId>,
     woken: Instant,
     demand: Instant,
-    unread: Unread,
+    read_delay: ReadDelay,
     sent_under_key: u64,
 }
 
@@ -207,7 +207,7 @@ impl Connection {
             wishes: VecDeque::new(),
             feedback: FeedbackPaths::default(),
             only_open: None,
-            phase: Phase::Handshake { until: now + new.config.handshake_timeout },
+            phase: ConnectionPhase::Handshake { until: now + new.config.handshake_timeout },
             config: new.config,
             peer: PeerIdentity::default(),
             events: VecDeque::new(),
@@ -232,7 +232,7 @@ impl Connection {
 
     /// Whether datagrams and messages can be sent.
     pub fn is_open(&self) -> bool {
-        self.peer.key.is_some() && self.phase != Phase::Closed
+        self.peer.key.is_some() && self.phase != ConnectionPhase::Closed
     }
 
     /// The peer's key, once the handshake is complete.
@@ -293,7 +293,7 @@ impl Connection {
     /// The message is longer than [`MESSAGE_MAX`](crate::MESSAGE_MAX), too many wait, or the
     /// connection is over.
     pub fn send_message(&mut self, message: Bytes) -> Result<(), MessageError> {
-        if self.phase == Phase::Closed {
+        if self.phase == ConnectionPhase::Closed {
             return Err(MessageError::Closed);
         }
         self.messages.sender.push(&message)?;
@@ -308,7 +308,7 @@ impl Connection {
 
     /// Ends the connection at once. The peer receives `code` and `reason`, cut to 200 bytes.
     pub fn close(&mut self, now: Instant, code: u32, reason: &str) {
-        if self.phase == Phase::Closed {
+        if self.phase == ConnectionPhase::Closed {
             return;
         }
         let reason = &reason[..reason.floor_char_boundary(REASON_MAX)];
@@ -334,7 +334,7 @@ impl Connection {
 
     /// Why it ended before its handshake was complete. Drops its events: the user does not know it.
     pub(crate) fn take_failure(&mut self) -> Option<CloseReason> {
-        if self.phase != Phase::Closed {
+        if self.phase != ConnectionPhase::Closed {
             return None;
         }
         self.events.drain(..).find_map(|event| match event {
@@ -344,7 +344,7 @@ impl Connection {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.phase == Phase::Closed
+        self.phase == ConnectionPhase::Closed
     }
 
     pub(crate) fn is_spent(&self) -> bool {

@@ -20,7 +20,7 @@ use crate::MESSAGE_MAX;
 use crate::event::MessageError;
 
 #[derive(Debug, Default)]
-pub(crate) struct Sender {
+pub(crate) struct ControlSender {
     fragments: VecDeque<Fragment>,
     first: u32,
     bytes: usize,
@@ -29,18 +29,18 @@ pub(crate) struct Sender {
 #[derive(Debug)]
 struct Fragment {
     encoded: Bytes,
-    state: State,
+    state: FragmentState,
     attempts: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum FragmentState {
     Waiting,
     InFlight(Instant),
     Acknowledged,
 }
 
-impl Sender {
+impl ControlSender {
     pub(crate) fn push(&mut self, message: &Bytes) -> Result<(), MessageError> {
         if message.len() > MESSAGE_MAX {
             return Err(MessageError::TooLarge);
@@ -54,7 +54,11 @@ impl Sender {
             let number = self.first.wrapping_add(self.fragments.len() as u32);
             let encoded = encode(number, rest.is_empty(), &data);
             self.bytes += encoded.len();
-            self.fragments.push_back(Fragment { encoded, state: State::Waiting, attempts: 0 });
+            self.fragments.push_back(Fragment {
+                encoded,
+                state: FragmentState::Waiting,
+                attempts: 0,
+            });
             if rest.is_empty() {
                 return Ok(());
             }
@@ -67,23 +71,23 @@ impl Sender {
 
     pub(crate) fn next(&self) -> Option<(u32, Bytes)> {
         let window = self.fragments.iter().take(WINDOW).zip(0..);
-        let mut waiting = window.filter(|(fragment, _)| fragment.state == State::Waiting);
+        let mut waiting = window.filter(|(fragment, _)| fragment.state == FragmentState::Waiting);
         waiting.next().map(|(f, index)| (self.first.wrapping_add(index), f.encoded.clone()))
     }
 
     /// `timeout` maps the number of attempts before to the time of the next.
     pub(crate) fn on_sent(&mut self, number: u32, timeout: impl Fn(u32) -> Instant) {
         if let Some(fragment) = self.fragment(number) {
-            fragment.state = State::InFlight(timeout(fragment.attempts));
+            fragment.state = FragmentState::InFlight(timeout(fragment.attempts));
             fragment.attempts += 1;
         }
     }
 
     pub(crate) fn on_acknowledged(&mut self, number: u32) {
         if let Some(fragment) = self.fragment(number) {
-            fragment.state = State::Acknowledged;
+            fragment.state = FragmentState::Acknowledged;
         }
-        while self.fragments.front().is_some_and(|f| f.state == State::Acknowledged) {
+        while self.fragments.front().is_some_and(|f| f.state == FragmentState::Acknowledged) {
             let done = self.fragments.pop_front();
             self.bytes -= done.map_or(0, |fragment| fragment.encoded.len());
             self.first = self.first.wrapping_add(1);
@@ -92,23 +96,23 @@ impl Sender {
 
     pub(crate) fn on_lost(&mut self, number: u32) {
         if let Some(fragment) = self.fragment(number)
-            && matches!(fragment.state, State::InFlight(_))
+            && matches!(fragment.state, FragmentState::InFlight(_))
         {
-            fragment.state = State::Waiting;
+            fragment.state = FragmentState::Waiting;
         }
     }
 
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         for fragment in self.fragments.iter_mut().take(WINDOW) {
-            if matches!(fragment.state, State::InFlight(until) if until <= now) {
-                fragment.state = State::Waiting;
+            if matches!(fragment.state, FragmentState::InFlight(until) if until <= now) {
+                fragment.state = FragmentState::Waiting;
             }
         }
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let in_flight = self.fragments.iter().take(WINDOW).filter_map(|f| match f.state {
-            State::InFlight(until) => Some(until),
+            FragmentState::InFlight(until) => Some(until),
             _ => None,
         });
         in_flight.min()
@@ -195,7 +199,7 @@ mod tests {
 
     #[test]
     fn long_messages_are_refused_on_both_sides() {
-        let mut sender = Sender::default();
+        let mut sender = ControlSender::default();
         let long = Bytes::from(vec![0; MESSAGE_MAX + 1]);
         assert_eq!(sender.push(&long), Err(MessageError::TooLarge));
         let mut receiver = Receiver::default();
@@ -209,11 +213,11 @@ mod tests {
 
     #[test]
     fn the_queue_is_bounded() {
-        let mut sender = Sender::default();
+        let mut sender = ControlSender::default();
         let message = Bytes::from(vec![0; MESSAGE_MAX]);
         let taken = (0..100).take_while(|_| sender.push(&message).is_ok()).count();
         assert_eq!(taken, QUEUE_MAX / MESSAGE_MAX - 1);
-        let mut sender = Sender::default();
+        let mut sender = ControlSender::default();
         let taken = (0..9999).take_while(|_| sender.push(&Bytes::new()).is_ok()).count();
         assert_eq!(taken, FRAGMENTS_MAX + 1);
         assert_eq!(sender.push(&Bytes::new()), Err(MessageError::Full));
@@ -223,7 +227,7 @@ mod tests {
 
     #[test]
     fn an_unanswered_fragment_is_sent_again_with_backoff() {
-        let mut sender = Sender::default();
+        let mut sender = ControlSender::default();
         sender.push(&Bytes::from_static(b"hello")).unwrap();
         let timeout = |attempts| Instant::from_millis(100) + Duration::from_millis(100) * attempts;
         let (number, first) = sender.next().unwrap();
@@ -248,7 +252,7 @@ mod tests {
         ) {
             let messages: Vec<_> =
                 lengths.iter().enumerate().map(|(i, len)| Bytes::from(vec![i as u8; *len])).collect();
-            let (mut sender, mut receiver) = (Sender::default(), Receiver::default());
+            let (mut sender, mut receiver) = (ControlSender::default(), Receiver::default());
             for message in &messages {
                 sender.push(message).unwrap();
             }

@@ -26,7 +26,7 @@ use noq_proto::{Connection, PathId, RttEstimator};
 use roadweave_proto::Instant;
 
 use crate::epoch::Epoch;
-use crate::meter::{Meter, Progress};
+use crate::meter::{Meter, WindowUse};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -41,7 +41,7 @@ pub(crate) enum GateState {
 #[derive(Debug)]
 pub(crate) struct Gate {
     state: AtomicU8,
-    news: AtomicBool,
+    changed: AtomicBool,
     meter: Mutex<Meter>,
 }
 
@@ -49,7 +49,7 @@ impl Gate {
     fn new(meter: Meter) -> Arc<Self> {
         // Closed, not sealed: a path that the peer opened must answer its challenge at once.
         let state = AtomicU8::new(GateState::Closed as u8);
-        Arc::new(Self { state, news: AtomicBool::new(false), meter: Mutex::new(meter) })
+        Arc::new(Self { state, changed: AtomicBool::new(false), meter: Mutex::new(meter) })
     }
 
     /// The present gate of a path. The library replaces a path's controller when its peer appears
@@ -75,12 +75,12 @@ impl Gate {
     /// Takes overdue packets for lost. The controller learns it with the next acknowledgement.
     pub(crate) fn detect_losses(&self, now: Instant) {
         if self.meter().detect_losses(now) {
-            self.news.store(true, Ordering::Relaxed);
+            self.changed.store(true, Ordering::Relaxed);
         }
     }
 
-    pub(crate) fn take_news(&self) -> bool {
-        self.news.swap(false, Ordering::Relaxed)
+    pub(crate) fn take_changed(&self) -> bool {
+        self.changed.swap(false, Ordering::Relaxed)
     }
 }
 
@@ -121,9 +121,9 @@ impl GatedController {
         meter.on_metrics(&self.inner.metrics(), self.inner.window());
     }
 
-    fn tell_losses(&mut self, now: StdInstant, is_persistent: bool) {
+    fn report_losses(&mut self, now: StdInstant, is_persistent: bool) {
         let Some(losses) = self.gate.meter().take_losses() else { return };
-        self.gate.news.store(true, Ordering::Relaxed);
+        self.gate.changed.store(true, Ordering::Relaxed);
         for packet in &losses.packets {
             self.inner.on_packet_lost(packet.bytes, packet.pn, now);
         }
@@ -163,7 +163,7 @@ impl Controller for GatedController {
         if none_was_lost {
             self.inner.on_spurious_congestion_event();
         }
-        self.gate.news.store(true, Ordering::Relaxed);
+        self.gate.changed.store(true, Ordering::Relaxed);
     }
 
     fn on_end_acks(
@@ -173,14 +173,14 @@ impl Controller for GatedController {
         _app_limited: bool,
         largest_packet_num_acked: Option<u64>,
     ) {
-        let (Progress { app_limited, window_limited }, in_flight) = {
+        let (WindowUse { app_limited, window_limited }, in_flight) = {
             let mut meter = self.gate.meter();
             (meter.on_acks_end(self.epoch.of_std(now)), meter.in_flight())
         };
         if window_limited {
             self.inner.on_cwnd_limited();
         }
-        self.tell_losses(now, false);
+        self.report_losses(now, false);
         self.inner.on_end_acks(now, in_flight, app_limited, largest_packet_num_acked);
         self.publish(&mut self.gate.meter());
     }
@@ -198,13 +198,13 @@ impl Controller for GatedController {
             let (lost, largest) = (lost_bytes, largest_lost_pn);
             self.inner.on_congestion_event(now, sent, false, true, lost, largest);
         }
-        self.tell_losses(now, is_persistent_congestion);
+        self.report_losses(now, is_persistent_congestion);
         self.publish(&mut self.gate.meter());
     }
 
     fn on_packet_lost(&mut self, _lost_bytes: u16, pn: u64, _now: StdInstant) {
         self.gate.meter().on_lost(pn);
-        self.gate.news.store(true, Ordering::Relaxed);
+        self.gate.changed.store(true, Ordering::Relaxed);
     }
 
     /// The meter's detection replaces the library's.

@@ -32,6 +32,7 @@ mod pacer;
 mod path;
 mod payload;
 mod probe;
+mod read_delay;
 mod secrets;
 mod shard;
 #[cfg(test)]
@@ -40,7 +41,6 @@ mod source;
 mod stats;
 mod tls;
 mod transport;
-mod unread;
 mod virtual_address;
 
 pub use config::{ConfigError, CongestionControl, TransportConfig};

@@ -34,7 +34,7 @@ use self::utilization::Utilization;
 
 /// Of the sender, over a batch of acknowledgements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Progress {
+pub(crate) struct WindowUse {
     pub(crate) app_limited: bool,
     pub(crate) window_limited: bool,
 }
@@ -137,7 +137,7 @@ impl Meter {
         self.note_order(pn, rtt, settled.is_some())
     }
 
-    pub(crate) fn on_acks_end(&mut self, now: Instant) -> Progress {
+    pub(crate) fn on_acks_end(&mut self, now: Instant) -> WindowUse {
         let newest = self.newest_acknowledged;
         let mut samples = self.reordering.end_batch(newest.map(|(newest, _)| newest));
         if let Some((_, sent)) = newest
@@ -154,7 +154,7 @@ impl Meter {
         self.detect_losses(now);
         self.settled_signals = self.signals.len();
         let window_limited = std::mem::take(&mut self.utilization.window_limited);
-        Progress { app_limited: self.is_app_limited(now), window_limited }
+        WindowUse { app_limited: self.is_app_limited(now), window_limited }
     }
 
     fn take_waits_off(&mut self) {
@@ -352,12 +352,12 @@ mod tests {
         meter.on_limited(start, true, MS);
         assert!(!meter.is_app_limited(start + MS * 5));
         let progress = meter.on_acks_end(start + MS * 5);
-        assert_eq!(progress, Progress { app_limited: false, window_limited: true });
+        assert_eq!(progress, WindowUse { app_limited: false, window_limited: true });
         meter.on_limited(start + MS * 100, false, MS);
         assert!(!meter.is_app_limited(start + MS * 105));
         assert!(meter.is_app_limited(start + MS * 106));
         let progress = meter.on_acks_end(start + MS * 500);
-        assert_eq!(progress, Progress { app_limited: true, window_limited: false });
+        assert_eq!(progress, WindowUse { app_limited: true, window_limited: false });
     }
 
     #[test]

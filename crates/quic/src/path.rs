@@ -22,8 +22,8 @@ use crate::gate::{Gate, GateState};
 use crate::meter::Meter;
 use crate::meter::ramp::Ramp;
 use crate::pacer::{Pacer, PacerInput};
+use crate::read_delay::{ReadDelay, SUSPICION_MIN};
 use crate::stats::PathStats;
-use crate::unread::{SUSPICION_MIN, Unread};
 
 #[derive(Debug)]
 pub(crate) struct Path {
@@ -155,19 +155,19 @@ impl Path {
         newest - self.arrivals.last > self.arrivals.quiet_after()
     }
 
-    fn suspicion_due(&self, meter: &Meter, unread: &Unread) -> Option<Instant> {
+    fn suspicion_due(&self, meter: &Meter, read_delay: &ReadDelay) -> Option<Instant> {
         if self.suspect.is_some() || !self.validated {
             return None;
         }
         let since = meter.unanswered_since()?;
-        Some(unread.put_off(since + self.answer_timeout(meter.rtt.pto())))
+        Some(read_delay.put_off(since + self.answer_timeout(meter.rtt.pto())))
     }
 
     /// The next time of a suspicion, a loss, or a pacer that releases a packet.
-    pub(crate) fn poll_timeout(&self, unread: &Unread) -> Option<Instant> {
+    pub(crate) fn poll_timeout(&self, read_delay: &ReadDelay) -> Option<Instant> {
         let meter = self.gate.meter();
         let release = self.release_due(meter.mtu);
-        earliest([self.suspicion_due(&meter, unread), meter.loss_due(), release])
+        earliest([self.suspicion_due(&meter, read_delay), meter.loss_due(), release])
     }
 
     fn answer_timeout(&self, pto: Duration) -> Duration {
@@ -176,13 +176,13 @@ impl Path {
             .map_or(answer_timeout, |probation| probation.answer_timeout.min(answer_timeout))
     }
 
-    pub(crate) fn judge(&mut self, now: Instant, unread: &Unread) -> bool {
+    pub(crate) fn judge(&mut self, now: Instant, read_delay: &ReadDelay) -> bool {
         let answered = self.gate.meter().acknowledged_up_to();
         self.probation.take_if(|probation| answered.is_some_and(|sent| sent >= probation.since));
         if self.suspect.is_some() {
             return self.judge_answer();
         }
-        let due = self.suspicion_due(&self.gate.meter(), unread);
+        let due = self.suspicion_due(&self.gate.meter(), read_delay);
         let due = due.is_some_and(|due| due <= now);
         if due {
             self.set_suspect(now, Instant::ZERO);

@@ -28,20 +28,20 @@ pub struct ProbeOutcome {
     pub uplink: UplinkId,
     /// The server.
     pub server: SocketAddr,
-    /// The time until the answer, or `None` if none came within [`Prober::PATIENCE`].
+    /// The time until the answer, or `None` if none came within [`Prober::TIMEOUT`].
     pub rtt: Option<Duration>,
 }
 
 /// Sends probes and recognises their answers.
 pub struct Prober {
     ids: SeededIds,
-    waiting: BTreeMap<[u8; OWN_ID], Waiting>,
+    waiting: BTreeMap<[u8; OWN_ID], PendingProbe>,
     bucket: TokenBucket,
     outbox: Outbox,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct PendingProbe {
     sent: Instant,
     uplink: UplinkId,
     server: SocketAddr,
@@ -51,7 +51,7 @@ struct Waiting {
 
 impl Prober {
     /// Longest wait for an answer.
-    pub const PATIENCE: Duration = Duration::from_secs(2);
+    pub const TIMEOUT: Duration = Duration::from_secs(2);
     /// Most probes that wait for answers.
     pub const WAITING_MAX: usize = 64;
 
@@ -85,7 +85,7 @@ impl Prober {
         packet.resize(PROBE_BYTES, 0);
         let route = Route { uplink: Some(uplink), destination: server, source: None, ecn: None };
         self.outbox.push(route, &packet);
-        let waiting = Waiting { sent: now, uplink, server, version, server_id };
+        let waiting = PendingProbe { sent: now, uplink, server, version, server_id };
         self.waiting.insert(own_id, waiting);
         true
     }
@@ -99,7 +99,7 @@ impl Prober {
     ) -> Option<ProbeOutcome> {
         let (own_id, server_id, versions) = read_negotiation(packet)?;
         let waiting = self.waiting.get(&own_id)?;
-        let Waiting { sent, uplink, server, version, server_id: expected } = *waiting;
+        let PendingProbe { sent, uplink, server, version, server_id: expected } = *waiting;
         let received = source.received_by(now);
         // "A client MUST discard a Version Negotiation packet that lists the QUIC version selected
         // by the client" (RFC 9000 section 6.2): `what_is_no_answer_is_left_alone`.
@@ -107,7 +107,7 @@ impl Prober {
         let is_answer = server_id == expected
             && source.remote == server
             && source.local == Local::Uplink(uplink)
-            && received <= sent + Self::PATIENCE
+            && received <= sent + Self::TIMEOUT
             && !lists_it;
         if !is_answer {
             return None;
@@ -119,17 +119,17 @@ impl Prober {
     /// The oldest probe without an answer in time.
     pub fn poll_unanswered(&mut self, now: Instant) -> Option<ProbeOutcome> {
         let (sent, own_id) = self.oldest()?;
-        if now <= sent + Self::PATIENCE {
+        if now <= sent + Self::TIMEOUT {
             return None;
         }
-        let Waiting { uplink, server, .. } = self.waiting.remove(&own_id)?;
+        let PendingProbe { uplink, server, .. } = self.waiting.remove(&own_id)?;
         Some(ProbeOutcome { uplink, server, rtt: None })
     }
 
     /// When [`Prober::poll_unanswered`] returns the next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let (sent, _) = self.oldest()?;
-        Some(sent + Self::PATIENCE + Duration::from_nanos(1))
+        Some(sent + Self::TIMEOUT + Duration::from_nanos(1))
     }
 
     fn oldest(&self) -> Option<(Instant, [u8; OWN_ID])> {
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_is_as_long_as_servers_ask_for_and_its_answer_tells_the_time() {
+    fn a_probe_has_the_minimum_length_and_its_answer_yields_the_rtt() {
         let mut prober = Prober::new(&[1; 32]);
         let probe = ask(&mut prober, at(1000));
         assert_eq!(probe.len(), 1200);

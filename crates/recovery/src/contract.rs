@@ -88,7 +88,7 @@ fn what_is_more_than_can_be_watched_is_given_up_and_counted() {
 }
 
 #[test]
-fn what_nobody_needs_any_more_is_not_repaired_and_settled() {
+fn superseded_packets_are_settled_and_not_repaired() {
     for name in WATCHFUL {
         let mut recovery = recovery(name);
         (0..6).for_each(|id| recovery.on_sent(at(0), sent(id, 0), &paths()));

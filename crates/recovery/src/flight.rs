@@ -25,7 +25,7 @@ const CAPACITY: usize = 1 << 17;
 const NEWLY_LOST_MAX: usize = 1 << 12;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum PacketState {
     Waiting,
     InFlight { path: PathId, sent: Instant },
     Lost { path: PathId, sent: Instant },
@@ -34,7 +34,7 @@ pub(crate) enum State {
 
 #[derive(Clone, Copy, Debug)]
 struct Slot<T> {
-    state: State,
+    state: PacketState,
     transmissions: u32,
     tag: T,
 }
@@ -101,15 +101,15 @@ impl<T: Copy> Flight<T> {
         let waited = self.take_further(sequence, path);
         let slot = &mut self.slots[index];
         match slot.state {
-            State::Settled => return evicted,
-            State::InFlight { .. } => {
+            PacketState::Settled => return evicted,
+            PacketState::InFlight { .. } => {
                 self.further.entry(sequence).or_default().push(Further { path, sent: Some(now) });
                 if !waited {
                     return evicted; // the timer runs, and will ask for all copies
                 }
             }
-            State::Waiting | State::Lost { .. } => {
-                slot.state = State::InFlight { path, sent: now };
+            PacketState::Waiting | PacketState::Lost { .. } => {
+                slot.state = PacketState::InFlight { path, sent: now };
                 slot.transmissions += 1;
             }
         }
@@ -122,11 +122,11 @@ impl<T: Copy> Flight<T> {
         let evicted = self.introduce(id, tag);
         let Some(index) = self.index(id) else { return evicted };
         let slot = &mut self.slots[index];
-        if slot.state == State::Settled {
+        if slot.state == PacketState::Settled {
             return evicted;
         }
-        if matches!(slot.state, State::Lost { .. }) {
-            slot.state = State::Waiting;
+        if matches!(slot.state, PacketState::Lost { .. }) {
+            slot.state = PacketState::Waiting;
         }
         let copies = self.further.entry(self.gone + index as u64).or_default();
         copies.push(Further { path, sent: None });
@@ -141,12 +141,12 @@ impl<T: Copy> Flight<T> {
             self.first = id;
         }
         self.next = Some(id.next());
-        self.slots.push_back(Slot { state: State::Waiting, transmissions: 0, tag });
+        self.slots.push_back(Slot { state: PacketState::Waiting, transmissions: 0, tag });
         if self.slots.len() <= CAPACITY {
             return None;
         }
         let slot = self.pop_front()?;
-        (slot.state != State::Settled).then_some(slot.tag)
+        (slot.state != PacketState::Settled).then_some(slot.tag)
     }
 
     fn pop_front(&mut self) -> Option<Slot<T>> {
@@ -178,20 +178,20 @@ impl<T: Copy> Flight<T> {
         sequence.is_some_and(|sequence| self.further.contains_key(&sequence))
     }
 
-    pub(crate) fn state(&self, id: PacketId) -> Option<State> {
+    pub(crate) fn state(&self, id: PacketId) -> Option<PacketState> {
         self.index(id).map(|index| self.slots[index].state)
     }
 
-    pub(crate) fn set(&mut self, id: PacketId, state: State) -> Option<(State, T)> {
+    pub(crate) fn set(&mut self, id: PacketId, state: PacketState) -> Option<(PacketState, T)> {
         let index = self.index(id)?;
         let slot = &mut self.slots[index];
         let before = std::mem::replace(&mut slot.state, state);
         let tag = slot.tag;
         self.further.remove(&(self.gone + index as u64));
-        if matches!(state, State::Lost { .. }) {
+        if matches!(state, PacketState::Lost { .. }) {
             self.note_lost(id);
         }
-        while self.slots.front().is_some_and(|slot| slot.state == State::Settled) {
+        while self.slots.front().is_some_and(|slot| slot.state == PacketState::Settled) {
             self.pop_front();
         }
         self.trim_timer();
@@ -206,25 +206,27 @@ impl<T: Copy> Flight<T> {
         let at =
             copies.as_ref().and_then(|copies| copies.iter().position(|copy| copy.path == path));
         let lost = match self.slots[index].state {
-            State::InFlight { path: on, sent } if on == path => {
+            PacketState::InFlight { path: on, sent } if on == path => {
                 let left = copies.and_then(take_left);
                 self.slots[index].state = match left {
-                    Some((path, sent)) => State::InFlight { path, sent },
-                    None if self.further.contains_key(&sequence) => State::Waiting,
-                    None => return self.set(id, State::Lost { path, sent }).map(|(_, tag)| tag),
+                    Some((path, sent)) => PacketState::InFlight { path, sent },
+                    None if self.further.contains_key(&sequence) => PacketState::Waiting,
+                    None => {
+                        return self.set(id, PacketState::Lost { path, sent }).map(|(_, tag)| tag);
+                    }
                 };
                 sent
             }
-            State::InFlight { .. } | State::Waiting => {
+            PacketState::InFlight { .. } | PacketState::Waiting => {
                 copies?.remove(at?);
                 now
             }
-            State::Lost { .. } | State::Settled => return None,
+            PacketState::Lost { .. } | PacketState::Settled => return None,
         };
         if self.further.get(&sequence).is_some_and(Vec::is_empty) {
             self.further.remove(&sequence);
-            if self.slots[index].state == State::Waiting {
-                return self.set(id, State::Lost { path, sent: lost }).map(|(_, tag)| tag);
+            if self.slots[index].state == PacketState::Waiting {
+                return self.set(id, PacketState::Lost { path, sent: lost }).map(|(_, tag)| tag);
             }
         }
         // The timer skips packets with a waiting copy: look at this one again.
@@ -249,7 +251,8 @@ impl<T: Copy> Flight<T> {
             let index = sequence.checked_sub(self.gone).map(|index| index as usize);
             let slot = index.and_then(|index| self.slots.get(index));
             let waits = |slot: &Slot<T>| {
-                slot.transmissions == transmission && matches!(slot.state, State::InFlight { .. })
+                slot.transmissions == transmission
+                    && matches!(slot.state, PacketState::InFlight { .. })
             };
             if slot.is_some_and(waits) {
                 return;
@@ -276,7 +279,7 @@ impl<T: Copy> Flight<T> {
                 continue;
             };
             let Some(slot) = self.slots.get_mut(index) else { continue };
-            let State::InFlight { path, sent } = slot.state else { continue };
+            let PacketState::InFlight { path, sent } = slot.state else { continue };
             if slot.transmissions != transmission {
                 continue;
             }
@@ -302,7 +305,7 @@ impl<T: Copy> Flight<T> {
                 continue;
             }
             self.further.remove(&sequence);
-            slot.state = State::Lost { path, sent };
+            slot.state = PacketState::Lost { path, sent };
             let tag = slot.tag;
             let id = self.first.plus(index as u32);
             self.note_lost(id);

@@ -50,7 +50,7 @@ pub struct Insurance {
 #[derive(Debug)]
 struct Block {
     start: PacketId,
-    members: Vec<Member>,
+    members: Vec<BlockMember>,
     first_sent: Instant,
     last_sent: Instant,
     bytes_max: u32,
@@ -59,14 +59,14 @@ struct Block {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Member {
+struct BlockMember {
     path: PathId,
     sent: Instant,
-    state: State,
+    state: MemberState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum MemberState {
     UnderWay,
     Overdue,
     Arrived,
@@ -102,7 +102,11 @@ impl Insurance {
             self.blocks.push_back(Block::new(now, packet.id));
         }
         let Some(block) = self.blocks.back_mut() else { return };
-        block.members.push(Member { path: packet.path, sent: now, state: State::UnderWay });
+        block.members.push(BlockMember {
+            path: packet.path,
+            sent: now,
+            state: MemberState::UnderWay,
+        });
         block.last_sent = now;
         block.bytes_max = block.bytes_max.max(packet.bytes);
         block.open = !packet.ends_frame && block.members.len() < BLOCK_MAX;
@@ -118,9 +122,9 @@ impl Insurance {
     pub fn on_acknowledged(&mut self, id: PacketId) {
         let Some((block, at)) = self.find(id) else { return };
         let member = &mut self.blocks[block].members[at];
-        let Member { path, state, .. } = *member;
-        member.state = State::Arrived;
-        if state == State::UnderWay {
+        let BlockMember { path, state, .. } = *member;
+        member.state = MemberState::Arrived;
+        if state == MemberState::UnderWay {
             self.learn(path, 0.0);
         }
     }
@@ -128,7 +132,7 @@ impl Insurance {
     /// The packet is not needed any more.
     pub fn on_superseded(&mut self, id: PacketId) {
         if let Some((block, at)) = self.find(id) {
-            self.blocks[block].members[at].state = State::Arrived;
+            self.blocks[block].members[at].state = MemberState::Arrived;
         }
     }
 
@@ -188,9 +192,9 @@ impl Insurance {
     }
 
     fn wanted(&self, block: &Block) -> u32 {
-        let overdue = block.count(State::Overdue);
-        let of = |member: &Member| match member.state {
-            State::UnderWay => self.overdue.get(&member.path).copied().unwrap_or_default(),
+        let overdue = block.count(MemberState::Overdue);
+        let of = |member: &BlockMember| match member.state {
+            MemberState::UnderWay => self.overdue.get(&member.path).copied().unwrap_or_default(),
             _ => 0.0,
         };
         let expected: f64 = block.members.iter().map(of).sum();
@@ -241,8 +245,8 @@ impl Insurance {
         for member in self.blocks.iter_mut().flat_map(|block| &mut block.members) {
             let answer = answers.iter().find(|(id, _)| *id == member.path);
             let is_due = answer.is_none_or(|(_, answer)| now.since(member.sent) > *answer);
-            if member.state == State::UnderWay && is_due {
-                member.state = State::Overdue;
+            if member.state == MemberState::UnderWay && is_due {
+                member.state = MemberState::Overdue;
                 late.push(member.path);
             }
         }
@@ -265,7 +269,7 @@ impl Insurance {
 
     fn retire_front(&mut self) {
         let Some(block) = self.blocks.pop_front() else { return };
-        let arrived = |(_, member): &(u32, &Member)| member.state == State::Arrived;
+        let arrived = |(_, member): &(u32, &BlockMember)| member.state == MemberState::Arrived;
         for (at, _) in (0..).zip(&block.members).filter(arrived) {
             if self.done.len() >= BLOCKS_MAX * BLOCK_MAX {
                 self.done.pop_front();
@@ -288,22 +292,22 @@ impl Block {
         Self { start, members, first_sent: now, last_sent: now, bytes_max, open, sent }
     }
 
-    fn count(&self, state: State) -> u32 {
+    fn count(&self, state: MemberState) -> u32 {
         self.members.iter().filter(|member| member.state == state).count() as u32
     }
 
     fn is_over(&self, now: Instant, deadline: Duration) -> bool {
-        let settled = !self.open && self.members.iter().all(|it| it.state == State::Arrived);
+        let settled = !self.open && self.members.iter().all(|it| it.state == MemberState::Arrived);
         settled || now.since(self.first_sent) > deadline.mul_f64(USEFUL_DEADLINES)
     }
 
     fn owes(&self, path: PathId) -> bool {
-        self.members.iter().any(|it| it.path == path && it.state == State::Overdue)
+        self.members.iter().any(|it| it.path == path && it.state == MemberState::Overdue)
     }
 
     fn main_path(&self) -> Option<PathId> {
         let mut counts: BTreeMap<PathId, u32> = BTreeMap::new();
-        let missing = self.members.iter().filter(|it| it.state != State::Arrived);
+        let missing = self.members.iter().filter(|it| it.state != MemberState::Arrived);
         missing.for_each(|member| *counts.entry(member.path).or_default() += 1);
         counts.into_iter().max_by_key(|(_, count)| *count).map(|(path, _)| path)
     }

@@ -48,12 +48,12 @@ impl From<Duration> for Left {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Report {
+pub(crate) struct QoeReport {
     pub(crate) at: Instant,
     pub(crate) qoe: Qoe,
 }
 
-impl Report {
+impl QoeReport {
     /// The play-time left at `now`, counted down since the report.
     pub(crate) fn play_time_left(&self, now: Instant) -> Left {
         Left::of(self.qoe.play_time_left(), now.since(self.at))
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn time_goes_by_since_the_report() {
         let qoe = Qoe { cached_bytes: 0, cached_frames: 3, bps: 0, fps: 30.0 };
-        let report = Report { at: Instant::from_millis(40), qoe };
+        let report = QoeReport { at: Instant::from_millis(40), qoe };
         let ms = Duration::from_millis;
         let left = |at| report.play_time_left(Instant::from_millis(at));
         assert_eq!((left(100), left(140)), (Left::from(ms(40)), Left::from(ms(0))));

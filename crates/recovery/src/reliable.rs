@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use roadweave_proto::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
 
-use crate::flight::{Flight, State};
+use crate::flight::{Flight, PacketState};
 use crate::{Recovery, RecoveryConfig, RecoveryStats, Repair, SentCopy};
 
 const BACKOFF_MAX: u32 = 6;
@@ -60,20 +60,21 @@ impl Recovery for Reliable {
     }
 
     fn on_acknowledged(&mut self, _now: Instant, id: PacketId) {
-        if let Some((State::Lost { .. }, _)) = self.flight.set(id, State::Settled) {
+        if let Some((PacketState::Lost { .. }, _)) = self.flight.set(id, PacketState::Settled) {
             self.stats.spurious += 1;
         }
     }
 
     fn on_abandoned(&mut self, id: PacketId) {
-        if matches!(self.flight.set(id, State::Settled), Some((State::Lost { .. }, _))) {
+        if matches!(self.flight.set(id, PacketState::Settled), Some((PacketState::Lost { .. }, _)))
+        {
             self.stats.abandoned += 1;
         }
     }
 
     fn on_superseded(&mut self, id: PacketId) -> bool {
-        let before = self.flight.set(id, State::Settled);
-        before.is_some_and(|(state, _)| state != State::Settled)
+        let before = self.flight.set(id, PacketState::Settled);
+        before.is_some_and(|(state, _)| state != PacketState::Settled)
     }
 
     fn on_lost(&mut self, now: Instant, id: PacketId, path: PathId) {
@@ -96,14 +97,14 @@ impl Recovery for Reliable {
             self.stats.lost += 1;
             self.stats.lost_by_timer += 1;
             if now.since(overdue.tag) >= self.give_up {
-                self.flight.set(overdue.id, State::Settled);
+                self.flight.set(overdue.id, PacketState::Settled);
                 self.stats.abandoned += 1;
                 return Some(Repair::Abandon { start: overdue.id, count: 1 });
             }
             self.lost.push_back(overdue.id);
         }
         while let Some(id) = self.lost.pop_front() {
-            if matches!(self.flight.state(id), Some(State::Lost { .. })) {
+            if matches!(self.flight.state(id), Some(PacketState::Lost { .. })) {
                 self.stats.repairs += 1;
                 self.stats.repaired += 1;
                 return Some(Repair::Again { id });

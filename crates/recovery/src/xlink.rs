@@ -24,9 +24,9 @@ use std::time::Duration;
 use roadweave_proto::{Instant, PacketId, PathId, PathOffer, PathSnapshot, Urgency};
 
 use self::allowance::Allowance;
-use self::delays::Delays;
-use crate::flight::State;
-use crate::qoe::{Left, Report};
+use self::delays::RecentDelays;
+use crate::flight::PacketState;
+use crate::qoe::{Left, QoeReport};
 use crate::{Qoe, Recovery, RecoveryConfig, RecoveryStats, Reliable, Repair, SentCopy, spare};
 
 mod allowance;
@@ -66,10 +66,10 @@ pub struct Xlink {
     /// By path: packets that may be sent on another one as well.
     candidates: BTreeMap<PathId, Candidates>,
     next: Urgency,
-    report: Option<Report>,
+    report: Option<QoeReport>,
     observed: Observed,
     allowance: Allowance,
-    delays: Delays,
+    delays: RecentDelays,
     /// Packets in flight that would be copied without control.
     eligible: BTreeSet<u32>,
     next_look: Option<Instant>,
@@ -87,7 +87,7 @@ impl Xlink {
             report: None,
             observed: Observed::new(thresholds),
             allowance: Allowance::default(),
-            delays: Delays::default(),
+            delays: RecentDelays::default(),
             eligible: BTreeSet::new(),
             next_look: None,
             reinjected: 0,
@@ -140,7 +140,7 @@ impl Xlink {
         self.candidates.retain(|path, candidates| {
             let is_on_its_way = |id| {
                 !reliable.flight().has_further(id)
-                    && matches!(reliable.flight().state(id), Some(State::InFlight { path: on, .. }) if on == *path)
+                    && matches!(reliable.flight().state(id), Some(PacketState::InFlight { path: on, .. }) if on == *path)
             };
             candidates.retain(|_, queue| {
                 while queue.front().is_some_and(|(_, id)| !is_on_its_way(*id)) {
@@ -191,7 +191,7 @@ impl Xlink {
             let queue = candidates.and_then(|of| of.get(&choice.urgency)).into_iter().flatten();
             let flight = self.reliable.flight();
             let flies = |(_, id): &&(Instant, PacketId)| {
-                matches!(flight.state(*id), Some(State::InFlight { .. }))
+                matches!(flight.state(*id), Some(PacketState::InFlight { .. }))
             };
             let room = choice.room.min(ELIGIBLE_EACH) as usize;
             for (_, id) in queue.take(ELIGIBLE_EACH as usize).filter(flies).take(room) {
@@ -215,11 +215,11 @@ impl Xlink {
         self.note_eligible(&choices);
         let first = choices.into_iter().min_by_key(|it| (it.urgency, it.sent, it.slow))?;
         let Choice { urgency, id, slow, fast, .. } = first;
-        let is_told = self.report.is_some();
-        if is_told && !self.allowance.has_one() || !self.wants(now, id, paths) {
+        let has_report = self.report.is_some();
+        if has_report && !self.allowance.has_one() || !self.wants(now, id, paths) {
             return None;
         }
-        if is_told {
+        if has_report {
             self.allowance.take();
         }
         self.candidates.get_mut(&slow)?.get_mut(&urgency)?.pop_front();
@@ -246,7 +246,7 @@ impl Recovery for Xlink {
     fn on_sent(&mut self, now: Instant, packet: SentCopy, paths: &[PathSnapshot]) {
         let is_further = matches!(
             self.reliable.flight().state(packet.id),
-            Some(State::InFlight { .. } | State::Settled)
+            Some(PacketState::InFlight { .. } | PacketState::Settled)
         );
         if !is_further {
             self.allowance.on_first();
@@ -305,7 +305,7 @@ impl Recovery for Xlink {
     }
 
     fn set_qoe(&mut self, now: Instant, qoe: Qoe) {
-        if self.report.replace(Report { at: now, qoe }).is_none() {
+        if self.report.replace(QoeReport { at: now, qoe }).is_none() {
             self.observed.forget();
         }
     }

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use roadweave_proto::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
 
-use crate::flight::{Flight, State};
+use crate::flight::{Flight, PacketState};
 use crate::threshold::late_after;
 use crate::{Recovery, RecoveryStats, Repair, SentCopy};
 
@@ -109,7 +109,7 @@ impl Xnc {
 
     /// Pays for the repair of a packet that may only be slow.
     fn pay_for(&mut self, now: Instant, id: PacketId, sequence: u64, paths: &[PathOffer<'_>]) {
-        let Some(State::Lost { path, sent }) = self.flight.state(id) else { return };
+        let Some(PacketState::Lost { path, sent }) = self.flight.state(id) else { return };
         let known = snapshots(paths).find(|known| known.id == path);
         let is_early = |path| now.since(sent) < self.config.loss_delay(path, snapshots(paths));
         if known.is_some_and(is_early) {
@@ -178,23 +178,23 @@ impl Recovery for Xnc {
     fn on_acknowledged(&mut self, _now: Instant, id: PacketId) {
         self.pending_repairs.on_acknowledged(id);
         self.note_arrived(id);
-        let Some((before, sequence)) = self.flight.set(id, State::Settled) else { return };
-        if let State::InFlight { path, sent } | State::Lost { path, sent } = before {
+        let Some((before, sequence)) = self.flight.set(id, PacketState::Settled) else { return };
+        if let PacketState::InFlight { path, sent } | PacketState::Lost { path, sent } = before {
             let answered = self.answered.entry(path).or_insert(sent);
             *answered = sent.max(*answered);
         }
         match before {
-            State::InFlight { .. } | State::Waiting => {
+            PacketState::InFlight { .. } | PacketState::Waiting => {
                 if let Some(range) = self.range_mut(sequence) {
                     range.in_flight = range.in_flight.saturating_sub(1);
                 }
                 self.note_settled(sequence);
             }
-            State::Lost { .. } => {
+            PacketState::Lost { .. } => {
                 self.stats.spurious += 1;
                 self.on_range_repaired(sequence, 1);
             }
-            State::Settled => {}
+            PacketState::Settled => {}
         }
     }
 
@@ -202,16 +202,18 @@ impl Recovery for Xnc {
 
     fn on_superseded(&mut self, id: PacketId) -> bool {
         self.pending_repairs.on_superseded(id);
-        let Some((before, sequence)) = self.flight.set(id, State::Settled) else { return false };
+        let Some((before, sequence)) = self.flight.set(id, PacketState::Settled) else {
+            return false;
+        };
         match before {
-            State::InFlight { .. } | State::Waiting => {
+            PacketState::InFlight { .. } | PacketState::Waiting => {
                 if let Some(range) = self.range_mut(sequence) {
                     range.in_flight = range.in_flight.saturating_sub(1);
                 }
                 self.note_settled(sequence);
             }
-            State::Lost { .. } => self.on_range_repaired(sequence, 1),
-            State::Settled => return false,
+            PacketState::Lost { .. } => self.on_range_repaired(sequence, 1),
+            PacketState::Settled => return false,
         }
         true
     }
@@ -258,7 +260,7 @@ impl Recovery for Xnc {
                 }
             };
             self.watch(now, &group, &repair, bytes, paths);
-            group.lost_ids().for_each(|id| _ = self.flight.set(id, State::Settled));
+            group.lost_ids().for_each(|id| _ = self.flight.set(id, PacketState::Settled));
             self.on_range_repaired(sequence, group.lost());
             self.stats.repaired += u64::from(group.lost());
             return self.send(repair);

@@ -210,7 +210,7 @@ impl Turns {
         let turn = |(at, path): (usize, &PathOffer<'_>)| {
             let PathOffer { snapshot, queued_bytes, .. } = *path;
             let weight = i64::from(snapshot.policy.weight.max(1));
-            Turn {
+            WeightedPath {
                 at,
                 id: snapshot.id,
                 weight,
@@ -218,8 +218,8 @@ impl Turns {
                 has_room: at == favourite || snapshot.pacing_budget >= queued_bytes + bytes,
             }
         };
-        let turns: Vec<Turn> = paths.iter().enumerate().filter(shares).map(turn).collect();
-        let order = |turn: &&Turn| (turn.owed, Reverse(turn.at));
+        let turns: Vec<WeightedPath> = paths.iter().enumerate().filter(shares).map(turn).collect();
+        let order = |turn: &&WeightedPath| (turn.owed, Reverse(turn.at));
         let next = turns.iter().max_by_key(order);
         if next.is_some_and(|turn| !turn.has_room) && packet.waited < TURN_WAIT_MAX {
             return Decision::Wait;
@@ -237,7 +237,7 @@ impl Turns {
     }
 }
 
-struct Turn {
+struct WeightedPath {
     at: usize,
     id: PathId,
     weight: i64,
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_that_are_kept_on_a_path_stay_there() {
+    fn pinned_flows_stay_on_their_path() {
         #[derive(Debug)]
         struct Kept;
         impl Scheduler for Kept {

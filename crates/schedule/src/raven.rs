@@ -153,7 +153,7 @@ impl Raven {
         Some(self.paths.len() - 1)
     }
 
-    fn candidates(&self, now: Instant, flow: u64, paths: &[PathOffer<'_>]) -> Vec<Candidate> {
+    fn candidates(&self, now: Instant, flow: u64, paths: &[PathOffer<'_>]) -> Vec<CandidatePath> {
         let candidates = paths.iter().enumerate().filter(|(_, path)| path.takes_data());
         let candidate = |(position, offer): (usize, &PathOffer<'_>)| {
             let path = offer.snapshot;
@@ -167,7 +167,7 @@ impl Raven {
             let waits = offer.queued_bytes.min(self.flows.busy_bytes(flow));
             let (predicted, interval) =
                 known.unwrap_or((path.smoothed_rtt.as_secs_f64(), Interval::UNKNOWN));
-            Candidate {
+            CandidatePath {
                 position,
                 is_suspect: path.status == PathStatus::Suspect,
                 predicted,
@@ -183,10 +183,10 @@ impl Raven {
 
     /// Sends to all that are `chosen`; if none of them has room, also to the next best that has: a
     /// copy on a slower path at once is better than none.
-    fn copy(&self, packet: &PacketInfo, candidates: &[Candidate], chosen: PathSet) -> Decision {
-        let has_room = |candidate: &Candidate| candidate.room >= packet.bytes as u64;
+    fn copy(&self, packet: &PacketInfo, candidates: &[CandidatePath], chosen: PathSet) -> Decision {
+        let has_room = |candidate: &CandidatePath| candidate.room >= packet.bytes as u64;
         let leaves =
-            |candidate: &Candidate| chosen.contains(candidate.position) && has_room(candidate);
+            |candidate: &CandidatePath| chosen.contains(candidate.position) && has_room(candidate);
         if candidates.iter().any(leaves) {
             return Decision::Send(chosen);
         }
@@ -212,7 +212,7 @@ impl Raven {
         now: Instant,
         packet: &PacketInfo,
         paths: &[PathOffer<'_>],
-        candidates: &[Candidate],
+        candidates: &[CandidatePath],
         chosen: PathSet,
     ) -> Mode {
         let flow = self.flows.flow(now, packet.flow);
@@ -223,7 +223,7 @@ impl Raven {
             })
         };
         let few = two_packets(paths);
-        let holds_little = |candidate: &Candidate| candidate.queue < few;
+        let holds_little = |candidate: &CandidatePath| candidate.queue < few;
         // In the paper an arrival over any subflow leaves all queues, also those of slow paths.
         let best_holds_little = lowest(candidates, |_| true).is_some_and(holds_little);
         // A burst begins with all that it holds.
@@ -238,7 +238,7 @@ impl Raven {
         if is_through && begins {
             flow.busy_bytes = 0;
         }
-        let is_full = |candidate: &Candidate| candidate.queue >= candidate.window;
+        let is_full = |candidate: &CandidatePath| candidate.queue >= candidate.window;
         let large = if packet.is_of_streams { LARGE_OF_STREAMS } else { LARGE };
         let full = answering().filter(|candidate| is_full(candidate)).count();
         let of_chosen = || answering().filter(|candidate| chosen.contains(candidate.position));
@@ -252,9 +252,9 @@ impl Raven {
     }
 
     /// The path with the lowest prediction, and those whose intervals meet its interval.
-    fn overlapping(&self, candidates: &[Candidate]) -> PathSet {
+    fn overlapping(&self, candidates: &[CandidatePath]) -> PathSet {
         let Some(best) = lowest(candidates, |_| true) else { return PathSet::EMPTY };
-        let is_chosen = |candidate: &&Candidate| {
+        let is_chosen = |candidate: &&CandidatePath| {
             let overlaps = match self.config.confidence {
                 0 => false,
                 100 => true,
@@ -270,7 +270,7 @@ impl Raven {
 }
 
 #[derive(Debug)]
-struct Candidate {
+struct CandidatePath {
     position: usize,
     is_suspect: bool,
     predicted: f64,
@@ -284,7 +284,10 @@ struct Candidate {
 }
 
 /// A silent path has the lowest prediction only if there is no other.
-fn lowest(candidates: &[Candidate], may: impl Fn(&Candidate) -> bool) -> Option<&Candidate> {
+fn lowest(
+    candidates: &[CandidatePath],
+    may: impl Fn(&CandidatePath) -> bool,
+) -> Option<&CandidatePath> {
     let only_suspects = candidates.iter().all(|candidate| candidate.is_suspect);
     candidates
         .iter()

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_after_a_link_was_dead_says_nothing_of_its_pace() {
+    fn acknowledgements_after_an_outage_do_not_count_for_the_pace() {
         let mut windows = Windows::new(MS * 100);
         let paths = [path(0, 40, u64::MAX / 4)];
         windows.look_at(&free(&paths));
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_more_than_the_congestion_control_lets_through() {
+    fn the_window_never_exceeds_the_congestion_window() {
         let mut windows = Windows::new(MS * 100);
         let paths = [path(0, 40, 12_000)];
         windows.look_at(&free(&paths));

@@ -72,14 +72,14 @@ impl Default for Timing {
 
 /// How long an acknowledgement may wait for company (RFC 9000 section 18.2, `max_ack_delay`).
 pub(crate) const ACK_DELAY: Duration = Duration::from_millis(25);
-const PATIENCE_MAX: Duration = Duration::from_secs(5);
+const RETRANSMIT_TIMEOUT_MAX: Duration = Duration::from_secs(5);
 
 impl Timing {
     /// How long to wait for an answer: until the lane has given up and an answer had time to come;
     /// doubled for each attempt in vain.
-    pub(crate) fn patience(&self, attempts: u32) -> Duration {
+    pub(crate) fn retransmit_timeout(&self, attempts: u32) -> Duration {
         let first = 2 * self.round_trip + self.age_max + ACK_DELAY;
-        first.saturating_mul(1 << attempts.min(16)).min(PATIENCE_MAX.max(first))
+        first.saturating_mul(1 << attempts.min(16)).min(RETRANSMIT_TIMEOUT_MAX.max(first))
     }
 }
 
@@ -132,8 +132,8 @@ impl Obligation {
     }
 
     /// Returns whether it is due again.
-    pub(crate) fn mark_lost(&mut self, now: Instant, patience: Duration) -> bool {
-        let is_lost = self.sent().is_some_and(|sent| sent + patience <= now);
+    pub(crate) fn mark_lost(&mut self, now: Instant, timeout: Duration) -> bool {
+        let is_lost = self.sent().is_some_and(|sent| sent + timeout <= now);
         if is_lost {
             *self = Self::Again;
         }

@@ -92,7 +92,7 @@ impl ReceiveCredit {
         self.is_due.then(|| self.target())
     }
 
-    pub(crate) fn on_told(&mut self) {
+    pub(crate) fn on_advertised(&mut self) {
         self.is_due = false;
         self.announced = self.announced.max(self.target());
     }
@@ -123,12 +123,12 @@ mod tests {
     }
 
     #[test]
-    fn the_peer_is_told_what_is_worth_telling() {
+    fn credit_is_advertised_when_it_is_worth_a_frame() {
         let mut credit = ReceiveCredit::new(1 << 20);
         assert_eq!(credit.due(), None);
         credit.on_received(1);
         assert_eq!(credit.due(), Some(1 << 20), "more than it has from the beginning");
-        credit.on_told();
+        credit.on_advertised();
         credit.on_consumed((1 << 18) - 1);
         assert_eq!(credit.due(), None);
         credit.on_consumed(1);
@@ -137,10 +137,10 @@ mod tests {
     }
 
     #[test]
-    fn the_less_is_free_the_earlier_the_peer_is_told() {
+    fn the_less_credit_is_left_the_earlier_it_is_advertised() {
         let mut credit = ReceiveCredit::new(1 << 20);
         credit.on_received(1 << 19);
-        credit.on_told();
+        credit.on_advertised();
         credit.on_received((1 << 19) - (1 << 15));
         credit.on_consumed(STREAM_CREDIT - 1);
         assert_eq!(credit.due(), None);

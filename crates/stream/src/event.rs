@@ -43,7 +43,7 @@ pub enum Event {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum EventKind {
     Opened = 1,
     Connected = 2,
     Readable = 4,
@@ -54,26 +54,26 @@ pub(crate) enum Kind {
     Reset = 128,
 }
 
-const ALL: [Kind; 8] = [
-    Kind::Opened,
-    Kind::Connected,
-    Kind::Readable,
-    Kind::Writable,
-    Kind::Stopped,
-    Kind::Acknowledged,
-    Kind::Finished,
-    Kind::Reset,
+const ALL: [EventKind; 8] = [
+    EventKind::Opened,
+    EventKind::Connected,
+    EventKind::Readable,
+    EventKind::Writable,
+    EventKind::Stopped,
+    EventKind::Acknowledged,
+    EventKind::Finished,
+    EventKind::Reset,
 ];
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pending(u8);
 
 impl Pending {
-    pub(crate) fn add(&mut self, kind: Kind) {
+    pub(crate) fn add(&mut self, kind: EventKind) {
         self.0 |= kind as u8;
     }
 
-    pub(crate) fn has(self, kind: Kind) -> bool {
+    pub(crate) fn has(self, kind: EventKind) -> bool {
         self.0 & kind as u8 != 0
     }
 
@@ -85,7 +85,7 @@ impl Pending {
         self.0 = 0;
     }
 
-    pub(crate) fn take(&mut self) -> Option<Kind> {
+    pub(crate) fn take(&mut self) -> Option<EventKind> {
         let kind = ALL.into_iter().find(|kind| self.has(*kind))?;
         self.0 &= !(kind as u8);
         Some(kind)

@@ -41,7 +41,7 @@ impl Rank {
 pub(crate) struct Asked {
     pub(crate) priority: StreamPriority,
     pub(crate) change: u64,
-    pub(crate) is_to_be_told: bool,
+    pub(crate) is_due: bool,
 }
 
 impl Asked {
@@ -51,11 +51,11 @@ impl Asked {
 
     pub(crate) fn ask(&mut self, priority: StreamPriority, takes: bool) {
         (self.priority, self.change) = (priority, self.change + 1);
-        self.is_to_be_told = takes;
+        self.is_due = takes;
     }
 
-    pub(crate) fn tell_again(&mut self, takes: bool) {
-        self.is_to_be_told = takes && self.change > 0;
+    pub(crate) fn send_again(&mut self, takes: bool) {
+        self.is_due = takes && self.change > 0;
     }
 
     pub(crate) fn on_asked(&mut self, change: u64, priority: StreamPriority) -> bool {

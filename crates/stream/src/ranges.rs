@@ -110,8 +110,8 @@ mod tests {
                 let touches = touched.into_iter().any(|at| model.contains(&at));
                 prop_assert_eq!(ranges.touches(range.clone()), touches);
                 let missing: Vec<u64> = range.clone().filter(|at| !model.contains(at)).collect();
-                let told: Vec<u64> = ranges.missing(range.clone()).into_iter().flatten().collect();
-                prop_assert_eq!(told, missing);
+                let found: Vec<u64> = ranges.missing(range.clone()).into_iter().flatten().collect();
+                prop_assert_eq!(found, missing);
                 if adds {
                     ranges.insert(range.clone());
                     model.extend(range);

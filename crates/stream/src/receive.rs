@@ -195,7 +195,7 @@ impl ReceiveBuffer {
         self.read.saturating_mul(WINDOW_OF_READ).max(FIRST_WINDOW)
     }
 
-    pub(crate) fn wants_to_tell(&self, room: u64) -> bool {
+    pub(crate) fn wants_to_advertise(&self, room: u64) -> bool {
         let window = room.min(self.window());
         self.final_size.is_none() && self.read + window >= self.credit + window / 4
     }

@@ -183,22 +183,22 @@ impl SendBuffer {
         if highest > self.next || fin && !fin_was_sent {
             return Err(Violation::NeverSent);
         }
-        let mut is_news = fin && self.fin != Obligation::Met;
+        let mut is_progress = fin && self.fin != Obligation::Met;
         if fin {
             self.fin = Obligation::Met;
         }
         if contiguous > self.base {
-            is_news = true;
+            is_progress = true;
             self.settle(self.base..contiguous);
             self.ring.advance((contiguous - self.base) as usize);
             self.base = contiguous;
         }
         if may_split {
             for range in ranges {
-                is_news |= self.settle(range.clone());
+                is_progress |= self.settle(range.clone());
             }
         }
-        Ok(is_news)
+        Ok(is_progress)
     }
 
     pub(crate) fn raise_credit(&mut self, credit: u64) -> bool {
@@ -207,18 +207,18 @@ impl SendBuffer {
         is_more
     }
 
-    pub(crate) fn mark_lost(&mut self, now: Instant, patience: Duration) -> bool {
+    pub(crate) fn mark_lost(&mut self, now: Instant, timeout: Duration) -> bool {
         let mut any = false;
         let lost = &mut self.lost;
         self.in_flight.0.retain(|start, (end, sent)| {
-            let is_lost = *sent + patience <= now;
+            let is_lost = *sent + timeout <= now;
             if is_lost {
                 lost.insert(*start..*end);
                 any = true;
             }
             !is_lost
         });
-        self.fin.mark_lost(now, patience) || any
+        self.fin.mark_lost(now, timeout) || any
     }
 
     pub(crate) fn earliest_sent(&self) -> Option<Instant> {

@@ -18,7 +18,7 @@ use roadweave_proto::wire::{Acknowledged, Destination, ResetCode, StreamId, Stre
 use roadweave_proto::{Instant, earliest};
 
 use crate::config::{Config, Obligation, Timing};
-use crate::event::{Kind, Pending};
+use crate::event::{EventKind, Pending};
 use crate::priority::{Asked, Favour, Rank};
 use crate::receive::ReceiveBuffer;
 use crate::send::SendBuffer;
@@ -62,14 +62,14 @@ pub(crate) enum Ack {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stop {
     pub(crate) code: ResetCode,
-    pub(crate) tell: Obligation,
+    pub(crate) frame: Obligation,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reset {
     pub(crate) code: ResetCode,
     pub(crate) by_peer: bool,
-    pub(crate) tell: Obligation,
+    pub(crate) frame: Obligation,
     /// The peer knows it, or will never answer.
     pub(crate) is_agreed: bool,
 }
@@ -150,7 +150,7 @@ impl Stream {
 
     pub(crate) fn is_over(&self) -> bool {
         let is_settled = match &self.reset {
-            Some(reset) => reset.is_agreed && !reset.tell.is_due(),
+            Some(reset) => reset.is_agreed && !reset.frame.is_due(),
             None => {
                 // The far end must learn the destination, or the data went nowhere.
                 let is_known = !self.is_ours || self.begin == Obligation::Met;
@@ -192,20 +192,20 @@ impl Stream {
 
     pub(crate) fn end(&mut self, code: ResetCode, by_peer: bool, is_agreed: bool) {
         self.send.discard();
-        self.reset = Some(Reset { code, by_peer, tell: Obligation::Due, is_agreed });
+        self.reset = Some(Reset { code, by_peer, frame: Obligation::Due, is_agreed });
         (self.ack, self.stop, self.probe) = (Ack::None, None, Obligation::None);
-        self.asked.is_to_be_told = false;
+        self.asked.is_due = false;
         (self.begin, self.wants_room) = (Obligation::Met, false);
         self.retries = Retries::default();
-        let owner_knows = self.is_ours || self.begun && !self.events.has(Kind::Opened);
+        let owner_knows = self.is_ours || self.begun && !self.events.has(EventKind::Opened);
         self.events.clear();
         self.destination = None;
         if owner_knows {
-            self.events.add(Kind::Reset);
+            self.events.add(EventKind::Reset);
         }
     }
 
-    pub(crate) fn on_news(&mut self) {
+    pub(crate) fn on_progress(&mut self) {
         if self.retries.attempts > 0 {
             (self.retries.attempts, self.retries.at) = (0, None);
         }
@@ -217,7 +217,7 @@ impl Stream {
         if self.reset.is_none() && self.send.is_blocked() {
             self.probe = Obligation::Due;
         }
-        self.asked.tell_again(takes_priorities && self.is_ours && self.reset.is_none());
+        self.asked.send_again(takes_priorities && self.is_ours && self.reset.is_none());
     }
 
     pub(crate) fn is_in_vain(&self, now: Instant, give_up_after: Duration) -> bool {
@@ -227,8 +227,8 @@ impl Stream {
     /// When it is given up. A reset costs only its place and is never asked for by a peer that only
     /// waits, so it is repeated for longer.
     fn given_up_at(&self, give_up_after: Duration) -> Option<Instant> {
-        let patience = if self.reset.is_some() { RESET_PATIENCE } else { 1 };
-        self.retries.waiting_since.map(|since| since + give_up_after * patience)
+        let factor = if self.reset.is_some() { RESET_GIVE_UP_FACTOR } else { 1 };
+        self.retries.waiting_since.map(|since| since + give_up_after * factor)
     }
 
     pub(crate) fn handle_timeout(&mut self, now: Instant, timing: &Timing) {
@@ -237,7 +237,7 @@ impl Stream {
         }
         if self.retries.at.is_some_and(|at| at <= now) {
             self.retries.at = None;
-            let mut any = self.mark_lost(now, timing.patience(self.retries.attempts));
+            let mut any = self.mark_lost(now, timing.retransmit_timeout(self.retries.attempts));
             if self.reset.is_none() && self.send.is_blocked() && !self.probe.is_due() {
                 (self.probe, any) = (Obligation::Due, true);
             }
@@ -245,18 +245,18 @@ impl Stream {
         }
     }
 
-    fn mark_lost(&mut self, now: Instant, patience: Duration) -> bool {
-        let mut any = self.send.mark_lost(now, patience);
-        any |= self.begin.mark_lost(now, patience);
-        any |= self.probe.mark_lost(now, patience);
-        any |= self.stop.as_mut().is_some_and(|stop| stop.tell.mark_lost(now, patience));
-        any |= self.reset.as_mut().is_some_and(|reset| reset.tell.mark_lost(now, patience));
+    fn mark_lost(&mut self, now: Instant, timeout: Duration) -> bool {
+        let mut any = self.send.mark_lost(now, timeout);
+        any |= self.begin.mark_lost(now, timeout);
+        any |= self.probe.mark_lost(now, timeout);
+        any |= self.stop.as_mut().is_some_and(|stop| stop.frame.mark_lost(now, timeout));
+        any |= self.reset.as_mut().is_some_and(|reset| reset.frame.mark_lost(now, timeout));
         any
     }
 
     fn earliest_sent(&self) -> Option<Instant> {
-        let stop = self.stop.and_then(|stop| stop.tell.sent());
-        let reset = self.reset.and_then(|reset| reset.tell.sent());
+        let stop = self.stop.and_then(|stop| stop.frame.sent());
+        let reset = self.reset.and_then(|reset| reset.frame.sent());
         earliest([self.begin.sent(), self.probe.sent(), stop, reset, self.send.earliest_sent()])
     }
 
@@ -266,8 +266,8 @@ impl Stream {
         };
         is_asked(self.begin)
             || is_asked(self.probe)
-            || self.stop.is_some_and(|stop| is_asked(stop.tell))
-            || self.reset.is_some_and(|reset| is_asked(reset.tell) && !reset.is_agreed)
+            || self.stop.is_some_and(|stop| is_asked(stop.frame))
+            || self.reset.is_some_and(|reset| is_asked(reset.frame) && !reset.is_agreed)
             || !self.begun && !self.is_ours && self.reset.is_none()
             || !self.send.is_quiet()
     }
@@ -277,9 +277,9 @@ impl Stream {
             self.is_waiting().then(|| self.retries.waiting_since.unwrap_or(now));
         let is_blocked = self.reset.is_none() && self.send.is_blocked();
         if self.retries.at.is_none() {
-            let patience = timing.patience(self.retries.attempts);
+            let timeout = timing.retransmit_timeout(self.retries.attempts);
             let sent = self.earliest_sent().or_else(|| is_blocked.then_some(now));
-            self.retries.at = sent.map(|sent| sent + patience);
+            self.retries.at = sent.map(|sent| sent + timeout);
         } else if !is_blocked && !self.is_waiting() {
             self.retries.at = None;
         }
@@ -291,10 +291,10 @@ impl Stream {
         let rank = |from| self.precedence.rank(self.priority, id, from);
         let has_control = self.ack == Ack::Now
             || self.probe.is_due()
-            || self.asked.is_to_be_told
+            || self.asked.is_due
             || !self.is_ours && self.begin.is_due()
-            || self.stop.is_some_and(|stop| stop.tell.is_due())
-            || self.reset.is_some_and(|reset| reset.tell.is_due());
+            || self.stop.is_some_and(|stop| stop.frame.is_due())
+            || self.reset.is_some_and(|reset| reset.frame.is_due());
         let is_accepted = self.is_ours || self.begin != Obligation::None;
         let sends = self.reset.is_none() && is_accepted;
         let opens = self.is_ours && self.begin.is_due();
@@ -327,5 +327,5 @@ impl Stream {
     }
 }
 
-const RESET_PATIENCE: u32 = 10;
+const RESET_GIVE_UP_FACTOR: u32 = 10;
 pub(crate) const RECORD: usize = 64;

@@ -11,12 +11,12 @@ use roadweave_proto::wire::{Destination, ResetCode, StreamId, StreamPriority, St
 use roadweave_proto::{Instant, Urgency};
 
 use self::crowding::Crowd;
-use self::handle::{ANSWERS_MAX, Answer};
+use self::handle::{ANSWERS_MAX, StreamReply};
 use crate::closed::{CLOSED_MAX, Closed, SEEN, SEEN_MAX, Tombstone};
 use crate::config::{Config, Obligation, Stats, Timing};
 use crate::credit::{ReceiveCredit, SendCredit};
 use crate::error::{StreamError, Violation};
-use crate::event::{Event, Kind};
+use crate::event::{Event, EventKind};
 use crate::index::Index;
 use crate::priority::Asked;
 use crate::ring::SLACK;
@@ -33,7 +33,7 @@ pub struct Streams {
     pub(crate) table: BTreeMap<StreamId, Box<Stream>>,
     pub(crate) index: Index,
     pub(crate) closed: Closed,
-    pub(crate) answers: BTreeMap<StreamId, Answer>,
+    pub(crate) answers: BTreeMap<StreamId, StreamReply>,
     pub(crate) send_credit: SendCredit,
     pub(crate) receive_credit: ReceiveCredit,
     pub(crate) crowd: Crowd,
@@ -220,7 +220,7 @@ impl Streams {
         stream.receive.consume(length);
         stream.reading.is_announced = stream.receive.readable() > 0;
         if stream.receive.is_done() && !was_done {
-            stream.events.add(Kind::Finished);
+            stream.events.add(EventKind::Finished);
         }
         self.receive_credit.on_consumed(length as u64);
         self.offer_credit(id);
@@ -240,7 +240,7 @@ impl Streams {
         if knows_end {
             stream.ack = Ack::Now;
         } else if stream.stop.is_none() {
-            stream.stop = Some(Stop { code, tell: Obligation::Due });
+            stream.stop = Some(Stop { code, frame: Obligation::Due });
         }
         self.receive_credit.on_consumed(dropped);
         self.settle(now, id);
@@ -337,20 +337,20 @@ impl Streams {
         let stream = self.table.get_mut(&id)?;
         let kind = stream.events.take()?;
         let event = match kind {
-            Kind::Opened => {
+            EventKind::Opened => {
                 let destination = *stream.destination.take().expect("kept until it is told");
                 Event::Opened { id, destination, priority: stream.priority }
             }
-            Kind::Connected => Event::Connected(id),
-            Kind::Readable => Event::Readable(id),
-            Kind::Writable => Event::Writable(id),
-            Kind::Stopped => {
+            EventKind::Connected => Event::Connected(id),
+            EventKind::Readable => Event::Readable(id),
+            EventKind::Writable => Event::Writable(id),
+            EventKind::Stopped => {
                 let code = stream.stopped_by_peer.unwrap_or(ResetCode::Other);
                 Event::Stopped { id, code }
             }
-            Kind::Acknowledged => Event::Acknowledged(id),
-            Kind::Finished => Event::Finished(id),
-            Kind::Reset => {
+            EventKind::Acknowledged => Event::Acknowledged(id),
+            EventKind::Finished => Event::Finished(id),
+            EventKind::Reset => {
                 let (code, by_peer) = stream
                     .reset
                     .map_or((ResetCode::Other, false), |reset| (reset.code, reset.by_peer));
@@ -482,7 +482,7 @@ impl Streams {
     pub(crate) fn offer_credit(&mut self, id: StreamId) {
         if let Some(stream) = self.table.get_mut(&id)
             && stream.receive.highest > 0
-            && stream.receive.wants_to_tell(self.receive_credit.share(stream.receive.held()))
+            && stream.receive.wants_to_advertise(self.receive_credit.share(stream.receive.held()))
         {
             stream.ack = Ack::Now;
         }
@@ -525,7 +525,7 @@ impl Streams {
         let Some(stream) = self.table.get_mut(&id) else { return };
         if stream.wants_room && free.saturating_sub(stream.send.buffered()) >= enough {
             stream.wants_room = false;
-            stream.events.add(Kind::Writable);
+            stream.events.add(EventKind::Writable);
             let new = stream.listing(id);
             let old = std::mem::replace(&mut stream.listed, new);
             self.index.update(id, old, new);

@@ -291,7 +291,7 @@ impl Anchor {
         let at = self.bindings.forget(&(tenant, key));
         self.leave_streams(now, &(tenant, key));
         if let Some(at) = at {
-            self.tell_detached(now, at, Detached::Unknown);
+            self.send_detached(now, at, Detached::Unknown);
         }
     }
 

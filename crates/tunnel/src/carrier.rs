@@ -44,7 +44,7 @@ pub trait Carrier {
 
     /// Whether the peer acknowledges datagrams. If not, nothing that was sent is kept, since it
     /// could not be repaired.
-    fn tells_fates(&self) -> bool {
+    fn reports_fates(&self) -> bool {
         true
     }
 

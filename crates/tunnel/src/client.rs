@@ -37,6 +37,7 @@ use crate::streams::StreamsConfig;
 use crate::uplink::UplinkPolicy;
 use crate::usage::Usage;
 
+mod attempt_backoff;
 mod binding;
 mod candidates;
 mod choice;
@@ -48,7 +49,6 @@ mod notices;
 mod outages;
 mod pairs;
 mod paths;
-mod patience;
 mod portals;
 mod ports;
 mod race;
@@ -309,12 +309,12 @@ impl Client {
 
     /// The targets of the encoders behind this box, by lane name; defaults without a session.
     pub fn encoder_targets(&mut self, now: Instant) -> BTreeMap<String, EncoderTarget> {
-        let told = self.current.as_mut().and_then(|current| {
+        let targets = self.current.as_mut().and_then(|current| {
             let connection = self.endpoint.connection_mut(current.id)?;
             Some(current.session.encoder_targets(now, connection))
         });
         let nothing = |lane: &LaneConfig| (lane.name.clone(), EncoderTarget::default());
-        told.unwrap_or_else(|| self.config.lanes.iter().map(nothing).collect())
+        targets.unwrap_or_else(|| self.config.lanes.iter().map(nothing).collect())
     }
 
     /// Whether there is a session none of whose paths answers.
@@ -406,10 +406,10 @@ impl Client {
     /// the server's lane that carries its video, or [`StreamsConfig::LANE`] for streams; `player`
     /// distinguishes the players of this side. Returns whether it was sent: not without a session,
     /// and about ten times a second at most for each of 16 players.
-    pub fn tell_player(&mut self, now: Instant, lane: &str, player: u64, qoe: Qoe) -> bool {
+    pub fn report_player(&mut self, now: Instant, lane: &str, player: u64, qoe: Qoe) -> bool {
         let Some(current) = &mut self.current else { return false };
         let Some(connection) = self.endpoint.connection_mut(current.id) else { return false };
-        current.session.tell_player(now, lane, player, qoe, connection)
+        current.session.report_player(now, lane, player, qoe, connection)
     }
 
     /// Sets the connected networks behind this end: no packet from the tunnel may have a source

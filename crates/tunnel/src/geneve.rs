@@ -7,7 +7,7 @@
 //!
 //! Nothing is acknowledged and no capacity measured, so a link has no window: it takes what the
 //! strategy gives it, and queues only in the kernel. The lane does not keep sent packets
-//! ([`Carrier::tells_fates`]).
+//! ([`Carrier::reports_fates`]).
 //!
 //! Hellos, one a second in both directions, show the address of a link's other end, whether it is
 //! alive, and its round trip.
@@ -278,7 +278,7 @@ impl Carrier for Links {
         false
     }
 
-    fn tells_fates(&self) -> bool {
+    fn reports_fates(&self) -> bool {
         false
     }
 }

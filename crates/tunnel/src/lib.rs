@@ -62,13 +62,13 @@ pub use router::{
     LinkStatus, ROUTER_LINKS_MAX, Router, RouterConfig, RouterError, RouterEvent, RouterStatus,
 };
 pub use server::{
-    DRAIN_MAX, DrainReason, Forwarded, Kept, RoundTrips, Server, ServerConfig, ServerEvent,
-    SessionFigures, SpeedtestLimits, Stray, StrayQueue, Tally, Totals,
+    DRAIN_MAX, DrainReason, Forwarded, MisroutedPacket, MisroutedQueue, RoundTrips, Server,
+    ServerConfig, ServerEvent, SessionFigures, SharedState, SpeedtestLimits, Tally, Totals,
 };
 pub use session::{
     LaneStats, LoadStats, MEMORY_MAX, Session, SessionConfig, SessionError, SessionStats, SetError,
 };
 pub use status::{PathStatusReport, SessionStatus};
 pub use streams::{EndsStreams, StreamsConfig, StreamsOwner};
-pub use uplink::{Caps, Span, UplinkPolicy};
+pub use uplink::{CapPeriod, Caps, UplinkPolicy};
 pub use usage::{BILLING_DAY_MAX, Carried, Usage};

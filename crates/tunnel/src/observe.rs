@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_kept_unless_asked_for_and_memory_is_bounded() {
+    fn nothing_is_logged_unless_switched_on_and_memory_is_bounded() {
         let mut log = PacketLog::default();
         note(&mut log, 0);
         assert_eq!(log.poll(), None);

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_barred_is_not_let_in_whoever_knows_the_key() {
+    fn revoked_keys_are_refused_even_if_configured() {
         let network: IpNet = "10.77.0.2/32".parse().unwrap();
         let both = || [(key(1), peer(&[network])), (key(2), peer(&[]))];
         let table = PeerTable::new(both());

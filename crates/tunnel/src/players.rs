@@ -12,25 +12,25 @@ use roadweave_recovery::Qoe;
 
 const PLAYERS_MAX: usize = 16;
 /// How long a report counts: longer than two video chunks, for players that report per request.
-const LIFE: Duration = Duration::from_secs(10);
+const REPORT_LIFETIME: Duration = Duration::from_secs(10);
 const INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
-pub(crate) struct Tellers {
-    players: BTreeMap<u64, Told>,
+pub(crate) struct ReportLimiter {
+    players: BTreeMap<u64, LastReport>,
     recent: usize,
     began: Instant,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Told {
+struct LastReport {
     at: Instant,
     left: Duration,
     /// Whether it was sent within an interval of another report.
     hurried: bool,
 }
 
-impl Tellers {
+impl ReportLimiter {
     /// Whether to send a report: one an interval, and one more if the buffer has more than halved.
     pub(crate) fn allows(&mut self, now: Instant, player: u64, qoe: &Qoe) -> bool {
         if now >= self.began + INTERVAL {
@@ -39,17 +39,17 @@ impl Tellers {
         let left = qoe.play_time_left();
         let last = self.players.get(&player).filter(|last| now < last.at + INTERVAL);
         let hurried = last.is_some();
-        let is_news = last.is_none_or(|last| !last.hurried && left * 2 < last.left);
-        if !is_news || self.recent >= PLAYERS_MAX {
+        let is_worth_sending = last.is_none_or(|last| !last.hurried && left * 2 < last.left);
+        if !is_worth_sending || self.recent >= PLAYERS_MAX {
             return false;
         }
         self.recent += 1;
-        self.players.retain(|_, last| now < last.at + LIFE);
+        self.players.retain(|_, last| now < last.at + REPORT_LIFETIME);
         if self.players.len() >= PLAYERS_MAX && !self.players.contains_key(&player) {
             let oldest = self.players.iter().min_by_key(|(_, last)| last.at);
             oldest.map(|(player, _)| *player).and_then(|oldest| self.players.remove(&oldest));
         }
-        self.players.insert(player, Told { at: now, left, hurried });
+        self.players.insert(player, LastReport { at: now, left, hurried });
         true
     }
 }
@@ -59,7 +59,7 @@ pub(crate) struct Players(BTreeMap<u64, (Instant, Qoe)>);
 
 impl Players {
     pub(crate) fn on_report(&mut self, now: Instant, player: u64, qoe: Qoe) -> (Instant, Qoe) {
-        self.0.retain(|_, (at, _)| now < *at + LIFE);
+        self.0.retain(|_, (at, _)| now < *at + REPORT_LIFETIME);
         if self.0.len() >= PLAYERS_MAX && !self.0.contains_key(&player) {
             let oldest = self.0.iter().min_by_key(|(_, (at, _))| *at).map(|(player, _)| *player);
             oldest.and_then(|oldest| self.0.remove(&oldest));
@@ -96,26 +96,26 @@ mod tests {
     }
 
     #[test]
-    fn a_player_tells_ten_times_a_second_and_at_once_that_its_buffer_runs_dry() {
-        let mut tellers = Tellers::default();
-        let mut told = |ms, buffer| tellers.allows(at(ms), 1, &left(buffer));
+    fn a_player_reports_ten_times_a_second_and_at_once_when_its_buffer_runs_dry() {
+        let mut limiter = ReportLimiter::default();
+        let mut allows = |ms, buffer| limiter.allows(at(ms), 1, &left(buffer));
         assert_eq!(
-            [0, 50, 99, 100, 150].map(|ms| told(ms, 9_000)),
+            [0, 50, 99, 100, 150].map(|ms| allows(ms, 9_000)),
             [true, false, false, true, false]
         );
-        assert_eq!([160, 170].map(|ms| told(ms, 4_499)), [true, false]);
-        assert!(!told(180, 0), "no third time");
-        assert!(told(260, 9_000));
+        assert_eq!([160, 170].map(|ms| allows(ms, 4_499)), [true, false]);
+        assert!(!allows(180, 0), "no third time");
+        assert!(allows(260, 9_000));
     }
 
     #[test]
-    fn a_crowd_drives_out_those_who_have_been_silent_and_tells_no_more_than_sixteen_do() {
-        let mut tellers = Tellers::default();
-        let mut told = |ms, player| tellers.allows(at(ms), player, &left(0));
-        assert_eq!((0..1_000).filter(|player| told(0, *player)).count(), PLAYERS_MAX);
-        assert!(told(100, 5_000), "a newcomer takes the place of the oldest");
-        assert_eq!((0..1_000).filter(|player| told(150, *player)).count(), PLAYERS_MAX - 1);
-        assert!(tellers.players.len() <= PLAYERS_MAX);
+    fn many_players_displace_silent_ones_and_report_no_more_than_sixteen_do() {
+        let mut limiter = ReportLimiter::default();
+        let mut allows = |ms, player| limiter.allows(at(ms), player, &left(0));
+        assert_eq!((0..1_000).filter(|player| allows(0, *player)).count(), PLAYERS_MAX);
+        assert!(allows(100, 5_000), "a newcomer takes the place of the oldest");
+        assert_eq!((0..1_000).filter(|player| allows(150, *player)).count(), PLAYERS_MAX - 1);
+        assert!(limiter.players.len() <= PLAYERS_MAX);
     }
 
     #[test]

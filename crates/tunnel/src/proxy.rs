@@ -76,7 +76,7 @@ pub(crate) enum LegEvent {
     Away(ConnectionId),
     /// An anchor no longer answers: standbys for its tenants are useless.
     StandbysAway,
-    Told(String),
+    Text(String),
 }
 
 #[derive(Debug)]
@@ -247,8 +247,8 @@ impl Legs {
             }
             let leg = self.leg_to(tenant.anchor, &in_use);
             let Some(id) = known.get(&tenant.name).copied().or_else(|| self.add(&tenant)) else {
-                let told = format!("too many tenants: {} is not served", tenant.name);
-                self.events.push_back(LegEvent::Told(told));
+                let text = format!("too many tenants: {} is not served", tenant.name);
+                self.events.push_back(LegEvent::Text(text));
                 continue;
             };
             addresses.entry(leg).or_default().extend(tenant.addresses);

@@ -48,7 +48,7 @@ use roadweave_quic::Transmit;
 use self::epochs::{Admission, Epochs, Sign};
 use self::jumps::{Copy, Plausibility, SequenceJumps};
 use self::notices::{Events, Notices};
-use self::seen::Seen;
+use self::seen::DuplicateFilter;
 pub use self::status::{LinkStatus, RouterStatus};
 use crate::geneve::{Links, RouterLink};
 use crate::lane::{Arrival, LaneConfig, Opening, Strategy};
@@ -133,7 +133,7 @@ pub struct Router {
     epochs: Epochs,
     jumps: SequenceJumps,
     max_buffer: Duration,
-    seen: Vec<Seen>,
+    seen: Vec<DuplicateFilter>,
     notices: Notices,
     next_hello: Instant,
     events: Events,
@@ -173,7 +173,7 @@ impl Router {
             epochs: Epochs::default(),
             jumps: SequenceJumps::default(),
             max_buffer: config.order.max_buffer(),
-            seen: config.links.iter().map(|_| Seen::default()).collect(),
+            seen: config.links.iter().map(|_| DuplicateFilter::default()).collect(),
             notices: Notices::new(config.links.len()),
             links: Links::new(config.vni, config.epoch, config.hello_begin_us, config.links),
             next_hello: Instant::ZERO,
@@ -294,10 +294,10 @@ impl Router {
                 self.events.push(RouterEvent::PeerHeard);
                 true
             }
-            Admission::Anew => {
-                self.session.begin_anew(now);
-                self.jumps.begin_anew();
-                self.seen.fill_with(Seen::default);
+            Admission::Restarted => {
+                self.session.reset(now);
+                self.jumps.reset();
+                self.seen.fill_with(DuplicateFilter::default);
                 self.notices.restart.times += 1;
                 if self.notices.restart.poll(now).is_some() {
                     self.events.push(RouterEvent::PeerRestarted);

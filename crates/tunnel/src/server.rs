@@ -17,15 +17,15 @@ mod connections;
 mod drain;
 mod figures;
 mod forwards;
-mod kept;
+mod misrouted;
 mod node;
 mod passing;
 pub(crate) mod refusals;
 mod sessions;
 mod shards;
+mod shared_state;
 mod speedtest;
 mod standbys;
-mod strays;
 mod streams;
 mod test_book;
 mod totals;
@@ -45,10 +45,10 @@ use self::budget::{Budget, Ceilings};
 use self::drain::Drain;
 pub use self::figures::SessionFigures;
 pub use self::forwards::Forwarded;
-pub use self::kept::Kept;
-use self::shards::Strays;
+pub use self::misrouted::{MisroutedPacket, MisroutedQueue};
+use self::shards::Misrouting;
+pub use self::shared_state::SharedState;
 use self::standbys::Standbys;
-pub use self::strays::{Stray, StrayQueue};
 use self::streams::ServerStreams;
 pub use self::test_book::SpeedtestLimits;
 use self::waiting::Waiting;
@@ -135,7 +135,7 @@ pub enum ServerEvent {
     /// The leg of a proxy to an anchor came up again, or went down.
     Leg {
         /// The leg and its state, as text.
-        told: String,
+        text: String,
     },
     /// A client was not let in.
     Refused {
@@ -196,8 +196,8 @@ pub struct Server {
     drain: Option<Drain>,
     sessions: Sessions,
     budget: Budget,
-    kept: Kept,
-    strays: Strays,
+    shared: SharedState,
+    misrouting: Misrouting,
     inbox: Inbox,
     legs: Option<Box<Legs>>,
     relaying: BTreeSet<ConnectionId>,
@@ -237,8 +237,8 @@ impl Server {
             standbys: Standbys::new(ceilings.standbys),
             drain: None,
             sessions: Sessions::default(),
-            kept: Kept::default(),
-            strays: Strays::default(),
+            shared: SharedState::default(),
+            misrouting: Misrouting::default(),
             inbox: Inbox::default(),
             legs: None,
             relaying: BTreeSet::new(),
@@ -292,12 +292,12 @@ impl Server {
 
     /// Restores what [`Server::learned`] returned in an earlier run, for later sessions.
     pub fn restore(&mut self, learned: Learned) {
-        self.kept.restore(learned);
+        self.shared.restore(learned);
     }
 
     /// What the strategies have learned of the clients' networks, as of the last requests for it.
     pub fn learned(&self) -> Learned {
-        self.kept.learned()
+        self.shared.learned()
     }
 
     /// Collects what the next session has learned: one at a time, since there may be thousands.
@@ -306,14 +306,14 @@ impl Server {
         let next = self.sessions.all.range((after, Bound::Unbounded)).next();
         self.sessions.asked = next.map(|(id, _)| *id);
         if let Some((_, joined)) = next {
-            keep_learned(&mut self.kept.lock().learned, &joined.key, &joined.session);
+            keep_learned(&mut self.shared.lock().learned, &joined.key, &joined.session);
         }
     }
 
     /// Collects what all sessions have learned, before the end.
     pub fn ask_all_learned(&mut self) {
         for joined in self.sessions.all.values() {
-            keep_learned(&mut self.kept.lock().learned, &joined.key, &joined.session);
+            keep_learned(&mut self.shared.lock().learned, &joined.key, &joined.session);
         }
     }
 
@@ -375,12 +375,12 @@ impl Server {
     /// How many clients were not let in, by kind, including those that had to prove their address
     /// first and those that gave way to others. They may have returned.
     pub fn refusals(&self) -> BTreeMap<&'static str, u64> {
-        let mut counts = self.kept.refusals();
+        let mut counts = self.shared.refusals();
         counts.extend(self.own_refusals());
         counts
     }
 
-    /// The refusals that are not counted in [`Kept::refusals`], which shards share.
+    /// The refusals that are not counted in [`SharedState::refusals`], which shards share.
     pub fn own_refusals(&self) -> BTreeMap<&'static str, u64> {
         let mut counts = BTreeMap::new();
         let EndpointStats { retries, evicted, .. } = self.endpoint.stats();

@@ -10,9 +10,9 @@
 //! call [`Session::handle_timeout`] and take its output.
 
 mod config;
-mod exit;
 mod load;
 mod memory;
+mod output;
 mod settings;
 mod stats;
 mod streams;
@@ -33,11 +33,11 @@ use roadweave_schedule::AcknowledgedDatagram;
 pub(crate) use self::config::find_lane;
 use self::config::needs_flows;
 pub use self::config::{MEMORY_MAX, SessionConfig, SessionError, SetError};
-use self::exit::Exit;
-pub(crate) use self::exit::check_inner;
 pub use self::load::LoadStats;
 use self::load::Loads;
 pub(crate) use self::load::{LATE_MAX, LoadExpected, LoadPlan, LoadReceived};
+use self::output::InnerOutput;
+pub(crate) use self::output::check_inner;
 pub use self::stats::{LaneStats, SessionStats};
 pub(crate) use self::streams::{StreamEnd, StreamTurn, SymbolQueue};
 use crate::carrier::Carrier;
@@ -46,7 +46,7 @@ use crate::lane::{
     Opening, Reassembly, ReceiveStats, Token, TokenKind, Unfinished, classify,
 };
 use crate::observe::PacketEvent;
-use crate::players::{Players, Tellers};
+use crate::players::{Players, ReportLimiter};
 
 /// How often feedback with acknowledgements also reports what was received.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
@@ -65,10 +65,10 @@ pub struct Session {
     pub(crate) opening: Opening,
     acknowledges_on_all: bool,
     past: BTreeMap<LaneId, ReceiveStats>,
-    exit: Exit,
+    output: InnerOutput,
     peer_reports: BTreeMap<u8, LaneReport>,
     players: BTreeMap<LaneId, Players>,
-    tellers: Tellers,
+    report_limiter: ReportLimiter,
     next_report: Instant,
     memory_max: usize,
     /// Bytes that came in since memory was last summed up.
@@ -103,14 +103,14 @@ impl Session {
             opening: Opening::default(),
             acknowledges_on_all: false,
             past: BTreeMap::new(),
-            exit: Exit {
+            output: InnerOutput {
                 sources: config.peer_sources,
                 symbols: config.streams.is_some().then(SymbolQueue::default),
-                ..Exit::default()
+                ..InnerOutput::default()
             },
             peer_reports: BTreeMap::new(),
             players: BTreeMap::new(),
-            tellers: Tellers::default(),
+            report_limiter: ReportLimiter::default(),
             next_report: Instant::ZERO,
             memory_max: config.memory_max,
             unchecked: 0,
@@ -123,7 +123,7 @@ impl Session {
     pub fn handle_inner(&mut self, now: Instant, packet: &[u8]) {
         match InnerPacket::parse(packet) {
             Ok(view) => self.handle_parsed_inner(now, packet, &view),
-            Err(_) => self.exit.drops.count(DropReason::MalformedInner),
+            Err(_) => self.output.drops.count(DropReason::MalformedInner),
         }
     }
 
@@ -134,7 +134,7 @@ impl Session {
         view: &InnerPacket<'_>,
     ) {
         if packet.len() > MAX_SYMBOL_BODY - PREDECESSOR_HEADER - STAMP_HEADER {
-            self.exit.drops.count(DropReason::OversizedInner);
+            self.output.drops.count(DropReason::OversizedInner);
             return;
         }
         let hash = view.flow_hash();
@@ -166,7 +166,7 @@ impl Session {
 
     /// Ends the session: delivers what was received, drops what was not sent. Returns all drops.
     pub(crate) fn end(&mut self, now: Instant) -> DropCounters {
-        self.begin_anew(now);
+        self.reset(now);
         let mut drops = self.drops();
         let waiting = self.senders.iter().map(LaneSender::waiting_packets).sum();
         drops.add(DropReason::NoSession, waiting);
@@ -180,7 +180,7 @@ impl Session {
     }
 
     pub(crate) fn count_drop(&mut self, reason: DropReason) {
-        self.exit.drops.count(reason);
+        self.output.drops.count(reason);
     }
 
     /// The peer makes a promise for one of its lanes.
@@ -191,9 +191,9 @@ impl Session {
     }
 
     /// The peer has restarted, with its IDs: delivers what waits, and forgets the receivers.
-    pub(crate) fn begin_anew(&mut self, now: Instant) {
+    pub(crate) fn reset(&mut self, now: Instant) {
         for (lane, mut receiver) in std::mem::take(&mut self.receivers) {
-            let mut deliver = |delivery| self.exit.deliver(now, lane, delivery);
+            let mut deliver = |delivery| self.output.deliver(now, lane, delivery);
             receiver.handle_timeout(now, &mut deliver);
             receiver.flush(now, &mut deliver);
             self.past.entry(lane).or_default().add_past(&receiver.stats());
@@ -227,12 +227,12 @@ impl Session {
         match Datagram::parse(datagram) {
             Ok(Datagram::Part(part)) => {
                 if usize::from(part.lane.0) >= LANES_MAX {
-                    self.exit.drops.count(DropReason::UnknownMessage);
+                    self.output.drops.count(DropReason::UnknownMessage);
                     return;
                 }
                 let receiver = self.receivers.get(&part.lane);
                 let age_max = receiver.map_or(Promise::DEFAULT_AGE, LaneReceiver::keeps_for);
-                let whole = self.parts.insert(now, part, age_max, &mut self.exit.drops);
+                let whole = self.parts.insert(now, part, age_max, &mut self.output.drops);
                 if let Some(whole) = whole {
                     self.handle_parsed(now, Datagram::parse(whole));
                 }
@@ -258,11 +258,11 @@ impl Session {
             }
             Ok(Datagram::Load(load)) => self.handle_load(now, &load),
             Err(DatagramError::UnknownKind(_)) => {
-                self.exit.drops.count(DropReason::UnknownMessage);
+                self.output.drops.count(DropReason::UnknownMessage);
             }
             // Parts are not nested.
             Ok(Datagram::Part(_)) | Err(_) => {
-                self.exit.drops.count(DropReason::MalformedMessage);
+                self.output.drops.count(DropReason::MalformedMessage);
             }
         }
     }
@@ -332,7 +332,7 @@ impl Session {
             }
         }
         for (lane, receiver) in &mut self.receivers {
-            receiver.handle_timeout(now, &mut |delivery| self.exit.deliver(now, *lane, delivery));
+            receiver.handle_timeout(now, &mut |delivery| self.output.deliver(now, *lane, delivery));
         }
         self.keep_to_share(now);
     }
@@ -353,7 +353,7 @@ impl Session {
     }
 
     pub(crate) fn poll_routed_inner(&mut self) -> Option<(IpAddr, Bytes)> {
-        self.exit.inbox.pop_front()
+        self.output.inbox.pop_front()
     }
 
     /// When [`Session::handle_timeout`] must be called.
@@ -369,19 +369,19 @@ impl Session {
 
     /// Forbids packets of the peer from these networks.
     pub fn refuse_sources(&mut self, networks: Vec<IpNet>) {
-        self.exit.refused_sources = networks;
+        self.output.refused_sources = networks;
     }
 
     /// Turns the log of packet events on or off.
     pub fn observe_packets(&mut self, is_on: bool) {
-        self.exit.log.switch(is_on);
+        self.output.log.switch(is_on);
         self.senders.iter_mut().for_each(|sender| sender.log.switch(is_on));
     }
 
     /// The next event, if [`Session::observe_packets`] is on; in order by lane and direction.
     pub fn poll_packet_event(&mut self) -> Option<PacketEvent> {
         let sent = self.senders.iter_mut().find_map(|sender| sender.log.poll());
-        sent.or_else(|| self.exit.log.poll())
+        sent.or_else(|| self.output.log.poll())
     }
 
     /// Sets the name of the network of `path`, by which strategies recognize it.
@@ -430,12 +430,12 @@ impl Session {
         handle: impl FnOnce(&mut LaneReceiver, &mut dyn FnMut(Delivery)),
     ) {
         if usize::from(lane.0) >= LANES_MAX {
-            self.exit.drops.count(DropReason::UnknownMessage);
+            self.output.drops.count(DropReason::UnknownMessage);
             return;
         }
         let receiver =
             self.receivers.entry(lane).or_insert_with(|| LaneReceiver::new(lane, self.opening));
-        handle(receiver, &mut |delivery| self.exit.deliver(now, lane, delivery));
+        handle(receiver, &mut |delivery| self.output.deliver(now, lane, delivery));
     }
 
     fn feedback(&mut self, now: Instant) -> Option<Feedback> {
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_lane_asks_of_acknowledgements_holds_until_the_peer_begins_anew() {
+    fn what_one_lane_asks_of_acknowledgements_holds_until_the_peer_restarts() {
         let mut session = session();
         for (lane, acknowledge_on_all, expected) in [(0, true, true), (1, false, true)] {
             let promise = Promise { acknowledge_on_all, ..Promise::default() };
@@ -492,7 +492,7 @@ mod tests {
         assert!(!session.acknowledges_on_all);
         let promise = Promise { acknowledge_on_all: true, ..Promise::default() };
         session.on_lane_promise(Instant::ZERO, LaneId(0), promise);
-        session.begin_anew(Instant::ZERO);
+        session.reset(Instant::ZERO);
         assert!(!session.acknowledges_on_all);
     }
 

@@ -41,14 +41,14 @@ impl Default for Caps {
 
 /// The span of a cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Span {
+pub enum CapPeriod {
     /// A day in UTC.
     Day,
     /// The operator's month.
     Month,
 }
 
-impl fmt::Display for Span {
+impl fmt::Display for CapPeriod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Day => "day",
@@ -69,11 +69,11 @@ impl Caps {
     }
 
     /// The cap that `carried` has reached, in bytes; the month's if both.
-    pub fn reached(&self, carried: Carried) -> Option<(Span, u64)> {
+    pub fn reached(&self, carried: Carried) -> Option<(CapPeriod, u64)> {
         let is_reached = |cap: Option<u64>, bytes: u64| cap.filter(|cap| bytes >= *cap);
         let month = is_reached(self.monthly_bytes, carried.month_bytes);
         let day = || is_reached(self.daily_bytes, carried.day_bytes);
-        month.map(|cap| (Span::Month, cap)).or_else(|| Some((Span::Day, day()?)))
+        month.map(|cap| (CapPeriod::Month, cap)).or_else(|| Some((CapPeriod::Day, day()?)))
     }
 }
 
@@ -109,12 +109,12 @@ mod tests {
     }
 
     #[test]
-    fn of_two_caps_that_are_reached_the_month_is_told() {
+    fn of_two_reached_caps_the_month_is_reported() {
         let caps = Caps { daily_bytes: Some(10), monthly_bytes: Some(1000), ..Caps::default() };
         let reached = |day_bytes, month_bytes| caps.reached(Carried { day_bytes, month_bytes });
         assert_eq!(reached(9, 999), None);
-        assert_eq!(reached(10, 999), Some((Span::Day, 10)));
-        assert_eq!(reached(9, 1000), Some((Span::Month, 1000)));
-        assert_eq!(reached(10, 1000), Some((Span::Month, 1000)));
+        assert_eq!(reached(10, 999), Some((CapPeriod::Day, 10)));
+        assert_eq!(reached(9, 1000), Some((CapPeriod::Month, 1000)));
+        assert_eq!(reached(10, 1000), Some((CapPeriod::Month, 1000)));
     }
 }

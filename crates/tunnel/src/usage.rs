@@ -115,9 +115,9 @@ type Written = BTreeMap<String, BTreeMap<String, u64>>;
 impl From<Usage> for Written {
     fn from(usage: Usage) -> Self {
         let days = |days: Days| {
-            let is_told = |(day, bytes): &(Option<Date>, u64)| day.is_some() || *bytes > 0;
+            let is_counted = |(day, bytes): &(Option<Date>, u64)| day.is_some() || *bytes > 0;
             let name = |day: Option<Date>| day.map_or(UNDATED.to_owned(), |day| day.to_string());
-            days.into_iter().filter(is_told).map(|(day, bytes)| (name(day), bytes)).collect()
+            days.into_iter().filter(is_counted).map(|(day, bytes)| (name(day), bytes)).collect()
         };
         usage.uplinks.into_iter().map(|(name, of_it)| (name, days(of_it))).collect()
     }

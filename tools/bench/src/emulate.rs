@@ -234,7 +234,7 @@ mod tests {
 
     /// docs/traces.md has what docs/lab.md lacks.
     #[test]
-    fn the_page_tells_of_every_field() {
+    fn the_page_describes_every_field() {
         let page = include_str!("../../../docs/traces.md");
         let (_, section) = page.split_once("## Links in a file: emulate.toml").unwrap();
         let (_, example) = section.split_once("```toml\n").unwrap();

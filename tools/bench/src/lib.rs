@@ -33,7 +33,7 @@ use roadweave_terminal::command_line::{LogOption, finish, refuse};
 /// `roadweave COMMAND` also runs these commands.
 #[derive(Debug, Parser)]
 #[command(name = "roadweave-lab", bin_name = "roadweave", version, propagate_version = true)]
-struct Arguments {
+struct LabArguments {
     #[command(subcommand)]
     command: Command,
     #[command(flatten)]
@@ -60,18 +60,18 @@ enum Command {
 
 /// The command line, for help and completions.
 pub fn command() -> clap::Command {
-    Arguments::command()
+    LabArguments::command()
 }
 
 /// Runs the command line.
 pub fn main() -> ExitCode {
-    finish(match Arguments::try_parse() {
+    finish(match LabArguments::try_parse() {
         Ok(arguments) => run(arguments),
         Err(error) => refuse(&error),
     })
 }
 
-fn run(arguments: Arguments) -> ExitCode {
+fn run(arguments: LabArguments) -> ExitCode {
     arguments.log.run(|| match arguments.command {
         Command::Demo(args) => args.run(),
         Command::Lab(args) => args.run(),

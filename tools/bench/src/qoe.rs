@@ -52,12 +52,12 @@ pub struct QoeArgs {
 }
 
 #[derive(Debug, Serialize)]
-struct Told {
-    strategies: Vec<Seen>,
+struct QoeTable {
+    strategies: Vec<StrategyQoe>,
 }
 
 #[derive(Debug, Serialize)]
-struct Seen {
+struct StrategyQoe {
     strategy: String,
     fps: f64,
     stall_ratio: f64,
@@ -99,12 +99,13 @@ impl QoeArgs {
         if self.clip.is_some() {
             ffmpeg::check()?;
         }
-        let seen: anyhow::Result<Vec<Seen>> = self.runs.iter().map(|run| self.see(run)).collect();
-        let told = Told { strategies: seen? };
+        let seen: anyhow::Result<Vec<StrategyQoe>> =
+            self.runs.iter().map(|run| self.see(run)).collect();
+        let told = QoeTable { strategies: seen? };
         if self.json { out::json(&told) } else { Ok(out::line(told.in_words())?) }
     }
 
-    fn see(&self, run: &Path) -> anyhow::Result<Seen> {
+    fn see(&self, run: &Path) -> anyhow::Result<StrategyQoe> {
         let logs = Logs::of(run);
         let view = View::of(&logs, None).map_err(|error| BadInput::new(format!("{error:#}")))?;
         view.check(&logs)?;
@@ -138,13 +139,13 @@ impl QoeArgs {
     }
 }
 
-impl Told {
+impl QoeTable {
     fn in_words(&self) -> String {
         right_aligned(filled(plain(), COLUMNS, &self.strategies), 1)
     }
 }
 
-const COLUMNS: &[Column<Seen>] = &[
+const COLUMNS: &[Column<StrategyQoe>] = &[
     ("run", |seen| seen.strategy.clone()),
     ("fps", |seen| format!("{:.1}", seen.fps)),
     ("stall", |seen| percent(seen.stall_ratio)),
@@ -238,10 +239,10 @@ impl View {
         }
     }
 
-    fn seen(&self, strategy: String) -> Seen {
+    fn seen(&self, strategy: String) -> StrategyQoe {
         let quality = &self.quality;
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
-        Seen {
+        StrategyQoe {
             strategy,
             fps: quality.fps,
             stall_ratio: quality.stall_ratio,

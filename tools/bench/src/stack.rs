@@ -30,11 +30,11 @@ use roadweave_terminal::out;
 use serde::Serialize;
 
 use self::members::Members;
-use self::viewing::{Seen, Stream};
-use self::world::World;
+use self::viewing::{BoxStream, BoxView};
+use self::world::StackWorld;
 use crate::demo::clip::ClipSpec;
 use crate::demo::ffmpeg;
-use crate::demo::sampler::Sample;
+use crate::demo::sampler::StatusSample;
 use crate::product;
 use crate::rate;
 use crate::sandbox::{self, clock};
@@ -67,12 +67,12 @@ pub struct StackArgs {
 }
 
 #[derive(Debug, Serialize)]
-struct Results {
+struct StackResults {
     seed: u64,
     seconds: u32,
     killed: String,
     killed_at_ms: f64,
-    boxes: Vec<Seen>,
+    boxes: Vec<BoxView>,
 }
 
 impl StackArgs {
@@ -93,7 +93,7 @@ impl StackArgs {
         let clip = directory.join("clip.h264");
         spec.encode(&clip, |_| bar.tick())?;
         tell("starting a controller; an anchor, two proxies and two boxes join");
-        let world = World::build(self.seed)?;
+        let world = StackWorld::build(self.seed)?;
         let program = std::env::current_exe().context("cannot find this program")?;
         let mut members = Members::start(&world, directory, &product::program()?, &program)?;
         bar.enable_steady_tick(SAMPLE_INTERVAL);
@@ -112,18 +112,18 @@ impl StackArgs {
 
     fn stream(
         &self,
-        world: &World,
+        world: &StackWorld,
         members: &mut Members,
         program: &Path,
         clip: &Path,
         tell: impl Fn(&str),
-    ) -> anyhow::Result<Results> {
+    ) -> anyhow::Result<StackResults> {
         tell("waiting until both boxes have a session, and another proxy stands by");
         members.wait_until_all_stand_by()?;
         let start = clock::now() + SETTLE;
         let duration = Duration::from_secs(self.seconds.into());
-        let streams: anyhow::Result<Vec<Stream>> = (0..world::BOXES)
-            .map(|number| Stream::start(world, number, program, clip, (start, duration)))
+        let streams: anyhow::Result<Vec<BoxStream>> = (0..world::BOXES)
+            .map(|number| BoxStream::start(world, number, program, clip, (start, duration)))
             .collect();
         tell(&format!("streaming for {} s", self.seconds));
         let (mut samples, mut killed) = (vec![Vec::new(); world::BOXES], None);
@@ -134,7 +134,7 @@ impl StackArgs {
             let now = clock::now();
             for (number, samples) in samples.iter_mut().enumerate() {
                 let status = members.status_of_box(number);
-                samples.extend(status.and_then(|status| Sample::parse(now, &status)));
+                samples.extend(status.and_then(|status| StatusSample::parse(now, &status)));
             }
             if now >= start + duration / 2 - CONTROLLER_AHEAD {
                 members.kill_controller();
@@ -155,7 +155,7 @@ impl StackArgs {
             let times = (start, duration, killed_at);
             boxes.push(stream.seen(number, names, &samples[number], times)?);
         }
-        Ok(Results {
+        Ok(StackResults {
             seed: self.seed,
             seconds: self.seconds,
             killed,

@@ -30,7 +30,7 @@ pub struct Link<T> {
     burst_loss: Option<LossProcess>,
     random: Random,
     dead: bool,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<QueuedPacket>,
     waiting_bytes: usize,
     arriving: Arriving<T>,
     arriving_bytes: usize,
@@ -94,7 +94,7 @@ pub struct LinkStats {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
+struct QueuedPacket {
     number: u64,
     departs: Instant,
     bytes: usize,
@@ -142,7 +142,7 @@ impl<T> Link<T> {
             return Err(self.count_drop(DropReason::LinkQueueFull, bytes));
         }
         let departs = self.transmitter.transmit(now, bytes);
-        self.waiting.push_back(Waiting { number, departs, bytes });
+        self.waiting.push_back(QueuedPacket { number, departs, bytes });
         self.waiting_bytes += bytes;
         self.stats.queue_bytes_max = self.stats.queue_bytes_max.max(self.waiting_bytes);
         if self.is_lost(departs) {
@@ -216,7 +216,7 @@ impl<T> Link<T> {
         let held = held.into_iter().map(|((_, number), packet)| (number, packet));
         let mut held: BTreeMap<u64, (usize, T)> = held.collect();
         for index in 0..self.waiting.len() {
-            let Waiting { number, bytes, .. } = self.waiting[index];
+            let QueuedPacket { number, bytes, .. } = self.waiting[index];
             let departs = self.transmitter.transmit(now, bytes);
             self.waiting[index].departs = departs;
             // A missing packet was lost.
@@ -250,7 +250,7 @@ impl<T> Link<T> {
     }
 
     fn forget_departed(&mut self, now: Instant) {
-        while let Some(&Waiting { departs, bytes, .. }) = self.waiting.front()
+        while let Some(&QueuedPacket { departs, bytes, .. }) = self.waiting.front()
             && departs <= now
         {
             self.waiting.pop_front();

@@ -50,7 +50,7 @@ pub fn parse_mahimahi(file: &str, text: &str) -> Result<Opportunities, TraceErro
 /// end, which is the period: up to [`Opportunities::BYTES`] more than the trace has.
 pub fn format_mahimahi(trace: &Trace) -> String {
     let length = trace.one_pass();
-    let mut lines = Lines::default();
+    let mut lines = TraceLines::default();
     match &**trace.capacity() {
         Capacity::Opportunities(opportunities) => {
             for (at, bytes) in opportunities.until(length) {
@@ -71,14 +71,14 @@ pub fn format_mahimahi(trace: &Trace) -> String {
 }
 
 #[derive(Debug, Default)]
-struct Lines {
+struct TraceLines {
     text: String,
     ms: u64,
     /// The budget since the last opportunity, in bit/s x ns.
     gathered: u128,
 }
 
-impl Lines {
+impl TraceLines {
     fn fill(&mut self, at: u64, bytes: u64) {
         self.gathered += u128::from(bytes) * 8 * NANOS;
         while self.gathered >= OPPORTUNITY {

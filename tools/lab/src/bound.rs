@@ -59,7 +59,7 @@ mod stalls;
 use self::informed::Copies;
 use self::matching::{Batch, Matching};
 use self::slots::nanos;
-use self::stalls::Frame;
+use self::stalls::BoundFrame;
 
 use self::offered::Offered;
 
@@ -265,7 +265,7 @@ pub fn delays_of_all(
 struct Clairvoyant<'a> {
     question: &'a Question<'a>,
     slots: Vec<slots::Slot>,
-    frames: Vec<Frame>,
+    frames: Vec<BoundFrame>,
     batches: Vec<Batch>,
     /// Bytes of the `i + 1` largest packets.
     largest_packets: Vec<u64>,
@@ -280,7 +280,7 @@ impl<'a> Clairvoyant<'a> {
             released: since(*sent),
             bytes: *bytes as u64,
         };
-        let frame = |frame: &quality::SentFrame| Frame {
+        let frame = |frame: &quality::SentFrame| BoundFrame {
             captured: since(frame.captured),
             released: since(stream.packets[frame.packets.start]),
             bytes: bytes[frame.packets.clone()].iter().map(|&bytes| bytes as u64).sum(),

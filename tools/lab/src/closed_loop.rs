@@ -1,7 +1,8 @@
 //! A video whose encoder follows the tunnel's target: quality and delay at the viewer.
 //!
 //! ```text
-//! links ─► Scenario with an adaptive (or a fixed) encoder ─► run ─► Seen: SSIM, delays, stalls
+//! links ─► Scenario with an adaptive (or a fixed) encoder ─► run ─► ViewerFigures: SSIM, delays,
+//!                                                                  stalls
 //! ```
 //!
 //! Delays are those of all frames: an incomplete frame counts as the player's deadline. SSIM is
@@ -50,7 +51,7 @@ pub enum Encoder {
 
 /// What a viewer saw.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Seen {
+pub struct ViewerFigures {
     /// Mean SSIM of the frames shown undamaged, dB.
     pub ssim_db: f64,
     /// SSIM of each frame shown undamaged, dB, ascending.
@@ -73,8 +74,8 @@ pub struct Seen {
 
 impl ClosedLoop {
     /// Runs the video; fails if the world cannot be created.
-    pub fn run(&self) -> Result<Seen, WorldError> {
-        Ok(Seen::of(&run(&self.scenario())?, self.deadline))
+    pub fn run(&self) -> Result<ViewerFigures, WorldError> {
+        Ok(ViewerFigures::of(&run(&self.scenario())?, self.deadline))
     }
 
     fn scenario(&self) -> Scenario {
@@ -97,7 +98,7 @@ impl ClosedLoop {
     }
 }
 
-impl Seen {
+impl ViewerFigures {
     fn of(outcome: &Outcome, deadline: Duration) -> Self {
         let Some(traffic) = outcome.traffic.first() else { return Self::default() };
         let Detail::Video(video) = &traffic.detail else { return Self::default() };

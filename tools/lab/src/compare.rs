@@ -100,7 +100,7 @@ pub struct RunDetail {
 
 /// One strategy on one drive, compared with the bound and with the first strategy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct ComparedStrategy {
     /// Results of the strategy.
     #[serde(flatten)]
     pub measured: Measured,
@@ -133,7 +133,7 @@ pub struct Compared {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bound_within: Curve,
     /// In the order of the contestants; links of [`EVERY_SINGLE`] in the order of the drive.
-    pub strategies: Vec<Entry>,
+    pub strategies: Vec<ComparedStrategy>,
 }
 
 /// The drives of one class.
@@ -285,13 +285,13 @@ impl Compared {
         let find = |strategy: &Strategy| {
             measured.iter().find(|measured| measured.figures.strategy == strategy.as_str())
         };
-        let mut strategies: Vec<Entry> = Vec::new();
+        let mut strategies: Vec<ComparedStrategy> = Vec::new();
         for contestant in contestants {
             let own = contestant.strategies_on(drive);
-            let own = own
-                .iter()
-                .filter_map(find)
-                .map(|measured| Entry { measured: measured.clone(), ..Entry::default() });
+            let own = own.iter().filter_map(find).map(|measured| ComparedStrategy {
+                measured: measured.clone(),
+                ..ComparedStrategy::default()
+            });
             match contestant {
                 Contestant::BestSingle => strategies.extend(best_single(own)),
                 _ => strategies.extend(own),
@@ -351,8 +351,8 @@ pub fn count(drives: &[&Compared]) -> usize {
     pool::names(drives).len()
 }
 
-fn best_single(singles: impl Iterator<Item = Entry>) -> Option<Entry> {
-    let worse = |a: &Entry, b: &Entry| {
+fn best_single(singles: impl Iterator<Item = ComparedStrategy>) -> Option<ComparedStrategy> {
+    let worse = |a: &ComparedStrategy, b: &ComparedStrategy| {
         let (a, b) = (a.measured.badness(), b.measured.badness());
         a.iter().zip(&b).map(|(a, b)| a.total_cmp(b)).find(|order| order.is_ne())
     };

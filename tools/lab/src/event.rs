@@ -20,7 +20,7 @@ pub(crate) use traces::slots_until;
 
 /// An event of a script.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Event {
+pub struct ScriptEvent {
     /// When, after the start of the stream.
     pub at: Duration,
     /// The link, from 0.

@@ -12,12 +12,12 @@
 //! revocations, tables, candidates, health and waves. docs/lab.md lists what is modelled, batched
 //! and skipped. Equal configurations give equal bytes.
 
-mod cast;
 mod controller;
 mod figures;
 mod members;
 mod plan;
 mod rollouts;
+mod roster;
 mod sessions;
 mod store;
 mod streams;
@@ -30,12 +30,12 @@ use roadweave_fleet::{Down, PublishedTable, Up, remember_proofs};
 use roadweave_proto::{Instant, SplitMix64};
 use serde::Serialize;
 
-use self::cast::Cast;
 use self::controller::Replica;
-use self::figures::Figures;
+use self::figures::FleetFigures;
 pub use self::figures::FleetOutcome;
-use self::members::{Member, ProxyModel, Ride};
-use self::plan::{Event as Planned, plan};
+use self::members::{FleetMember, ProxyModel, Ride};
+use self::plan::{PlannedEvent, plan};
+use self::roster::Roster;
 use self::store::Store;
 
 const TURN: Duration = Duration::from_secs(5);
@@ -81,7 +81,7 @@ impl FleetConfig {
 
 /// `Connect` counts for the latest planned attempt, `Silent` if the replica still does not answer.
 #[derive(Debug)]
-enum Event {
+enum FleetEvent {
     Turn,
     Outbox(usize),
     Connect { who: usize, attempt: u64 },
@@ -91,34 +91,34 @@ enum Event {
     Silent { replica: usize, who: usize },
     Timeout { who: usize },
     Choose { who: usize, round: u64 },
-    Planned(Planned),
+    Planned(PlannedEvent),
 }
 
-struct World {
+struct FleetWorld {
     config: FleetConfig,
     now: Instant,
     end: Instant,
     random: SplitMix64,
-    queue: BTreeMap<(Instant, u64), Event>,
+    queue: BTreeMap<(Instant, u64), FleetEvent>,
     sequence: u64,
-    cast: Cast,
+    roster: Roster,
     store: Store,
     backup: Option<Box<Store>>,
     is_database_away: bool,
     replicas: Vec<Replica>,
-    members: Vec<Member>,
+    members: Vec<FleetMember>,
     rides: Vec<Ride>,
     proxies: Vec<ProxyModel>,
     /// The last table sent to each proxy, the base of differences.
     sent_tables: Vec<Option<Arc<PublishedTable>>>,
     streams: u64,
-    figures: Figures,
+    figures: FleetFigures,
 }
 
 /// Runs a fleet.
 pub fn run(config: &FleetConfig) -> FleetOutcome {
     remember_proofs(if config.is_thorough { 0 } else { PROOFS_MAX });
-    let mut world = World::new(config);
+    let mut world = FleetWorld::new(config);
     while let Some(((at, _), event)) = world.queue.pop_first() {
         if at > world.end {
             break;
@@ -132,13 +132,13 @@ pub fn run(config: &FleetConfig) -> FleetOutcome {
     outcome
 }
 
-impl World {
+impl FleetWorld {
     fn new(config: &FleetConfig) -> Self {
         let hours = Duration::from_secs(3_600) * config.hours;
         let plan = plan(config);
-        let joining = plan.iter().filter(|(_, event)| matches!(event, Planned::Join { .. }));
-        let cast = Cast::new(config, joining.count());
-        let store = Store::new(&cast, config);
+        let joining = plan.iter().filter(|(_, event)| matches!(event, PlannedEvent::Join { .. }));
+        let roster = Roster::new(config, joining.count());
+        let store = Store::new(&roster, config);
         let mut world = Self {
             now: Instant::ZERO,
             end: Instant::ZERO + hours,
@@ -147,56 +147,58 @@ impl World {
             sequence: 0,
             backup: None,
             is_database_away: false,
-            replicas: (0..config.replicas).map(|_| Replica::new(&store, &cast)).collect(),
+            replicas: (0..config.replicas).map(|_| Replica::new(&store, &roster)).collect(),
             members: Vec::new(),
             rides: Vec::new(),
             proxies: Vec::new(),
             sent_tables: vec![None; config.proxies],
             streams: 0,
-            figures: Figures::default(),
+            figures: FleetFigures::default(),
             config: config.clone(),
-            cast,
+            roster,
             store,
         };
         world.people();
         for (at, event) in plan {
-            world.at(at, Event::Planned(event));
+            world.at(at, FleetEvent::Planned(event));
         }
-        world.after(TURN, Event::Turn);
+        world.after(TURN, FleetEvent::Turn);
         world
     }
 
-    fn handle(&mut self, event: Event) {
+    fn handle(&mut self, event: FleetEvent) {
         self.figures.events += 1;
         match event {
-            Event::Turn => {
-                self.after(TURN, Event::Turn);
+            FleetEvent::Turn => {
+                self.after(TURN, FleetEvent::Turn);
                 self.send_samples();
                 self.turn();
             }
-            Event::Outbox(replica) => self.read_outbox(replica),
-            Event::Connect { who, attempt } => self.connect(who, attempt),
-            Event::Up { who, stream, frames } => self.handle_up(who, stream, frames),
-            Event::Down { who, stream, frames } => self.handle_down(who, stream, frames),
-            Event::Expire { replica, who, stream } => self.drop_desk(replica, who, Some(stream)),
-            Event::Silent { replica, who } => self.on_silent(replica, who),
-            Event::Timeout { who } => {
+            FleetEvent::Outbox(replica) => self.read_outbox(replica),
+            FleetEvent::Connect { who, attempt } => self.connect(who, attempt),
+            FleetEvent::Up { who, stream, frames } => self.handle_up(who, stream, frames),
+            FleetEvent::Down { who, stream, frames } => self.handle_down(who, stream, frames),
+            FleetEvent::Expire { replica, who, stream } => {
+                self.drop_desk(replica, who, Some(stream))
+            }
+            FleetEvent::Silent { replica, who } => self.on_silent(replica, who),
+            FleetEvent::Timeout { who } => {
                 let now = self.now;
                 self.members[who].timeout = None;
                 self.members[who].agent.handle_timeout(now);
                 self.flush(who);
             }
-            Event::Choose { who, round } => self.choose(who, round),
-            Event::Planned(event) => self.handle_planned(event),
+            FleetEvent::Choose { who, round } => self.choose(who, round),
+            FleetEvent::Planned(event) => self.handle_planned(event),
         }
     }
 
-    fn at(&mut self, at: Instant, event: Event) {
+    fn at(&mut self, at: Instant, event: FleetEvent) {
         self.sequence += 1;
         self.queue.insert((at, self.sequence), event);
     }
 
-    fn after(&mut self, span: Duration, event: Event) {
+    fn after(&mut self, span: Duration, event: FleetEvent) {
         self.at(self.now + span, event);
     }
 

@@ -1,10 +1,10 @@
 //! Whole worlds in virtual time, and what a viewer sees of them.
 //!
 //! ```text
-//! Scenario ─► run ─► Stage ─┬─ World: client ═ links ═ server      world.rs
-//!                           ├─ applications at both ends           traffic.rs, video/, tcp/
-//!                           └─ script, cross traffic               event.rs
-//!              └─► Outcome: figures, delays, stalls, time line     run.rs, figures.rs
+//! Scenario ─► run ─► TrafficWorld ─┬─ World: client ═ links ═ server    world.rs
+//!                                  ├─ applications at both ends         traffic.rs, video/, tcp/
+//!                                  └─ script, cross traffic             event.rs
+//!              └─► Outcome: figures, delays, stalls, time line           run.rs, figures.rs
 //! ```
 //!
 //! The lab runs the product's own `tunnel` on links of `emulate` with one virtual clock: minutes of

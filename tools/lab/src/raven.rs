@@ -27,7 +27,7 @@ use roadweave_tunnel::{SessionStatus, Strategy};
 use serde::Serialize;
 
 use crate::inner;
-use crate::run::{Stage, warm_up};
+use crate::run::{TrafficWorld, warm_up};
 use crate::scenario::{DRAIN, Scenario};
 use crate::traffic::{App, Detail, FIRST_PORT, TrafficKind, TrafficSpec};
 use crate::video::quality::Percentiles;
@@ -210,20 +210,20 @@ impl Answered {
     }
 
     fn add(&mut self, scenario: &Scenario) -> Result<(), WorldError> {
-        let mut stage = Stage::new(scenario.world()?);
-        warm_up(&mut stage, scenario);
-        let start = stage.world.now();
-        stage.world.restart_links(scenario.links.clone());
-        let before = sent(&stage.world);
+        let mut traffic_world = TrafficWorld::new(scenario.world()?);
+        warm_up(&mut traffic_world, scenario);
+        let start = traffic_world.world.now();
+        traffic_world.world.restart_links(scenario.links.clone());
+        let before = sent(&traffic_world.world);
         for spec in &scenario.traffic {
-            stage.traffic.push(spec.build(start, scenario.seed));
+            traffic_world.traffic.push(spec.build(start, scenario.seed));
         }
         let end = start + scenario.duration() + DRAIN;
-        stage.run_until(end);
-        let after = sent(&stage.world);
+        traffic_world.run_until(end);
+        let after = sent(&traffic_world.world);
         self.source_bytes += after.0.saturating_sub(before.0);
         self.further_bytes += after.1.saturating_sub(before.1);
-        for traffic in &stage.traffic {
+        for traffic in &traffic_world.traffic {
             if let Detail::Requests(requests) = traffic.report(end).detail {
                 self.asked += requests.asked;
                 self.answered += requests.answered;
@@ -239,21 +239,21 @@ impl Answered {
 pub fn transfer(route: &Drive, bytes: u64, seed: u64) -> Result<Transferred, WorldError> {
     let strategy: Strategy = "raven:100".parse().expect("it is one of the strategies");
     let scenario = Scenario { seed, ..Scenario::new("transfers", links(route, seed), strategy) };
-    let mut stage = Stage::new(scenario.world()?);
-    warm_up(&mut stage, &scenario);
-    stage.world.restart_links(scenario.links.clone());
+    let mut traffic_world = TrafficWorld::new(scenario.world()?);
+    warm_up(&mut traffic_world, &scenario);
+    traffic_world.world.restart_links(scenario.links.clone());
     let (mut source, mut further) = (0, 0);
     for _ in 0..TRANSFERS {
-        let before = sent_up(&stage.world);
+        let before = sent_up(&traffic_world.world);
         for at in (0..bytes).step_by(PART) {
             let payload = vec![0; (bytes - at).min(PART as u64) as usize];
-            stage
+            traffic_world
                 .world
                 .handle_inner(Direction::Up, &inner::udp(Direction::Up, FIRST_PORT, &payload));
         }
-        stage.world.flush();
-        stage.run_until(stage.world.now() + PAUSE);
-        let after = sent_up(&stage.world);
+        traffic_world.world.flush();
+        traffic_world.run_until(traffic_world.world.now() + PAUSE);
+        let after = sent_up(&traffic_world.world);
         source += after.0 - before.0;
         further += after.1 - before.1;
     }

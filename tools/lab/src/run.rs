@@ -12,7 +12,7 @@
 
 mod causes;
 mod outcome;
-mod stage;
+mod traffic_world;
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use crate::world::WorldError;
 pub(crate) use causes::Causes;
 use outcome::Recorder;
 pub use outcome::{LinkReport, Outcome};
-pub(crate) use stage::Stage;
+pub(crate) use traffic_world::TrafficWorld;
 
 const ALL_PATHS: Duration = Duration::from_secs(5);
 const FIRST_PATH: Duration = Duration::from_secs(15);
@@ -37,48 +37,48 @@ const LEAD_IN_PORT: u16 = 40_000;
 /// Runs `scenario`; fails if the world cannot be created. A session that never comes up is an
 /// outcome without arrivals.
 pub fn run(scenario: &Scenario) -> Result<Outcome, WorldError> {
-    let mut stage = Stage::new(scenario.world()?);
-    stage.world.observe_packets();
-    warm_up(&mut stage, scenario);
+    let mut traffic_world = TrafficWorld::new(scenario.world()?);
+    traffic_world.world.observe_packets();
+    warm_up(&mut traffic_world, scenario);
 
-    let start = stage.world.now();
-    stage.world.restart_links(scenario.links_with_events());
+    let start = traffic_world.world.now();
+    traffic_world.world.restart_links(scenario.links_with_events());
     for (index, spec) in (0..).zip(&scenario.traffic) {
-        stage.traffic.push(spec.build(start, scenario.seed.wrapping_add(index)));
+        traffic_world.traffic.push(spec.build(start, scenario.seed.wrapping_add(index)));
     }
-    stage.cross.extend(scenario.cross.iter().map(|cross| CrossSource::new(*cross, start)));
-    stage.add_script(&scenario.events, start);
-    stage.watched = scenario.judged().map(|index| scenario.traffic[index].port);
+    traffic_world.cross.extend(scenario.cross.iter().map(|cross| CrossSource::new(*cross, start)));
+    traffic_world.add_script(&scenario.events, start);
+    traffic_world.watched = scenario.judged().map(|index| scenario.traffic[index].port);
 
-    let mut recorder = Recorder::new(scenario, &mut stage.world);
+    let mut recorder = Recorder::new(scenario, &mut traffic_world.world);
     let end = start + scenario.duration();
     let mut step = start;
     while step < end {
         step = end.min(step + Timeline::STEP);
-        stage.run_until(step);
-        recorder.sample(&mut stage);
+        traffic_world.run_until(step);
+        recorder.sample(&mut traffic_world);
     }
-    stage.run_until(end + DRAIN);
-    Ok(recorder.finish(scenario, &mut stage))
+    traffic_world.run_until(end + DRAIN);
+    Ok(recorder.finish(scenario, &mut traffic_world))
 }
 
-pub(crate) fn warm_up(stage: &mut Stage, scenario: &Scenario) {
-    let begin = stage.world.now();
+pub(crate) fn warm_up(traffic_world: &mut TrafficWorld, scenario: &Scenario) {
+    let begin = traffic_world.world.now();
     loop {
-        let waited = stage.world.now().since(begin);
-        let timeout = if stage.world.is_joined() { ALL_PATHS } else { FIRST_PATH };
-        if stage.world.all_paths_usable() || waited >= timeout {
+        let waited = traffic_world.world.now().since(begin);
+        let timeout = if traffic_world.world.is_joined() { ALL_PATHS } else { FIRST_PATH };
+        if traffic_world.world.all_paths_usable() || waited >= timeout {
             break;
         }
-        stage.run_until(stage.world.now() + LOOK);
+        traffic_world.run_until(traffic_world.world.now() + LOOK);
     }
-    let start = stage.world.now();
+    let start = traffic_world.world.now();
     for (index, spec) in (0_u16..).zip(&scenario.traffic) {
         let seed = scenario.seed.wrapping_add(index.into());
-        stage.traffic.push(lead_in(spec, index).build(start, seed));
+        traffic_world.traffic.push(lead_in(spec, index).build(start, seed));
     }
-    stage.run_until(start + LEAD_IN + SETTLE);
-    stage.traffic.clear();
+    traffic_world.run_until(start + LEAD_IN + SETTLE);
+    traffic_world.traffic.clear();
 }
 
 fn lead_in(spec: &TrafficSpec, index: u16) -> TrafficSpec {

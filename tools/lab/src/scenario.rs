@@ -18,7 +18,7 @@ use roadweave_proto::Rate;
 use roadweave_quic::CongestionControl;
 use roadweave_tunnel::{LaneConfig, Strategy, default_lanes};
 
-use crate::event::{CrossTraffic, Event, apply_to_traces};
+use crate::event::{CrossTraffic, ScriptEvent, apply_to_traces};
 use crate::traffic::TrafficSpec;
 use crate::world::{Machine, World, WorldConfig, WorldError};
 
@@ -37,7 +37,7 @@ pub struct Scenario {
     /// The applications; the first video is judged, or else the first application.
     pub traffic: Vec<TrafficSpec>,
     /// The script.
-    pub events: Vec<Event>,
+    pub events: Vec<ScriptEvent>,
     /// Cross traffic on the links.
     pub cross: Vec<CrossTraffic>,
     /// What strategies have learned before, as JSON by the lane's name.

@@ -188,7 +188,7 @@ pub enum Detail {
     None,
     /// Times of packets whose delay does not matter to the application.
     #[serde(skip)]
-    Stream(Stream),
+    Stream(DataStream),
     /// A video.
     #[serde(skip)]
     Video(Box<VideoReport>),
@@ -202,14 +202,14 @@ pub enum Detail {
 
 /// Send and arrival times of packets.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Stream {
+pub struct DataStream {
     /// Send times, and frames if any.
     pub log: StreamLog,
     /// One entry per packet of the log.
     pub arrivals: Vec<Option<Instant>>,
 }
 
-impl Stream {
+impl DataStream {
     /// Delays of arrived packets, ascending.
     pub fn delays(&self) -> Vec<Duration> {
         packet_delays(&self.log, &self.arrivals)
@@ -287,7 +287,7 @@ impl Detail {
 
 impl TrafficReport {
     /// Send and arrival times, if the application records them.
-    pub fn stream(&self) -> Option<&Stream> {
+    pub fn stream(&self) -> Option<&DataStream> {
         match &self.detail {
             Detail::Stream(stream) => Some(stream),
             Detail::Video(video) => Some(&video.stream),

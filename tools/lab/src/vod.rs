@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! Pair of links ─► bitrate at which the better link alone stalls for 1 to 10 % of the time
-//!   └─► watch: each link alone, each Way over all ─► Seen, Sent ─► Summary: figures, intervals,
-//!       x one long video, short ones x seeds                       beside the best link alone
+//!   └─► watch: each link alone, each Way over all ─► Viewing, ServerTraffic ─► Summary: figures,
+//!       x one long video, short ones x seeds         intervals, beside the best link alone
 //! ```
 //!
 //! Client, server and streams are the product's; the player is a model (`player`). One link alone
@@ -16,8 +16,8 @@ mod bitrate;
 mod player;
 mod seen;
 pub mod summary;
-mod theatre;
 mod tunnelled;
+mod viewer;
 
 use std::fmt;
 use std::str::FromStr;
@@ -29,8 +29,8 @@ use roadweave_quic::CongestionControl;
 use roadweave_tunnel::Strategy;
 
 pub use bitrate::{Chosen, STANDS_STILL, choose};
-pub use player::Kind;
-pub use seen::{Seen, Sent};
+pub use player::ProgramKind;
+pub use seen::{ServerTraffic, Viewing};
 
 use crate::strategies;
 use crate::tcp::Algorithm;
@@ -112,10 +112,10 @@ impl Pair {
     pub fn view(
         &self,
         over: &Over,
-        (kind, bitrate): (Kind, Rate),
+        (kind, bitrate): (ProgramKind, Rate),
         setting: Setting,
         seed: u16,
-    ) -> Result<(Seen, Sent), WorldError> {
+    ) -> Result<(Viewing, ServerTraffic), WorldError> {
         let (links, way) = match over {
             Over::One(at) => (&self.links[*at..=*at], &Way::plain("minrtt")),
             Over::All(way) => (&self.links[..], way),
@@ -125,7 +125,7 @@ impl Pair {
         let from = self.begins(seed, setting.seeds);
         match way {
             Way::Streams { strategy, first_frame } => {
-                theatre::watch((links, from), (strategy, *first_frame), congestion, program)
+                viewer::watch((links, from), (strategy, *first_frame), congestion, program)
             }
             Way::Tunnel(algorithm) => {
                 tunnelled::watch((links, from), (*algorithm, congestion), program)

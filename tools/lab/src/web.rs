@@ -1,8 +1,8 @@
 //! Requests and answers over the streams of a world: a browser, and a host behind the server.
 //!
 //! ```text
-//! Browser ─ open, ask ─► stream: header, body ─► Host
-//!         ◄─ News ────── stream: answer ◄───────┘
+//! Browser ─ open, ask ───► stream: header, body ─► Host
+//!         ◄─ BrowserEvent ─ stream: answer ◄──────┘
 //! ```
 //!
 //! A stream stands for a connection of an application, which may carry several requests in
@@ -20,7 +20,7 @@ use roadweave_proto::wire::StreamId;
 use roadweave_stream::Streams;
 use roadweave_tunnel::StreamsOwner;
 
-pub use browser::{Browser, News};
+pub use browser::{Browser, BrowserEvent};
 pub use host::Host;
 pub use loading::Loading;
 pub(crate) use visit::{LEAD_IN, WARM_UP};

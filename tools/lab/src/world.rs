@@ -41,7 +41,7 @@ use roadweave_tunnel::{Client, ClientEvent, Node, Notice, RecvMeta, Server, Serv
 use config::LINKS_MAX;
 pub use config::{Hostility, OtherServer, Stranger, Strangers, Trust, WorldConfig, WorldError};
 pub use machine::Machine;
-use machine::{Sleeper, Waiting};
+use machine::{HeldInput, Sleeper};
 use strangers::Neighbour;
 pub use tamper::Tampering;
 pub(crate) use trails::Trail;
@@ -300,7 +300,7 @@ impl<T: Node> Side<T> {
 
     fn handle_inner(&mut self, now: Instant, packet: &[u8]) {
         if let Some(sleeper) = &mut self.sleeper {
-            return sleeper.hold(now, Waiting::Inner(Bytes::copy_from_slice(packet)));
+            return sleeper.hold(now, HeldInput::Inner(Bytes::copy_from_slice(packet)));
         }
         self.end.handle_inner(now, packet);
         self.touched = true;
@@ -311,7 +311,7 @@ impl<T: Node> Side<T> {
     }
 
     /// If it runs now, returns the waiting input and marks the side as touched.
-    fn wake(&mut self, now: Instant) -> VecDeque<Waiting> {
+    fn wake(&mut self, now: Instant) -> VecDeque<HeldInput> {
         let due = self.due.filter(|due| *due <= now);
         let Some(sleeper) = &mut self.sleeper else {
             self.touched |= due.is_some();

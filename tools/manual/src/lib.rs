@@ -33,7 +33,7 @@ use roadweave_terminal::out;
 /// Completions and man pages of all commands
 #[derive(Debug, Parser)]
 #[command(name = "roadweave-manual", bin_name = "roadweave", version, max_term_width = 100)]
-struct Arguments {
+struct ManualArguments {
     #[command(flatten)]
     log: LogOption,
     #[command(subcommand)]
@@ -68,8 +68,8 @@ const CALLED: [&str; 2] = [PRODUCT, "roadweave-controller"];
 
 /// Runs the command line.
 pub fn main() -> ExitCode {
-    finish(match Arguments::try_parse() {
-        Ok(Arguments { log, command }) => log.run(|| match command {
+    finish(match ManualArguments::try_parse() {
+        Ok(ManualArguments { log, command }) => log.run(|| match command {
             Words::Completions(args) => args.run(),
             Words::Pages(args) => args.run(),
         }),
@@ -103,7 +103,8 @@ fn completions(program: &str, shell: Shell) -> Option<String> {
 fn product() -> Command {
     let fleet = roadweave_control::operator::command().name("fleet").bin_name("roadweave fleet");
     let web = roadweave_web::command().name("web").bin_name("roadweave web");
-    let others = [roadweave_admin::command(), Arguments::command(), roadweave_bench::command()];
+    let others =
+        [roadweave_admin::command(), ManualArguments::command(), roadweave_bench::command()];
     others
         .into_iter()
         .flat_map(|program| program.get_subcommands().cloned().collect::<Vec<_>>())
@@ -128,8 +129,8 @@ fn owner(name: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    mod commands;
     mod links;
-    mod told;
 
     use std::collections::BTreeMap;
 
@@ -143,7 +144,7 @@ mod tests {
         use roadweave_terminal::{ADMIN, MANUAL, TOOLS};
         for (program, known) in [
             (roadweave_admin::command(), &ADMIN[..]),
-            (Arguments::command(), &MANUAL),
+            (ManualArguments::command(), &MANUAL),
             (roadweave_bench::command(), &TOOLS),
         ] {
             let shown = program.get_subcommands().filter(|command| !command.is_hide_set());
@@ -179,7 +180,7 @@ mod tests {
             roadweave_web::command(),
             roadweave_bench::command(),
             roadweave_control::controller::command(),
-            Arguments::command(),
+            ManualArguments::command(),
         ] {
             program.build();
             let mut text = String::new();

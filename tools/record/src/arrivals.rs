@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::log::Entry;
+use crate::log::LogEntry;
 use crate::plan::RecordPlan;
 
 #[derive(Debug, Default)]
@@ -23,15 +23,15 @@ pub(crate) struct CycleArrivals {
 }
 
 impl Arrivals {
-    pub fn add(&mut self, plan: &RecordPlan, entry: Entry) {
+    pub fn add(&mut self, plan: &RecordPlan, entry: LogEntry) {
         match entry {
-            Entry::Delivery { cycle, at_ms, bytes } if cycle <= plan.cycles() => {
+            LogEntry::Delivery { cycle, at_ms, bytes } if cycle <= plan.cycles() => {
                 let arrived = self.cycles.entry(cycle).or_default();
                 if arrived.deliveries.len() < DELIVERIES_MAX {
                     arrived.deliveries.push((at_ms, bytes));
                 }
             }
-            Entry::Probe { cycle, sent_us, received_us, probes } if cycle <= plan.cycles() => {
+            LogEntry::Probe { cycle, sent_us, received_us, probes } if cycle <= plan.cycles() => {
                 let arrived = self.cycles.entry(cycle).or_default();
                 let difference = signed(received_us).saturating_sub(signed(sent_us));
                 let least =
@@ -40,7 +40,7 @@ impl Arrivals {
                 arrived.probes = arrived.probes.saturating_add(1);
                 arrived.probes_sent = arrived.probes_sent.max(probes);
             }
-            Entry::Delivery { .. } | Entry::Probe { .. } => {}
+            LogEntry::Delivery { .. } | LogEntry::Probe { .. } => {}
         }
     }
 

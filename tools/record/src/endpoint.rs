@@ -2,7 +2,7 @@
 
 use roadweave_proto::Instant;
 
-use crate::log::Entry;
+use crate::log::LogEntry;
 use crate::message::{Message, Packet, Report};
 use crate::plan::{PlanClock, RecordPlan};
 use crate::receiver::Receiver;
@@ -33,7 +33,7 @@ impl Endpoint {
         }
     }
 
-    pub fn handle_packet(&mut self, now: Instant, packet: &Packet, log: &mut impl FnMut(Entry)) {
+    pub fn handle_packet(&mut self, now: Instant, packet: &Packet, log: &mut impl FnMut(LogEntry)) {
         self.on_heard(now);
         self.receiver.handle_packet(now, packet, log);
     }
@@ -44,7 +44,7 @@ impl Endpoint {
         now: Instant,
         report: &Report,
         payload_bytes: usize,
-        log: &mut impl FnMut(Entry),
+        log: &mut impl FnMut(LogEntry),
     ) -> bool {
         self.on_heard(now);
         self.receiver.on_report(now, payload_bytes, log);

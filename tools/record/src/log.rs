@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-use crate::reader::Reader;
+use crate::reader::ByteReader;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Entry {
+pub(crate) enum LogEntry {
     /// Data of a cycle received within one millisecond.
     Delivery {
         cycle: u16,
@@ -34,7 +34,7 @@ pub(crate) enum Entry {
     },
 }
 
-impl Entry {
+impl LogEntry {
     pub fn encode(&self, to: &mut Vec<u8>) {
         match *self {
             Self::Delivery { cycle, at_ms, bytes } => {
@@ -60,7 +60,7 @@ impl Entry {
         }
     }
 
-    fn decode(reader: &mut Reader<'_>) -> Option<Self> {
+    fn decode(reader: &mut ByteReader<'_>) -> Option<Self> {
         Some(match reader.u8()? {
             DELIVERY => {
                 Self::Delivery { cycle: reader.u16()?, at_ms: reader.u32()?, bytes: reader.u32()? }
@@ -76,10 +76,10 @@ impl Entry {
     }
 }
 
-pub(crate) fn decode_entries(reader: &mut Reader<'_>) -> Option<Vec<Entry>> {
+pub(crate) fn decode_entries(reader: &mut ByteReader<'_>) -> Option<Vec<LogEntry>> {
     let mut entries = Vec::new();
     while !reader.is_empty() {
-        entries.push(Entry::decode(reader)?);
+        entries.push(LogEntry::decode(reader)?);
     }
     Some(entries)
 }
@@ -87,7 +87,7 @@ pub(crate) fn decode_entries(reader: &mut Reader<'_>) -> Option<Vec<Entry>> {
 /// Unconfirmed entries of the server's log.
 #[derive(Debug, Default)]
 pub(crate) struct LogSender {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<LogEntry>,
     first: u32,
     /// The number of the first entry of the next report.
     next: u32,
@@ -98,7 +98,7 @@ pub(crate) struct LogSender {
 
 impl LogSender {
     /// Appends an entry, or discards it if too many are unconfirmed.
-    pub fn push(&mut self, entry: Entry) {
+    pub fn push(&mut self, entry: LogEntry) {
         if self.entries.len() < ENTRIES_MAX {
             self.entries.push_back(entry);
         } else {
@@ -117,7 +117,7 @@ impl LogSender {
     }
 
     /// The first entry's number, and entries for a report of at most [`REPORT_BYTES_MAX`] bytes.
-    pub fn take(&mut self, now: Instant, round_trip: Duration) -> (u32, Vec<Entry>) {
+    pub fn take(&mut self, now: Instant, round_trip: Duration) -> (u32, Vec<LogEntry>) {
         if self.next == self.first {
             self.progress = now;
         } else if now.since(self.progress) >= repeat_after(round_trip) {
@@ -127,12 +127,12 @@ impl LogSender {
         let first = self.next;
         let mut room = REPORT_BYTES_MAX - REPORT_HEADER_BYTES;
         let skip = usize::try_from(first - self.first).unwrap_or(usize::MAX);
-        let fits = |entry: &&Entry| {
+        let fits = |entry: &&LogEntry| {
             let rest = room.checked_sub(entry.wire_bytes());
             room = rest.unwrap_or(room);
             rest.is_some()
         };
-        let entries: Vec<Entry> =
+        let entries: Vec<LogEntry> =
             self.entries.iter().skip(skip).take_while(fits).copied().collect();
         self.next += u32::try_from(entries.len()).unwrap_or(0);
         (first, entries)
@@ -142,7 +142,7 @@ impl LogSender {
         (!self.entries.is_empty()).then(|| self.progress + repeat_after(round_trip))
     }
 
-    pub fn has_news(&self) -> bool {
+    pub fn has_unsent(&self) -> bool {
         self.next < self.end()
     }
 
@@ -159,7 +159,7 @@ pub(crate) struct LogReceiver {
 }
 
 impl LogReceiver {
-    pub fn accept<'a>(&mut self, first: u32, end: u32, entries: &'a [Entry]) -> &'a [Entry] {
+    pub fn accept<'a>(&mut self, first: u32, end: u32, entries: &'a [LogEntry]) -> &'a [LogEntry] {
         self.end = self.end.max(end);
         let Some(known) = self.count.checked_sub(first) else {
             return &[]; // A report before this one was lost.
@@ -197,8 +197,8 @@ mod tests {
 
     const ROUND_TRIP: Duration = Duration::from_millis(40);
 
-    fn delivery(at_ms: u32) -> Entry {
-        Entry::Delivery { cycle: 1, at_ms, bytes: 1_400 }
+    fn delivery(at_ms: u32) -> LogEntry {
+        LogEntry::Delivery { cycle: 1, at_ms, bytes: 1_400 }
     }
 
     #[test]

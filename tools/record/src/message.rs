@@ -21,9 +21,9 @@
 //! Hello and Open are longer than any answer to them, and an address that has not answered a
 //! challenge receives nothing else: a server is no amplifier.
 
-use crate::log::{Entry, REPORT_HEADER_BYTES, decode_entries};
+use crate::log::{LogEntry, REPORT_HEADER_BYTES, decode_entries};
 use crate::plan::RecordPlan;
-use crate::reader::Reader;
+use crate::reader::ByteReader;
 use crate::token::PROOF_BYTES;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,7 +125,7 @@ pub(crate) struct Report {
     /// Number of entries discarded because the log was full.
     pub log_discarded: u32,
     pub log_first: u32,
-    pub entries: Vec<Entry>,
+    pub entries: Vec<LogEntry>,
 }
 
 /// Length of a Hello or Open: more than any answer to it.
@@ -140,7 +140,7 @@ const VERSION: u8 = 1;
 
 impl Message {
     pub fn decode(payload: &[u8]) -> Option<Self> {
-        let mut reader = Reader(payload);
+        let mut reader = ByteReader(payload);
         if reader.u8()? != MAGIC {
             return None;
         }
@@ -174,7 +174,7 @@ impl Message {
 
     /// The nonce in a Hello of another version, whose answer is [`Refusal::Version`].
     pub fn foreign_hello(payload: &[u8]) -> Option<u64> {
-        let mut reader = Reader(payload);
+        let mut reader = ByteReader(payload);
         let is_ours = reader.u8()? == MAGIC;
         let kind = reader.u8()?;
         let token = reader.u64()?;
@@ -218,7 +218,7 @@ impl Refusal {
 }
 
 impl Packet {
-    fn decode(token: u64, payload_bytes: usize, reader: &mut Reader<'_>) -> Option<Self> {
+    fn decode(token: u64, payload_bytes: usize, reader: &mut ByteReader<'_>) -> Option<Self> {
         let flags = reader.u8()?;
         Some(Self {
             token,
@@ -252,7 +252,7 @@ impl Packet {
 }
 
 impl Report {
-    fn decode(token: u64, reader: &mut Reader<'_>) -> Option<Self> {
+    fn decode(token: u64, reader: &mut ByteReader<'_>) -> Option<Self> {
         Some(Self {
             token,
             highest: reader.u32()?,

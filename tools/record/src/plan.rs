@@ -20,7 +20,7 @@ use std::time::Duration;
 use roadweave_proto::{Instant, Rate};
 use thiserror::Error;
 
-use crate::reader::Reader;
+use crate::reader::ByteReader;
 
 /// The plan of a recording of all links.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -245,7 +245,7 @@ impl RecordPlan {
         to.extend(self.rate_max.as_bps().to_be_bytes());
     }
 
-    pub(crate) fn decode(reader: &mut Reader<'_>) -> Option<Self> {
+    pub(crate) fn decode(reader: &mut ByteReader<'_>) -> Option<Self> {
         let directions = reader.u8()?;
         let constant = reader.u64()?;
         Some(Self {

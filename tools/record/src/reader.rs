@@ -1,9 +1,9 @@
 //! Reads numbers from a datagram.
 
 /// Reads numbers from the front of a datagram; `None` if it is too short.
-pub(crate) struct Reader<'a>(pub &'a [u8]);
+pub(crate) struct ByteReader<'a>(pub &'a [u8]);
 
-impl Reader<'_> {
+impl ByteReader<'_> {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

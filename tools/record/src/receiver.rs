@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-use crate::log::Entry;
+use crate::log::LogEntry;
 use crate::message::{Packet, PacketKind, Report};
 use crate::plan::PlanClock;
 
@@ -45,7 +45,7 @@ impl Receiver {
         }
     }
 
-    pub fn handle_packet(&mut self, now: Instant, packet: &Packet, log: &mut impl FnMut(Entry)) {
+    pub fn handle_packet(&mut self, now: Instant, packet: &Packet, log: &mut impl FnMut(LogEntry)) {
         self.highest = self.highest.max(packet.number);
         self.last = Some((packet.sent_us, now));
         let report_within = match packet.kind {
@@ -58,7 +58,7 @@ impl Receiver {
             PacketKind::Probe => {
                 self.saturating = None;
                 self.close_millisecond(log);
-                log(Entry::Probe {
+                log(LogEntry::Probe {
                     cycle: packet.cycle,
                     sent_us: packet.sent_us,
                     received_us: self.clock.elapsed_us(now),
@@ -72,7 +72,12 @@ impl Receiver {
 
     /// Counts a report of the other side of this many bytes of UDP payload: between data it takes
     /// up capacity, 3 % of a megabit per second.
-    pub fn on_report(&mut self, now: Instant, payload_bytes: usize, log: &mut impl FnMut(Entry)) {
+    pub fn on_report(
+        &mut self,
+        now: Instant,
+        payload_bytes: usize,
+        log: &mut impl FnMut(LogEntry),
+    ) {
         if let Some(cycle) = self.saturating {
             self.count(now, cycle, payload_bytes, log);
         }
@@ -86,7 +91,7 @@ impl Receiver {
         self.report_due = Some(self.report_due.map_or(at, |due| due.min(at)));
     }
 
-    pub fn poll_report(&mut self, now: Instant, log: &mut impl FnMut(Entry)) -> Option<Report> {
+    pub fn poll_report(&mut self, now: Instant, log: &mut impl FnMut(LogEntry)) -> Option<Report> {
         if self.report_due.is_none_or(|due| due > now) {
             return None;
         }
@@ -106,9 +111,9 @@ impl Receiver {
         })
     }
 
-    pub fn close_millisecond(&mut self, log: &mut impl FnMut(Entry)) {
+    pub fn close_millisecond(&mut self, log: &mut impl FnMut(LogEntry)) {
         if let Some((cycle, at_ms, bytes)) = self.open.take() {
-            log(Entry::Delivery { cycle, at_ms, bytes });
+            log(LogEntry::Delivery { cycle, at_ms, bytes });
         }
     }
 
@@ -117,7 +122,7 @@ impl Receiver {
         now: Instant,
         cycle: u16,
         payload_bytes: usize,
-        log: &mut impl FnMut(Entry),
+        log: &mut impl FnMut(LogEntry),
     ) {
         let bytes = u32::try_from(payload_bytes).unwrap_or(u32::MAX);
         let bytes = bytes.saturating_add(self.header_bytes.into());

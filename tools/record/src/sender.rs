@@ -117,14 +117,14 @@ impl Sender {
         if report.highest > self.number || report.highest < self.highest {
             return false; // It cannot know that, or it is an old one.
         }
-        let is_news = report.highest > self.highest;
+        let is_newer = report.highest > self.highest;
         self.highest = report.highest;
         let held = Duration::from_micros(report.held_us.into());
         let since_sent =
             self.clock.elapsed(now).saturating_sub(Duration::from_micros(report.sent_us));
         let round_trip = since_sent.saturating_sub(held);
         self.estimate.add(now, report, round_trip);
-        is_news
+        is_newer
     }
 
     /// The packet to send at `now`; the caller adds the token and its confirmation.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  Hello ─> Pending: address, secret ─ Challenge ─>
-//!  Open (secret) ─> Session: address, Endpoint, LogSender ─ Welcome ─>
+//!  Open (secret) ─> RecordSession: address, Endpoint, LogSender ─ Welcome ─>
 //!  packets and reports of that address ─> Endpoint ─> data, reports with the log
 //! ```
 //!
@@ -71,7 +71,7 @@ pub struct RecordServer {
     unix_epoch: Duration,
     /// Open challenges, the oldest first.
     pending: VecDeque<Pending>,
-    sessions: BTreeMap<u64, Session>,
+    sessions: BTreeMap<u64, RecordSession>,
     /// The session that sends next, round robin.
     turn: u64,
     answers: VecDeque<(RecordPeer, Vec<u8>)>,
@@ -84,7 +84,7 @@ struct Pending {
     at: Instant,
 }
 
-struct Session {
+struct RecordSession {
     peer: RecordPeer,
     /// The plan's start on the wall clock, us since 1970.
     start_unix_us: u64,
@@ -146,7 +146,7 @@ impl RecordServer {
         }
         // Round robin: each session sends one datagram.
         let turn = self.turn;
-        let mut poll = |(&token, session): (&u64, &mut Session)| {
+        let mut poll = |(&token, session): (&u64, &mut RecordSession)| {
             Some((token, session.peer, session.poll_transmit(now)?))
         };
         let later = self.sessions.range_mut(turn..).find_map(&mut poll);
@@ -162,7 +162,7 @@ impl RecordServer {
         if !self.answers.is_empty() {
             return now;
         }
-        let ends = self.sessions.values().map(Session::kept_until);
+        let ends = self.sessions.values().map(RecordSession::kept_until);
         let due = self.sessions.values().map(|session| session.poll_timeout(now));
         due.chain(ends).min().unwrap_or(Instant::FAR_FUTURE)
     }
@@ -233,7 +233,7 @@ impl RecordServer {
         }
         self.end_sessions(now);
         let network = network_of(peer);
-        let of_network = |session: &&Session| network_of(session.peer) == network;
+        let of_network = |session: &&RecordSession| network_of(session.peer) == network;
         if self.sessions.len() >= self.limits.sessions
             || self.sessions.values().filter(of_network).count() >= SESSIONS_PER_NETWORK
         {
@@ -252,7 +252,7 @@ impl RecordServer {
         self.answer(peer, &Message::Welcome(Welcome { token, resumed: false, start_unix_us }));
     }
 
-    fn new_session(&mut self, now: Instant, peer: RecordPeer, open: &Open) -> Session {
+    fn new_session(&mut self, now: Instant, peer: RecordPeer, open: &Open) -> RecordSession {
         self.statistics.opened += 1;
         let elapsed = Duration::from_micros(open.elapsed_us).min(open.plan.duration());
         let start = (self.unix_epoch + now.since(Instant::ZERO)).saturating_sub(elapsed);
@@ -265,7 +265,7 @@ impl RecordServer {
             open.plan.down,
             header_bytes(peer.remote.is_ipv4()),
         );
-        Session {
+        RecordSession {
             peer,
             start_unix_us: u64::try_from(start.as_micros()).unwrap_or(u64::MAX),
             ends_at: clock.instant(open.plan.duration()) + FINISH_MAX,
@@ -303,7 +303,7 @@ impl RecordServer {
         session.endpoint.handle_report(now, report, payload.len(), log);
     }
 
-    fn session(&mut self, token: u64, peer: RecordPeer) -> Option<&mut Session> {
+    fn session(&mut self, token: u64, peer: RecordPeer) -> Option<&mut RecordSession> {
         self.sessions.get_mut(&token).filter(|session| session.peer == peer)
     }
 
@@ -332,7 +332,7 @@ impl RecordServer {
     }
 }
 
-impl Session {
+impl RecordSession {
     fn kept_until(&self) -> Instant {
         self.ends_at.min(self.endpoint.heard_at + SESSION_KEPT)
     }
@@ -353,7 +353,7 @@ impl Session {
         (report.log_first, report.entries) = self.log.take(now, round_trip);
         report.log_end = self.log.end();
         report.log_discarded = self.log.discarded;
-        if self.log.has_news() {
+        if self.log.has_unsent() {
             self.endpoint.receiver.due_at(now);
         }
         Some(Message::Report(report).encode())

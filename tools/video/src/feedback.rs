@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-pub use self::lines::Lines;
+pub use self::lines::LineReader;
 use self::message::Message;
 use crate::sizing::Target;
 
@@ -33,7 +33,7 @@ pub struct Feedback {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum FeedbackState {
     /// The program does not answer.
     Absent,
     /// The program answers without a target for the lane.
@@ -63,7 +63,8 @@ impl Feedback {
     pub fn subscribe(socket: PathBuf, lane: String) -> io::Result<Self> {
         let latest = Arc::<Mutex<Latest>>::default();
         let stop = Arc::new(AtomicBool::new(false));
-        let client = Client { socket, lane, latest: Arc::clone(&latest), stop: Arc::clone(&stop) };
+        let client =
+            FeedbackClient { socket, lane, latest: Arc::clone(&latest), stop: Arc::clone(&stop) };
         thread::Builder::new().name("feedback".into()).spawn(move || client.run())?;
         Ok(Self { latest, stop })
     }
@@ -76,12 +77,12 @@ impl Feedback {
         lock(&self.latest).renewals
     }
 
-    pub fn state(&self, now: Instant) -> State {
+    pub fn state(&self, now: Instant) -> FeedbackState {
         let latest = lock(&self.latest);
         match (latest.connected, latest.valid(now)) {
-            (_, Some(_)) => State::Followed,
-            (true, None) => State::NoTarget,
-            (false, None) => State::Absent,
+            (_, Some(_)) => FeedbackState::Followed,
+            (true, None) => FeedbackState::NoTarget,
+            (false, None) => FeedbackState::Absent,
         }
     }
 
@@ -114,14 +115,14 @@ impl Latest {
     }
 }
 
-struct Client {
+struct FeedbackClient {
     socket: PathBuf,
     lane: String,
     latest: Arc<Mutex<Latest>>,
     stop: Arc<AtomicBool>,
 }
 
-impl Client {
+impl FeedbackClient {
     fn run(self) {
         let mut wait = RETRY_FIRST;
         let mut told = false;
@@ -148,7 +149,7 @@ impl Client {
         stream.set_read_timeout(Some(SILENCE_MOST))?;
         stream.write_all(message::SUBSCRIBE)?;
         lock(&self.latest).on_connected();
-        let mut lines = Lines::new(stream);
+        let mut lines = LineReader::new(stream);
         while !self.is_over() {
             let Some(line) = lines.read()? else { return Ok(()) };
             let message = line.map_or(Message::Bad, |line| message::parse(line, &self.lane));

@@ -38,7 +38,7 @@ use crate::options::Command;
 #[derive(Parser)]
 #[command(name = "roadweave-video", bin_name = "roadweave video", version, max_term_width = 100)]
 #[command(after_help = EXIT_CODES)]
-struct Arguments {
+struct VideoArguments {
     #[command(flatten)]
     log: LogOption,
     #[command(subcommand)]
@@ -52,8 +52,8 @@ const EXIT_CODES: &str = "Exit codes:
   141  the reader of the output has closed it";
 
 fn main() -> ExitCode {
-    let code = match Arguments::try_parse() {
-        Ok(Arguments { log, command }) => log.run(|| match command {
+    let code = match VideoArguments::try_parse() {
+        Ok(VideoArguments { log, command }) => log.run(|| match command {
             Command::Send(options) => send::run(options),
             Command::Receive(options) => receive::run(options),
         }),

@@ -64,13 +64,13 @@ impl Socket {
 
 /// The kind of a packet by its first two bytes (RFC 5761 section 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PacketKind {
     Rtp(u8),
     Rtcp,
     Other,
 }
 
-impl Kind {
+impl PacketKind {
     pub fn of(packet: &[u8]) -> Self {
         match packet {
             [first, 192..=223, ..] if first >> 6 == 2 => Self::Rtcp,
@@ -110,15 +110,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rtp_and_rtcp_are_told_apart() {
-        let check = |packet: &[u8], expected| assert_eq!(Kind::of(packet), expected, "{packet:?}");
-        check(&[], Kind::Other);
-        check(&[0x80], Kind::Other);
-        check(&[0x80, 96], Kind::Rtp(96));
-        check(&[0x90, 0x80 | 98], Kind::Rtp(98));
-        check(&[0x80, 200], Kind::Rtcp);
-        check(&[0x81, 206], Kind::Rtcp);
-        check(&[0x00, 200], Kind::Other);
-        check(&[0xc0, 96], Kind::Other);
+    fn rtp_and_rtcp_are_distinguished() {
+        let check =
+            |packet: &[u8], expected| assert_eq!(PacketKind::of(packet), expected, "{packet:?}");
+        check(&[], PacketKind::Other);
+        check(&[0x80], PacketKind::Other);
+        check(&[0x80, 96], PacketKind::Rtp(96));
+        check(&[0x90, 0x80 | 98], PacketKind::Rtp(98));
+        check(&[0x80, 200], PacketKind::Rtcp);
+        check(&[0x81, 206], PacketKind::Rtcp);
+        check(&[0x00, 200], PacketKind::Other);
+        check(&[0xc0, 96], PacketKind::Other);
     }
 }

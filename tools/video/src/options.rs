@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sources_are_told_apart() {
+    fn sources_are_distinguished() {
         let check = |text: &str, expected| assert_eq!(text.parse(), Ok(expected), "{text}");
         check("test", Source::Test);
         check("./test", Source::File("./test".into()));

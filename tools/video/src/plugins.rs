@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_plugin_is_told_with_its_package() {
+    fn a_missing_plugin_is_reported_with_its_package() {
         for (element, package) in
             [("x264enc", "ugly"), ("vp8enc", "good"), ("videotestsrc", "base")]
         {

@@ -33,10 +33,10 @@ use self::record::Record;
 use self::stamps::Stamps;
 use crate::budget::Budget;
 use crate::gap_wait::GapWait;
-use crate::network::{self, Kind, Socket};
+use crate::network::{self, PacketKind, Socket};
 use crate::options;
 use crate::plugins::{self, make, set_if_known};
-use crate::statistics::received::{Received, Report};
+use crate::statistics::received::{Received, ReceiverReport};
 use crate::strangers::Senders;
 use crate::{rtp, run};
 
@@ -48,7 +48,7 @@ pub fn run(options: options::Receive) -> Result<()> {
     let record = Record::new(options.frames.as_deref(), options.write.as_deref())?;
     let view = Arc::new(View::new(options.damaged, record));
     build(&pipeline, &options, &view)?;
-    let report = |report: &Report| match options.run.json {
+    let report = |report: &ReceiverReport| match options.run.json {
         true => out::json_line(report),
         false => Ok(out::line(report)?),
     };
@@ -64,11 +64,11 @@ pub fn run(options: options::Receive) -> Result<()> {
 struct View {
     damaged: bool,
     began: Instant,
-    state: Mutex<State>,
+    state: Mutex<ReceiverState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ReceiverState {
     received: Received,
     record: Record,
     gap_wait: GapWait,
@@ -99,7 +99,7 @@ struct JitterBuffer {
 
 impl View {
     fn new(damaged: bool, record: Record) -> Self {
-        let state = State {
+        let state = ReceiverState {
             received: Received::new(Duration::ZERO),
             record,
             gap_wait: GapWait::new(),
@@ -180,7 +180,7 @@ impl View {
         state.received.each(|count| count.key_frame_requests += 1);
     }
 
-    fn second(&self) -> Report {
+    fn second(&self) -> ReceiverReport {
         let now = self.began.elapsed();
         self.adapt();
         let (report, pad) = {
@@ -197,7 +197,7 @@ impl View {
         report
     }
 
-    fn whole(&self) -> Report {
+    fn whole(&self) -> ReceiverReport {
         let now = self.began.elapsed();
         self.adapt();
         let mut state = self.state();
@@ -232,12 +232,12 @@ impl View {
         self.state().error.take().map_or(Ok(()), Err)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ReceiverState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl ReceiverState {
     fn is_unseen(&self, now: Duration) -> bool {
         let long = |since| now.saturating_sub(since) > UNSEEN_MOST;
         !long(self.packet) && long(self.shown) && long(self.asked)
@@ -296,8 +296,8 @@ fn build(pipeline: &gst::Pipeline, options: &options::Receive, view: &Arc<View>)
     let answers = Arc::<Answers>::default();
     branch(&tee, &rtp, {
         let (view, answers) = (Arc::clone(view), Arc::clone(&answers));
-        move |buffer| match Kind::of_buffer(buffer) {
-            Kind::Rtp(payload_type) if rtp::codec(payload_type).is_some() => {
+        move |buffer| match PacketKind::of_buffer(buffer) {
+            PacketKind::Rtp(payload_type) if rtp::codec(payload_type).is_some() => {
                 let is_taken = view.on_packet(buffer);
                 if is_taken {
                     answers.on_taken(buffer);
@@ -310,7 +310,7 @@ fn build(pipeline: &gst::Pipeline, options: &options::Receive, view: &Arc<View>)
     let rtcp = bin.request_pad_simple("recv_rtcp_sink_0").context("a session without inputs")?;
     branch(&tee, &rtcp, {
         let view = Arc::clone(view);
-        move |buffer| Kind::of_buffer(buffer) == Kind::Rtcp && view.on_report()
+        move |buffer| PacketKind::of_buffer(buffer) == PacketKind::Rtcp && view.on_report()
     })?;
     answer(pipeline, &bin, &socket, &answers)?;
     rtp::report_often(&bin);
@@ -485,7 +485,7 @@ fn show(
 }
 
 /// Sets the wait of the jitter buffers, without the lock, because they call back.
-fn tell_wait(state: MutexGuard<'_, State>) {
+fn tell_wait(state: MutexGuard<'_, ReceiverState>) {
     let wait = millis(state.gap_wait.now());
     let elements = state.jitter_buffers.iter().filter_map(|it| it.element.upgrade());
     let elements: Vec<_> = elements.collect();

@@ -25,12 +25,12 @@ use roadweave_terminal::out;
 use self::frames::{Frames, Settings};
 use crate::encoder::{Encoder, SRT_KEY_FRAME_SECONDS};
 use crate::feedback::Feedback;
-use crate::network::{Kind, Socket};
+use crate::network::{PacketKind, Socket};
 use crate::options::{self, Address, Codec, Recovery, Source, without_password};
 use crate::plugins::{self, make, running_time};
 use crate::run::{self, ElementError, End};
 use crate::sizing::Packets;
-use crate::srt::Connection;
+use crate::srt::SrtConnection;
 use crate::supersede::Supersede;
 use crate::{rtp, source, srt, stamp};
 
@@ -45,7 +45,7 @@ pub fn run(options: options::Send) -> Result<()> {
     plugins::start()?;
     let pipeline = gst::Pipeline::new();
     let (frames, answers) = build(&pipeline, &options)?;
-    let report = |report: &crate::statistics::sent::Report| match options.run.json {
+    let report = |report: &crate::statistics::sent::SenderReport| match options.run.json {
         true => out::json_line(report),
         false => Ok(out::line(report)?),
     };
@@ -129,7 +129,7 @@ fn build(pipeline: &gst::Pipeline, options: &options::Send) -> Result<(Arc<Frame
             let counted = Arc::clone(&frames);
             let what = (options.picture.codec, options.bitrate);
             let sent = move |bytes| counted.on_packet(bytes, None);
-            frames.follow(Connection::new(pipeline, &encoded, uri, what, &options.srt, sent)?);
+            frames.follow(SrtConnection::new(pipeline, &encoded, uri, what, &options.srt, sent)?);
             Ok((frames, false))
         }
         (_, Some((socket, there))) => {
@@ -268,7 +268,7 @@ fn session(
     rtp::report_often(&bin);
     let frames = Arc::clone(frames);
     buffers(&rtcp_source, "src", move |_, buffer| {
-        Kind::of_buffer(buffer) == Kind::Rtcp && frames.on_answer(Instant::now())
+        PacketKind::of_buffer(buffer) == PacketKind::Rtcp && frames.on_answer(Instant::now())
     })
 }
 

@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_frame_that_nobody_asks_for_comes_each_interval_with_all_that_arrives_in_time() {
+    fn without_requests_a_key_frame_comes_each_interval_and_arrives_in_time() {
         let mut gate = gate();
         let mut keys = Vec::new();
         for frame in 0..900_u64 {

@@ -23,17 +23,17 @@ use roadweave_terminal::secret;
 use serde::Serialize;
 
 use self::backlog::{Backlog, Counters};
-use self::steer::{Reading, Steer};
+use self::steer::{LinkReading, Steer};
 use crate::options::{self, Codec};
 use crate::plugins::{make, set_if_known};
 
 #[derive(Debug)]
-pub struct Connection {
-    shared: Arc<Shared>,
+pub struct SrtConnection {
+    shared: Arc<SharedSrt>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SharedSrt {
     bps: AtomicU64,
     given: AtomicU64,
     rtt_us: AtomicU64,
@@ -43,14 +43,14 @@ struct Shared {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Report {
+pub struct SrtReport {
     /// The available rate, bit/s.
     pub room_bps: u64,
     pub rtt_ms: f64,
     pub unacknowledged: u64,
 }
 
-impl Connection {
+impl SrtConnection {
     /// Adds the elements after the encoder to `pipeline`, and monitors them; calls `bytes_sent` for
     /// each buffer. The rate is at most `most_bps`.
     pub fn new(
@@ -100,7 +100,7 @@ impl Connection {
         pipeline.add_many([&parser, &mux, &sink])?;
         gst::Element::link_many([encoded, &parser, &mux, &sink])?;
 
-        let shared = Arc::new(Shared { bps: AtomicU64::new(most_bps), ..Shared::default() });
+        let shared = Arc::new(SharedSrt { bps: AtomicU64::new(most_bps), ..SharedSrt::default() });
         count(&sink, &shared, bytes_sent)?;
         let steer = Steer::new(least_bps, most_bps, Duration::from_millis(u64::from(latency)));
         let (watched, weak) = (Arc::clone(&shared), sink.downgrade());
@@ -113,9 +113,9 @@ impl Connection {
         self.shared.bps.load(Ordering::Relaxed)
     }
 
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> SrtReport {
         let rtt_us = self.shared.rtt_us.load(Ordering::Relaxed);
-        Report {
+        SrtReport {
             room_bps: self.bps(),
             rtt_ms: rtt_us as f64 / 1e3,
             unacknowledged: self.shared.unacknowledged.load(Ordering::Relaxed),
@@ -127,13 +127,13 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for SrtConnection {
     fn drop(&mut self) {
         self.shared.over.store(true, Ordering::Relaxed);
     }
 }
 
-impl Shared {
+impl SharedSrt {
     fn watch(&self, sink: &glib::WeakRef<gst::Element>, mut steer: Steer) {
         let began = Instant::now();
         let mut backlog = Backlog::new();
@@ -148,7 +148,7 @@ impl Shared {
                 steer.on_latency(ms);
             }
             let reading = counters.map(|counters| backlog.add(now, counters));
-            if let Some(Reading { rtt_ms, unacknowledged, .. }) = reading {
+            if let Some(LinkReading { rtt_ms, unacknowledged, .. }) = reading {
                 self.rtt_us.store((rtt_ms * 1e3) as u64, Ordering::Relaxed);
                 self.unacknowledged.store(unacknowledged as u64, Ordering::Relaxed);
             }
@@ -176,7 +176,7 @@ fn counters(stats: &gst::Structure, given: u64) -> Option<Counters> {
 
 fn count(
     sink: &gst::Element,
-    shared: &Arc<Shared>,
+    shared: &Arc<SharedSrt>,
     bytes_sent: impl Fn(usize) + Send + Sync + 'static,
 ) -> Result<()> {
     let pad = sink.static_pad("sink").context("a sink without input")?;

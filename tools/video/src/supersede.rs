@@ -16,12 +16,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use self::answer::Answer;
-use crate::feedback::Lines;
+use self::answer::SupersedeAnswer;
+use crate::feedback::LineReader;
 
 /// The reporter; it ends when this is dropped.
 #[derive(Debug)]
-pub struct Supersede(Arc<Slot>);
+pub struct Supersede(Arc<Mailbox>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Older {
@@ -32,23 +32,23 @@ pub struct Older {
 }
 
 #[derive(Debug, Default)]
-struct Slot {
-    state: Mutex<State>,
+struct Mailbox {
+    state: Mutex<MailboxState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct MailboxState {
     next: Option<Older>,
     is_over: bool,
 }
 
 impl Supersede {
     pub fn start(socket: PathBuf, lane: String) -> io::Result<Self> {
-        let slot = Arc::<Slot>::default();
-        let client = Client { socket, lane, slot: Arc::clone(&slot) };
+        let mailbox = Arc::<Mailbox>::default();
+        let client = SupersedeClient { socket, lane, mailbox: Arc::clone(&mailbox) };
         thread::Builder::new().name("supersede".into()).spawn(move || client.run())?;
-        Ok(Self(slot))
+        Ok(Self(mailbox))
     }
 
     /// Reports soon; replaces a report that is still queued.
@@ -65,54 +65,56 @@ impl Drop for Supersede {
     }
 }
 
-impl Slot {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl Mailbox {
+    fn state(&self) -> MutexGuard<'_, MailboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn next(&self) -> Option<Older> {
-        let waits = |state: &mut State| !state.is_over && state.next.is_none();
+        let waits = |state: &mut MailboxState| !state.is_over && state.next.is_none();
         let state = self.changed.wait_while(self.state(), waits);
         let mut state = state.unwrap_or_else(PoisonError::into_inner);
         state.next.take().filter(|_| !state.is_over)
     }
 }
 
-struct Client {
+struct SupersedeClient {
     socket: PathBuf,
     lane: String,
-    slot: Arc<Slot>,
+    mailbox: Arc<Mailbox>,
 }
 
-impl Client {
+impl SupersedeClient {
     fn run(self) {
         // The connection of a program that lacks the method.
         let mut unable = None;
-        while let Some(older) = self.slot.next() {
+        while let Some(older) = self.mailbox.next() {
             if unable == Some(older.connection) {
                 continue;
             }
             let socket = self.socket.display();
             match self.ask(older) {
-                Ok(Answer::Done(packets)) => tracing::debug!("{packets} packets are withdrawn"),
-                Ok(Answer::NoMethod) => {
+                Ok(SupersedeAnswer::Done(packets)) => {
+                    tracing::debug!("{packets} packets are withdrawn")
+                }
+                Ok(SupersedeAnswer::NoMethod) => {
                     tracing::warn!("{socket}: the program is older and cannot withdraw packets");
                     unable = Some(older.connection);
                 }
-                Ok(Answer::Refused(why)) => tracing::debug!("{socket}: {why}"),
+                Ok(SupersedeAnswer::Refused(why)) => tracing::debug!("{socket}: {why}"),
                 Err(error) => tracing::debug!("{socket}: {error}"),
             }
         }
     }
 
     /// Each request has its own connection.
-    fn ask(&self, older: Older) -> io::Result<Answer> {
+    fn ask(&self, older: Older) -> io::Result<SupersedeAnswer> {
         let mut stream = UnixStream::connect(&self.socket)?;
         stream.set_write_timeout(Some(SILENCE_MOST))?;
         stream.set_read_timeout(Some(SILENCE_MOST))?;
         stream.write_all(&answer::question(older, &self.lane))?;
-        let mut lines = Lines::new(stream.take(ANSWER_MOST));
-        Ok(lines.read()?.flatten().map_or_else(Answer::none, Answer::parse))
+        let mut lines = LineReader::new(stream.take(ANSWER_MOST));
+        Ok(lines.read()?.flatten().map_or_else(SupersedeAnswer::none, SupersedeAnswer::parse))
     }
 }
 

@@ -59,10 +59,10 @@ impl Probing {
     fn run(mut self, mtu: u32) -> ProbeOutcome {
         let sizes = sizes(mtu);
         let mut failed = None;
-        let Some(round_trip) = self.ask(sizes[0], Prober::PATIENCE / 3, &mut failed) else {
+        let Some(round_trip) = self.ask(sizes[0], Prober::TIMEOUT / 3, &mut failed) else {
             return failed.map_or(ProbeOutcome::NoAnswer, ProbeOutcome::NotSent);
         };
-        let timeout = (round_trip * 3).clamp(PAUSE, Prober::PATIENCE / 3);
+        let timeout = (round_trip * 3).clamp(PAUSE, Prober::TIMEOUT / 3);
         let (mut good, mut bad) = (0, sizes.len());
         while good + 1 < bad {
             let next = if bad == sizes.len() { bad - 1 } else { good.midpoint(bad) };
@@ -178,7 +178,7 @@ mod tests {
         {
             let outcome = probe(None, server(longest, answer), mtu);
             let ProbeOutcome::Answered { round_trip, mtu } = outcome else { panic!("{outcome:?}") };
-            assert!(round_trip < Prober::PATIENCE && mtu == expected, "{outcome:?}");
+            assert!(round_trip < Prober::TIMEOUT && mtu == expected, "{outcome:?}");
         }
     }
 

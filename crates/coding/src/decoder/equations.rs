@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_small_blocks_are_kept_for_reuse() {
+    fn a_few_small_blocks_are_reused() {
         let mut fixture = Fixture::new();
         for round in 0..3 {
             for block in 0..20 {

@@ -473,7 +473,7 @@ impl LoopRole<Client> for ClientRole {
             }
             "tell_player" => {
                 let TellPlayer { lane, player, qoe } = settings::parse(params)?;
-                let is_known = driver.node.tell_player(now, &lane, player, qoe);
+                let is_known = driver.node.report_player(now, &lane, player, qoe);
                 Ok(json!({ "told": is_known }))
             }
             "supersede" => {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use roadweave_config::ServerFile;
 use roadweave_proto::Instant;
 use roadweave_quic::Epoch;
-use roadweave_tunnel::{Kept, PeerTable, Server};
+use roadweave_tunnel::{PeerTable, Server, SharedState};
 
 use self::options::ServerOptions;
 use super::event_loop::Driver;
@@ -48,8 +48,8 @@ impl Clients {
         clients: Arc<PeerTable>,
         serving: ServingOptions,
     ) -> Result<Served<Self>, DriverError> {
-        let kept = Kept::default();
-        server.share_kept(kept.clone());
+        let kept = SharedState::default();
+        server.share_state(kept.clone());
         let learned = LearnedFile::restore(&serving.state_directory, ground.instance.name(), kept);
         let tables = Tables { clients, proxies: None };
         ground.start(name, server, Self { learned }, tables, serving)

@@ -34,7 +34,7 @@ use std::sync::{Arc, Mutex};
 use roadweave_linux::{Tun, UplinkSocket, random_bytes};
 use roadweave_proto::Instant;
 use roadweave_quic::ShardMap;
-use roadweave_tunnel::Kept;
+use roadweave_tunnel::SharedState;
 
 use self::exchange::ShardExchange;
 use self::front::Front;
@@ -73,7 +73,7 @@ fn start(mut options: ServerOptions) -> Result<Served<Supervisor>, DriverError> 
     let ServerOptions { config, serving, .. } = options;
     let (sockets, tuns) = (std::mem::take(&mut ground.sockets), std::mem::take(&mut ground.tuns));
     let tun = tuns[0].try_clone()?;
-    let kept = Kept::default();
+    let kept = SharedState::default();
     let (events, happened) = sync_channel(EVENTS_MAX);
     let common = Arc::new(Common {
         map,

@@ -16,7 +16,7 @@ pub(crate) enum Body {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum BodyPart {
     Content(usize),
     Framing(usize),
     End,
@@ -39,29 +39,29 @@ impl Body {
     }
 
     /// Takes the first part of `bytes`, which is not empty unless the message is over.
-    pub(crate) fn take(&mut self, bytes: &[u8]) -> Part {
+    pub(crate) fn take(&mut self, bytes: &[u8]) -> BodyPart {
         match self {
-            Self::Length(0) | Self::Chunked(Chunked::Over) => Part::End,
+            Self::Length(0) | Self::Chunked(Chunked::Over) => BodyPart::End,
             Self::Length(left) => {
                 let length = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
                 *left -= length as u64;
-                Part::Content(length)
+                BodyPart::Content(length)
             }
-            Self::UntilClose => Part::Content(bytes.len()),
+            Self::UntilClose => BodyPart::Content(bytes.len()),
             Self::Chunked(chunked) => chunked.take(bytes),
         }
     }
 }
 
 impl Chunked {
-    fn take(&mut self, bytes: &[u8]) -> Part {
+    fn take(&mut self, bytes: &[u8]) -> BodyPart {
         if let Self::Data(left) = self {
             let length = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
             *left -= length as u64;
             if *left == 0 {
                 *self = Self::DataEnd;
             }
-            return Part::Content(length);
+            return BodyPart::Content(length);
         }
         let mut taken = 0;
         for &byte in bytes {
@@ -71,10 +71,10 @@ impl Chunked {
             taken += 1;
             match self.after(byte) {
                 Some(next) => *self = next,
-                None => return Part::Bad,
+                None => return BodyPart::Bad,
             }
         }
-        Part::Framing(taken)
+        BodyPart::Framing(taken)
     }
 
     fn after(self, byte: u8) -> Option<Self> {

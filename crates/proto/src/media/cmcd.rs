@@ -37,9 +37,9 @@ impl Cmcd {
 
     /// Reads one report, or the value of a field.
     pub fn of_items(report: &str) -> Self {
-        let mut told = Self::default();
-        told.take_items(report);
-        told
+        let mut cmcd = Self::default();
+        cmcd.take_items(report);
+        cmcd
     }
 
     /// Reads the target of a request; `None` without CMCD.

@@ -21,7 +21,7 @@ const START_MAX: u64 = 1 << 62;
 
 const LEAF_MAX: usize = 512;
 const DEPTH_MAX: usize = 8;
-const BEGINNINGS: [&Kind; 10] =
+const BEGINNINGS: [&BoxKind; 10] =
     [b"ftyp", b"styp", b"moov", b"moof", b"sidx", b"emsg", b"prft", b"free", b"skip", b"pdin"];
 const TRACKS_MAX: usize = 8;
 
@@ -46,8 +46,8 @@ pub struct FirstFrame {
     only_file: bool,
     is_file: bool,
     is_first: bool,
-    around: Vec<(Kind, u64)>,
-    place: Place,
+    around: Vec<(BoxKind, u64)>,
+    place: BoxState,
     kept: Vec<u8>,
     tracks: Vec<MovieTrack>,
     is_fragmented: bool,
@@ -55,14 +55,14 @@ pub struct FirstFrame {
     fragment_tracks: Vec<FragmentTrack>,
 }
 
-type Kind = [u8; 4];
+type BoxKind = [u8; 4];
 
 #[derive(Clone, Copy, Debug, Default)]
-enum Place {
+enum BoxState {
     #[default]
     Head,
     /// In a box with samples; `wanted` bytes of it are kept.
-    Leaf { kind: Kind, end: u64, wanted: usize },
+    Leaf { kind: BoxKind, end: u64, wanted: usize },
     /// In an unused box, up to this offset.
     Skip(u64),
 }
@@ -112,20 +112,20 @@ impl FirstFrame {
 
     fn step(&mut self, bytes: &[u8]) -> usize {
         match self.place {
-            Place::Skip(end) => {
+            BoxState::Skip(end) => {
                 let left = usize::try_from(end - self.at).unwrap_or(usize::MAX);
                 left.min(bytes.len())
             }
-            Place::Leaf { kind, end, wanted } => {
+            BoxState::Leaf { kind, end, wanted } => {
                 let taken = self.keep(bytes, wanted);
                 if self.kept.len() == wanted {
                     self.on_leaf(kind);
                     self.kept.clear();
-                    self.place = Place::Skip(end);
+                    self.place = BoxState::Skip(end);
                 }
                 taken
             }
-            Place::Head => {
+            BoxState::Head => {
                 let long = self.kept.len() >= 8 && self.kept[..4] == [0, 0, 0, 1];
                 let taken = self.keep(bytes, if long { 16 } else { 8 });
                 self.on_head(self.at.saturating_add(taken as u64));
@@ -161,14 +161,15 @@ impl FirstFrame {
         self.on_box(kind, begin, at, end.min(limit));
     }
 
-    fn on_box(&mut self, kind: Kind, begin: u64, at: u64, end: u64) {
+    fn on_box(&mut self, kind: BoxKind, begin: u64, at: u64, end: u64) {
         if std::mem::take(&mut self.is_first) {
             self.is_file = kind == *b"ftyp" || kind == *b"moov";
             if self.only_file && !self.is_file || !BEGINNINGS.contains(&&kind) {
                 return self.give_up();
             }
         }
-        let is_within = |kind: &Kind| self.around.last().is_some_and(|(around, _)| around == kind);
+        let is_within =
+            |kind: &BoxKind| self.around.last().is_some_and(|(around, _)| around == kind);
         let is_outermost = self.around.is_empty();
         match &kind {
             // The tables of its samples came before, or come too late.
@@ -196,7 +197,7 @@ impl FirstFrame {
             b"trex" if is_within(b"mvex") => return self.read(kind, at, end),
             b"tfhd" | b"trun" if is_within(b"traf") => return self.read(kind, at, end),
             _ => {
-                self.place = Place::Skip(end);
+                self.place = BoxState::Skip(end);
                 return;
             }
         }
@@ -206,15 +207,15 @@ impl FirstFrame {
         self.around.push((kind, end));
     }
 
-    fn read(&mut self, kind: Kind, at: u64, end: u64) {
+    fn read(&mut self, kind: BoxKind, at: u64, end: u64) {
         let length = usize::try_from(end - at).unwrap_or(usize::MAX);
         self.place = match length {
-            0 => Place::Skip(end),
-            length => Place::Leaf { kind, end, wanted: length.min(LEAF_MAX) },
+            0 => BoxState::Skip(end),
+            length => BoxState::Leaf { kind, end, wanted: length.min(LEAF_MAX) },
         };
     }
 
-    fn on_leaf(&mut self, kind: Kind) {
+    fn on_leaf(&mut self, kind: BoxKind) {
         let bytes = &self.kept[..];
         let (track, fragment) = (self.tracks.last_mut(), self.fragment_tracks.last_mut());
         match (&kind, track, fragment) {
@@ -227,8 +228,8 @@ impl FirstFrame {
     }
 
     fn leave(&mut self) {
-        if matches!(self.place, Place::Skip(end) if end <= self.at) {
-            self.place = Place::Head;
+        if matches!(self.place, BoxState::Skip(end) if end <= self.at) {
+            self.place = BoxState::Head;
         }
         if !self.kept.is_empty() {
             // A head that exceeds its enclosing box is checked once it is complete.
@@ -274,6 +275,6 @@ impl FirstFrame {
     fn forget(&mut self) {
         (self.kept, self.around) = (Vec::new(), Vec::new());
         (self.tracks, self.fragment_tracks) = (Vec::new(), Vec::new());
-        self.place = Place::Head;
+        self.place = BoxState::Head;
     }
 }

@@ -4,7 +4,7 @@
 //! head ─► content ─► head ─► ...        what is not understood ─► unread, for ever
 //! ```
 
-use crate::media::body::{Body, Part};
+use crate::media::body::{Body, BodyPart};
 
 /// The longest head that is read, bytes.
 pub const HEAD_MAX: usize = 8 * 1024;
@@ -27,7 +27,7 @@ crate::named! {
     }
 }
 
-pub(crate) trait Told {
+pub(crate) trait HeadParser {
     /// `bytes` may begin with a head. Returns its length and the content that follows, if complete.
     fn head(&mut self, bytes: &[u8]) -> Result<Option<(usize, Option<Body>)>, Unread>;
 
@@ -36,99 +36,100 @@ pub(crate) trait Told {
 }
 
 #[derive(Debug)]
-enum Place {
+enum ReaderState {
     Head(Vec<u8>),
     Content(Body),
     Unread(Unread),
 }
 
 #[derive(Debug)]
-pub(crate) struct Reader(Place);
+pub(crate) struct Reader(ReaderState);
 
 impl Default for Reader {
     fn default() -> Self {
-        Self(Place::Head(Vec::new()))
+        Self(ReaderState::Head(Vec::new()))
     }
 }
 
 impl Reader {
     pub(crate) fn unread(&self) -> Option<Unread> {
         match self.0 {
-            Place::Unread(why) => Some(why),
+            ReaderState::Unread(why) => Some(why),
             _ => None,
         }
     }
 
     pub(crate) fn give_up(&mut self, why: Unread) {
         if self.unread().is_none() {
-            self.0 = Place::Unread(why);
+            self.0 = ReaderState::Unread(why);
         }
     }
 
-    pub(crate) fn feed(&mut self, bytes: &[u8], told: &mut impl Told) {
+    pub(crate) fn feed(&mut self, bytes: &[u8], parser: &mut impl HeadParser) {
         let mut at = 0;
         while at < bytes.len() {
             let rest = &bytes[at..];
             let read = match &mut self.0 {
-                Place::Unread(_) => return,
-                Place::Head(kept) => read_head(kept, rest, told),
-                Place::Content(body) => match body.take(rest) {
-                    Part::Content(length) => {
-                        told.content(at, &rest[..length]);
+                ReaderState::Unread(_) => return,
+                ReaderState::Head(buffer) => read_head(buffer, rest, parser),
+                ReaderState::Content(body) => match body.take(rest) {
+                    BodyPart::Content(length) => {
+                        parser.content(at, &rest[..length]);
                         at += length;
                         continue;
                     }
-                    Part::Framing(length) => {
+                    BodyPart::Framing(length) => {
                         at += length;
                         continue;
                     }
-                    Part::End => Ok(Some((0, None))),
-                    Part::Bad => Err(Unread::Ambiguous),
+                    BodyPart::End => Ok(Some((0, None))),
+                    BodyPart::Bad => Err(Unread::Ambiguous),
                 },
             };
             match read {
                 Ok(None) => return,
                 Ok(Some((length, body))) => {
                     at += length;
-                    self.0 = body.map_or_else(|| Place::Head(Vec::new()), Place::Content);
+                    self.0 =
+                        body.map_or_else(|| ReaderState::Head(Vec::new()), ReaderState::Content);
                 }
-                Err(why) => self.0 = Place::Unread(why),
+                Err(why) => self.0 = ReaderState::Unread(why),
             }
         }
     }
 }
 
-/// Reads a head that begins in `kept` and continues in `rest`. Returns how many bytes of `rest`
-/// belong to it once it is complete; otherwise appends them to `kept`.
+/// Reads a head that begins in `buffer` and continues in `rest`. Returns how many bytes of `rest`
+/// belong to it once it is complete; otherwise appends them to `buffer`.
 fn read_head(
-    kept: &mut Vec<u8>,
+    buffer: &mut Vec<u8>,
     rest: &[u8],
-    told: &mut impl Told,
+    parser: &mut impl HeadParser,
 ) -> Result<Option<(usize, Option<Body>)>, Unread> {
-    if kept.is_empty() {
+    if buffer.is_empty() {
         // Empty lines before a head are ignored (RFC 9112 section 2.2).
         let empty = rest.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
         if empty > 0 {
             return Ok(Some((empty, None)));
         }
         let shown = &rest[..rest.len().min(HEAD_MAX)];
-        let read = told.head(shown)?;
+        let read = parser.head(shown)?;
         if read.is_none() {
             if rest.len() >= HEAD_MAX {
                 return Err(Unread::TooLong);
             }
-            kept.extend_from_slice(rest);
+            buffer.extend_from_slice(rest);
         }
         return Ok(read);
     }
-    let before = kept.len();
+    let before = buffer.len();
     let new = &rest[..rest.len().min(HEAD_MAX - before)];
-    kept.extend_from_slice(new);
+    buffer.extend_from_slice(new);
     // A head ends with a line: without a new line it cannot be complete.
-    let read = if new.contains(&b'\n') { told.head(kept)? } else { None };
+    let read = if new.contains(&b'\n') { parser.head(buffer)? } else { None };
     match read {
         Some((length, body)) => Ok(Some((length.saturating_sub(before), body))),
-        None if kept.len() >= HEAD_MAX => Err(Unread::TooLong),
+        None if buffer.len() >= HEAD_MAX => Err(Unread::TooLong),
         None => Ok(None),
     }
 }

@@ -3,7 +3,7 @@
 use crate::media::body::Body;
 use crate::media::cmcd::Cmcd;
 use crate::media::priority::priority_of;
-use crate::media::reader::{FIELDS_MAX, Reader, Told, Unread, content_of, refused, values};
+use crate::media::reader::{FIELDS_MAX, HeadParser, Reader, Unread, content_of, refused, values};
 use crate::wire::StreamPriority;
 
 /// A request.
@@ -24,9 +24,9 @@ pub struct Requests(Reader);
 impl Requests {
     /// Reads the next bytes; calls `on` for each complete head.
     pub fn feed(&mut self, bytes: &[u8], on: impl FnMut(Request)) {
-        let mut told = Heads { on, upgrades: false };
-        self.0.feed(bytes, &mut told);
-        if told.upgrades {
+        let mut heads = RequestHeads { on, upgrades: false };
+        self.0.feed(bytes, &mut heads);
+        if heads.upgrades {
             self.0.give_up(Unread::Upgraded);
         }
     }
@@ -37,12 +37,12 @@ impl Requests {
     }
 }
 
-struct Heads<F> {
+struct RequestHeads<F> {
     on: F,
     upgrades: bool,
 }
 
-impl<F: FnMut(Request)> Told for Heads<F> {
+impl<F: FnMut(Request)> HeadParser for RequestHeads<F> {
     fn head(&mut self, bytes: &[u8]) -> Result<Option<(usize, Option<Body>)>, Unread> {
         if self.upgrades {
             return Err(Unread::Upgraded);
@@ -69,12 +69,12 @@ impl<F: FnMut(Request)> Told for Heads<F> {
 }
 
 fn cmcd_of(target: &str, fields: &[httparse::Header<'_>]) -> Option<Cmcd> {
-    let mut told = Cmcd::of_target(target);
+    let mut cmcd = Cmcd::of_target(target);
     for name in ["CMCD-Request", "CMCD-Object", "CMCD-Status", "CMCD-Session"] {
         for value in values(fields, name) {
             let value = String::from_utf8_lossy(value);
-            told.get_or_insert_default().take_items(&value);
+            cmcd.get_or_insert_default().take_items(&value);
         }
     }
-    told
+    cmcd
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::media::body::Body;
 use crate::media::mp4::{FirstFrame, FrameEnd};
 use crate::media::priority::priority_of;
-use crate::media::reader::{FIELDS_MAX, Reader, Told, Unread, content_of, refused, values};
+use crate::media::reader::{FIELDS_MAX, HeadParser, Reader, Unread, content_of, refused, values};
 use crate::media::requests::Request;
 use crate::wire::StreamPriority;
 
@@ -29,11 +29,11 @@ pub struct Seen {
 #[derive(Debug, Default)]
 pub struct Responses {
     reader: Reader,
-    state: State,
+    state: ResponseState,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ResponseState {
     expected: VecDeque<Request>,
     frame: Option<Box<FirstFrame>>,
     /// A first picture has passed, and no other video has begun since.
@@ -62,7 +62,7 @@ impl Responses {
     }
 }
 
-impl Told for State {
+impl HeadParser for ResponseState {
     fn head(&mut self, bytes: &[u8]) -> Result<Option<(usize, Option<Body>)>, Unread> {
         let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
         let mut response = httparse::Response::new(&mut fields);
@@ -115,7 +115,7 @@ impl Told for State {
     }
 }
 
-impl State {
+impl ResponseState {
     /// The reader of a video's first picture, if the player's report says that it waits for one.
     ///
     /// Without a report, the first picture of each file counts, and of segments the first of a
@@ -138,7 +138,7 @@ impl State {
             _ => return None,
         };
         match request.cmcd {
-            Some(told) => (told.left_ms() == Some(0)).then(|| FirstFrame::new(start)),
+            Some(cmcd) => (cmcd.left_ms() == Some(0)).then(|| FirstFrame::new(start)),
             None if self.has_begun => Some(FirstFrame::of_file(start)),
             None => Some(FirstFrame::new(start)),
         }

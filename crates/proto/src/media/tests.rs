@@ -89,7 +89,7 @@ fn what_is_no_plain_http_is_read_no_further() {
 }
 
 #[test]
-fn a_head_that_comes_byte_by_byte_is_kept_up_to_its_longest() {
+fn a_head_that_arrives_byte_by_byte_is_buffered_up_to_the_limit() {
     let mut requests = Requests::default();
     let mut found = 0;
     for byte in b"GET /?CMCD=su HTTP/1.1\r\nHost: a\r\n\r\n" {

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_of_ice_are_told_from_questions_for_an_address() {
+    fn ice_checks_differ_from_stun_address_requests() {
         let software = [0x80, 0x22, 0, 3, b'r', b'w', b'!', 0];
         let priority = [0, 0x24, 0, 4, 1, 2, 3, 4];
         assert!(ask(&stun(&[software, priority].concat()), |packet| packet.is_ice()));

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_shares_a_port_with_rtp_is_told_apart() {
+    fn other_protocols_on_the_port_of_rtp_are_not_rtp() {
         // STUN, ZRTP, DTLS, TURN and QUIC's short header, QUIC's long header.
         for first in [0, 16, 22, 64, 0xc3] {
             let mut payload = [1_u8; 40];

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use roadweave_proto::{Delays, Instant, PathId, Policy, UplinkId};
 
-use super::{Connection, Phase, Wish};
+use super::{Connection, ConnectionPhase, Wish};
 use crate::event::PathError;
 use crate::stats::{EcnMarking, PathStats};
 
@@ -26,7 +26,7 @@ impl Connection {
         if !self.is_client {
             return Err(PathError::NotClient);
         }
-        if self.phase == Phase::Closed {
+        if self.phase == ConnectionPhase::Closed {
             return Err(PathError::Closed);
         }
         let taken = self.paths.iter().any(|path| path.uplink == Some(uplink));
@@ -54,7 +54,7 @@ impl Connection {
     /// There must be such a path, and another besides it.
     pub fn close_path(&mut self, now: Instant, path: PathId) -> Result<(), PathError> {
         use noq_proto::ClosePathError;
-        if self.phase == Phase::Closed {
+        if self.phase == ConnectionPhase::Closed {
             return Err(PathError::Closed);
         }
         let known = self.path(path).ok_or(PathError::Unknown)?.quic_id();

@@ -6,7 +6,7 @@ use noq_proto::{Event as QuicEvent, PathStatus as QuicPathStatus};
 use roadweave_proto::{Instant, PathId, peer_text};
 
 use super::upkeep::{ACK_DELAY, FEEDBACK_DELAY};
-use super::{Connection, INTERVAL_MAX, Phase};
+use super::{Connection, ConnectionPhase, INTERVAL_MAX};
 use crate::event::{CloseReason, Event, PathCloseReason};
 use crate::gate::Gate;
 use crate::meter::sent::{Fate, TrackedPayload};
@@ -24,7 +24,7 @@ impl Connection {
         event: noq_proto::ConnectionEvent,
     ) {
         let received = source.received_by(now);
-        self.note_unread(now, now.since(received));
+        self.note_read_delay(now, now.since(received));
         self.quic.handle_event(event);
         if self.path_of(source).is_none() {
             self.scan_paths(now);
@@ -38,7 +38,7 @@ impl Connection {
         let path = path.or(self.timing.last_path);
         let any_data = self.take_datagrams(now, received, path, bytes);
         self.process(now);
-        if matches!(self.phase, Phase::Handshake { .. }) {
+        if matches!(self.phase, ConnectionPhase::Handshake { .. }) {
             self.flush_all(now);
             self.note_proof();
             return;
@@ -110,7 +110,7 @@ impl Connection {
 
     /// Notes new paths and addresses: peers open paths and change addresses without notice.
     pub(super) fn scan_paths(&mut self, now: Instant) {
-        if self.is_client || self.phase == Phase::Closed {
+        if self.is_client || self.phase == ConnectionPhase::Closed {
             return;
         }
         for quic_id in self.quic.paths() {
@@ -225,7 +225,7 @@ impl Connection {
 
     fn take_signals(&mut self) {
         for index in 0..self.paths.len() {
-            if self.paths[index].gate.take_news() {
+            if self.paths[index].gate.take_changed() {
                 self.take_signals_of(index);
             }
         }
@@ -287,7 +287,7 @@ impl Connection {
     }
 
     fn on_connected(&mut self, now: Instant) {
-        if !matches!(self.phase, Phase::Handshake { .. }) {
+        if !matches!(self.phase, ConnectionPhase::Handshake { .. }) {
             return;
         }
         let Some(peer) = tls::peer_key(self.quic.crypto_session()) else {
@@ -303,7 +303,7 @@ impl Connection {
             path.gate.meter().start_tracking();
             self.events.push_back(Event::PathUsable(path.id));
         }
-        self.phase = Phase::Open;
+        self.phase = ConnectionPhase::Open;
         if self.is_client {
             self.start_rekeying(now);
         }
@@ -415,7 +415,7 @@ impl Connection {
     }
 
     pub(super) fn on_closed(&mut self, reason: CloseReason) {
-        if self.phase == Phase::Closed {
+        if self.phase == ConnectionPhase::Closed {
             return;
         }
         self.take_all_signals();
@@ -424,7 +424,7 @@ impl Connection {
         while let Some((path, tracked)) = self.outgoing.unsent.pop_front() {
             self.on_fate(path, tracked, Fate::Lost);
         }
-        self.phase = Phase::Closed;
+        self.phase = ConnectionPhase::Closed;
         self.events.push_back(Event::Closed(reason));
     }
 

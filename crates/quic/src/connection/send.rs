@@ -8,7 +8,7 @@ use noq_proto::{SendDatagramError, Transmit};
 use roadweave_proto::{Instant, PathId};
 
 use super::upkeep::MEASURE_SENDING;
-use super::{Connection, Phase, Wish};
+use super::{Connection, ConnectionPhase, Wish};
 use crate::event::{PathError, SendError};
 use crate::gate::{Gate, GateState};
 use crate::meter::sent::{Fate, TrackedPayload};
@@ -158,7 +158,7 @@ impl Connection {
         self.open_wished_paths(now);
         self.send_fragments(now);
         self.ask_with_acknowledgements(now);
-        if matches!(self.phase, Phase::Handshake { .. }) {
+        if matches!(self.phase, ConnectionPhase::Handshake { .. }) {
             self.set_all_gates(GateState::Open);
             self.drain(now);
         } else {
@@ -308,7 +308,8 @@ impl Connection {
         let std_now = self.epoch.to_std(now);
         // One packet: two small datagrams would share one, and their numbers would be ambiguous. A
         // close has a packet for each encryption level, and the library wants room for all of them.
-        let packets = if self.phase == Phase::Closed { CLOSE_PACKETS } else { NonZeroUsize::MIN };
+        let packets =
+            if self.phase == ConnectionPhase::Closed { CLOSE_PACKETS } else { NonZeroUsize::MIN };
         let transmit = self.quic.poll_transmit(std_now, packets, &mut scratch);
         if let Some(transmit) = &transmit {
             let size = transmit.segment_size.unwrap_or(transmit.size).max(1);
@@ -382,7 +383,7 @@ impl Connection {
     }
 
     fn open_wished_paths(&mut self, now: Instant) {
-        while self.phase == Phase::Open
+        while self.phase == ConnectionPhase::Open
             && let Some(&Wish { uplink, server, .. }) = self.wishes.front()
         {
             match self.try_open(now, uplink, server) {

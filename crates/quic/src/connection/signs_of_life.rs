@@ -20,16 +20,16 @@ use super::Connection;
 use crate::path::Path;
 
 impl Connection {
-    pub(super) fn note_unread(&mut self, now: Instant, time: Duration) {
-        self.timing.unread.note(now, time);
+    pub(super) fn note_read_delay(&mut self, now: Instant, time: Duration) {
+        self.timing.read_delay.note(now, time);
         if self.is_used(now) {
-            self.timing.unread.on_used(now);
+            self.timing.read_delay.on_used(now);
         }
     }
 
     pub(super) fn note_demand(&mut self, now: Instant) {
         self.timing.demand = now;
-        self.timing.unread.on_used(now);
+        self.timing.read_delay.on_used(now);
     }
 
     /// When one path falls silent, the path or the peer may have failed. A restarted peer answers

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use roadweave_proto::{Instant, PathId, PathStatus, UplinkId, earliest};
 
-use super::{Connection, KEEP_ALIVE_OTHERS, Phase, Timing};
+use super::{Connection, ConnectionPhase, KEEP_ALIVE_OTHERS, Timing};
 use crate::event::CloseReason;
 use crate::path::Path;
 
@@ -12,18 +12,18 @@ impl Connection {
     /// When [`handle_timeout`](Connection::handle_timeout) wants to be called next. Where datagrams
     /// come one by one, feedback waits half a millisecond to share the turn of the next.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let patience = self.patience();
+        let coalescing = self.coalescing();
         let library = self.quic.poll_timeout();
         let library =
-            library.map(|at| self.timing.unread.put_off(self.epoch.of_std(at)) + patience);
-        if self.phase == Phase::Closed {
+            library.map(|at| self.timing.read_delay.put_off(self.epoch.of_std(at)) + coalescing);
+        if self.phase == ConnectionPhase::Closed {
             return earliest([library, self.timing.flush]);
         }
         let handshake = match self.phase {
-            Phase::Handshake { until } => Some(until),
+            ConnectionPhase::Handshake { until } => Some(until),
             _ => None,
         };
-        let feedback = self.timing.feedback_owed.map(|since| since + FEEDBACK_DELAY + patience);
+        let feedback = self.timing.feedback_owed.map(|since| since + FEEDBACK_DELAY + coalescing);
         let feedback = feedback.filter(|&due| due > self.timing.woken);
         let Timing { flush, acknowledge, measure, .. } = self.timing;
         let messages = self.messages.sender.poll_timeout();
@@ -31,16 +31,16 @@ impl Connection {
         earliest([library, own, self.path_timeouts()])
     }
 
-    fn patience(&self) -> Duration {
+    fn coalescing(&self) -> Duration {
         let is_sparse = self.timing.data_interval >= SPARSE;
-        if is_sparse && self.timing.feedback_owed.is_some() { PATIENCE } else { Duration::ZERO }
+        if is_sparse && self.timing.feedback_owed.is_some() { COALESCING } else { Duration::ZERO }
     }
 
     fn path_timeouts(&self) -> Option<Instant> {
         let best = if self.is_client { self.best_path() } else { None };
-        let unread = &self.timing.unread;
+        let read_delay = &self.timing.read_delay;
         self.paths.iter().fold(None, |due, path| {
-            let (timeout, probe) = (path.poll_timeout(unread), self.probe_due(path));
+            let (timeout, probe) = (path.poll_timeout(read_delay), self.probe_due(path));
             earliest([due, timeout, probe, self.keep_alive_due(path, best)])
         })
     }
@@ -55,13 +55,13 @@ impl Connection {
         self.paths.iter().for_each(|path| path.gate.detect_losses(now));
         self.process(now);
         match self.phase {
-            Phase::Closed => {}
-            Phase::Handshake { until } => {
+            ConnectionPhase::Closed => {}
+            ConnectionPhase::Handshake { until } => {
                 if until <= now {
                     self.give_up_handshake(now);
                 }
             }
-            Phase::Rekeying { .. } | Phase::Open => self.look_after_paths(now),
+            ConnectionPhase::Rekeying { .. } | ConnectionPhase::Open => self.look_after_paths(now),
         }
         self.flush(now);
         self.take_snapshots(now);
@@ -102,7 +102,7 @@ impl Connection {
 
     /// Fires the library's timers, as late as packets are handed over, since these may stop them.
     pub(super) fn run_library_timers(&mut self, now: Instant) -> bool {
-        let std_now = self.epoch.to_std(now - self.timing.unread.time(now));
+        let std_now = self.epoch.to_std(now - self.timing.read_delay.time(now));
         let due = self.quic.poll_timeout().is_some_and(|at| at <= std_now);
         if due {
             self.quic.handle_timeout(std_now);
@@ -177,10 +177,10 @@ impl Connection {
     }
 
     fn look_after_paths(&mut self, now: Instant) {
-        let (best, unread) = (self.best_path(), self.timing.unread);
+        let (best, read_delay) = (self.best_path(), self.timing.read_delay);
         for index in 0..self.paths.len() {
             let path = &mut self.paths[index];
-            if path.judge(now, &unread) {
+            if path.judge(now, &read_delay) {
                 self.snapshots.all[index].status = path.status();
                 self.ask_idle_paths(now);
             }
@@ -262,22 +262,22 @@ impl Connection {
     pub(super) fn start_rekeying(&mut self, now: Instant) {
         self.quic.force_key_update();
         self.timing.sent_under_key = 0;
-        self.phase = Phase::Rekeying { since: now };
+        self.phase = ConnectionPhase::Rekeying { since: now };
         self.probe(now, 0);
     }
 
     pub(super) fn finish_rekeying(&mut self, now: Instant) {
-        let Phase::Rekeying { since } = self.phase else { return };
+        let ConnectionPhase::Rekeying { since } = self.phase else { return };
         let acknowledged = |at: Option<Instant>| at.is_some_and(|at| at >= since);
         if self.paths.iter().any(|path| acknowledged(path.gate.meter().acknowledged_up_to())) {
-            self.phase = Phase::Open;
+            self.phase = ConnectionPhase::Open;
             self.want_flush(now);
         }
     }
 
     /// Avoids the update that the cipher's limit would force at a time when it costs packets.
     fn update_keys_when_quiet(&mut self, now: Instant) {
-        if self.timing.sent_under_key < KEY_LIFETIME || self.phase != Phase::Open {
+        if self.timing.sent_under_key < KEY_LIFETIME || self.phase != ConnectionPhase::Open {
             return;
         }
         let slowest =
@@ -295,7 +295,7 @@ pub(super) const FEEDBACK_DELAY: Duration = Duration::from_millis(1);
 /// Sparser datagrams are worth a turn each. Uneven acknowledgements of denser ones would make the
 /// sender's measured rate too high, which fills queues.
 const SPARSE: Duration = Duration::from_micros(700);
-const PATIENCE: Duration = Duration::from_micros(500);
+const COALESCING: Duration = Duration::from_micros(500);
 const BUSY_DELAY: Duration = Duration::from_millis(5);
 pub(super) const ACK_DELAY: Duration = Duration::from_millis(2);
 const ASK_INTERVAL_MIN: Duration = Duration::from_millis(10);

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_sources_that_fill_all_the_room_keep_nobody_else_out() {
+    fn a_few_sources_that_fill_the_table_do_not_block_others() {
         let mut half_open = HalfOpen::default();
         let hostile = |number: u64| format!("203.0.113.{}:9", number % 4);
         assert_eq!(accepted(&begin_all(&mut half_open, 0..200, true, hostile)), 100);

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_answers_once_in_a_second_whoever_asks() {
+    fn a_client_responds_at_a_bounded_rate_to_any_source() {
         let mut limiter = ResponseLimiter::of_client();
         let port = |port: u16| SocketAddr::from(([203, 0, 113, 1], port));
         let at = |millis: u64| Instant::from_millis(5_000 + millis);

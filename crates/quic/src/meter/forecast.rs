@@ -61,8 +61,8 @@ impl Meter {
     /// Zero if the last acknowledgement is old or the path is not fully used. A starting transfer
     /// doubles its rate several times within one sample of the delivery rate.
     fn passed(&self, now: Instant) -> Rate {
-        let is_news = |at| now.since(at) <= self.rtt.smoothed();
-        let passed = self.passed.filter(|(at, _)| is_news(*at) && !self.is_app_limited(now));
+        let is_recent = |at| now.since(at) <= self.rtt.smoothed();
+        let passed = self.passed.filter(|(at, _)| is_recent(*at) && !self.is_app_limited(now));
         passed.map_or(Rate::ZERO, |(_, rate)| rate)
     }
 

@@ -16,7 +16,7 @@ use super::rtt::{GRANULARITY, Samples};
 #[derive(Debug, Default)]
 pub(super) struct Reordering {
     began: Option<Instant>,
-    spans: [Span; 2],
+    spans: [ReorderingSpan; 2],
     /// Recent mean age and mean deviation.
     usual: Option<(Duration, Duration)>,
     newest: Option<u64>,
@@ -26,7 +26,7 @@ pub(super) struct Reordering {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Span {
+struct ReorderingSpan {
     most: Duration,
     late: u32,
     all: u32,
@@ -39,7 +39,7 @@ impl Reordering {
     }
 
     pub(super) fn is_common(&self) -> bool {
-        let [late, all] = [|span: &Span| span.late, |span: &Span| span.all]
+        let [late, all] = [|span: &ReorderingSpan| span.late, |span: &ReorderingSpan| span.all]
             .map(|count| self.spans.iter().map(count).fold(0, u32::saturating_add));
         late > 0 && late.saturating_mul(LATE_SHARE) >= all
     }
@@ -61,7 +61,7 @@ impl Reordering {
 
     pub(super) fn turn(&mut self, now: Instant, late_ack_wait: Duration) {
         if now >= *self.began.get_or_insert(now) + LATENESS_MEMORY {
-            self.spans = [Span::default(), self.spans[0]];
+            self.spans = [ReorderingSpan::default(), self.spans[0]];
             self.began = Some(now);
             self.usual = self.usual.filter(|_| self.most() > Duration::ZERO);
         }

@@ -122,7 +122,7 @@ fn a_late_server_begins_few_handshakes_and_leaves_the_others_to_be_sent_again() 
 }
 
 #[test]
-fn handshakes_that_are_never_done_keep_nobody_from_a_late_server_for_long() {
+fn incomplete_handshakes_do_not_block_a_late_server_for_long() {
     let mut world = World::new(links(&[20, 20, 20]), &config(7));
     world.sides[SERVER].late = ms(400);
     for link in [0, 1] {
@@ -225,7 +225,7 @@ fn initials(count: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn sources_that_nobody_is_at_keep_nobody_out() {
+fn spoofed_sources_do_not_block_clients() {
     let mut world = World::new(links(&[20]), &config(1));
     for (number, packet) in (0_u32..).zip(initials(2_000)) {
         let remote = SocketAddr::from(((0x0a00_0000 + number * 7).to_be_bytes(), 9));
@@ -315,7 +315,7 @@ fn a_reason_that_forges_a_log_line_is_escaped_and_cut() {
 }
 
 #[test]
-fn closing_tells_the_peer_code_and_reason() {
+fn closing_sends_the_peer_code_and_reason() {
     let mut world = World::connected(links(&[20, 50]));
     let now = world.now;
     world.server().close(now, 7, "maintenance");

@@ -157,7 +157,7 @@ fn the_last_path_may_move_while_control_frames_wait() {
 }
 
 #[test]
-fn a_server_that_sends_while_the_address_changes_tells_the_fate_of_every_datagram() {
+fn a_server_that_sends_while_the_address_changes_reports_the_fate_of_every_datagram() {
     let mut world = World::connected(links(&[20, 50]));
     world.every(ms(2), ms(4000), |world, turn| {
         if turn == 400 {
@@ -239,7 +239,7 @@ fn sixteen_paths_work_at_once() {
 }
 
 #[test]
-fn uplinks_with_the_same_address_are_told_apart() {
+fn uplinks_with_the_same_address_are_distinguished() {
     // Two modems behind one translator, whose addresses differ only in the port.
     let mut links = links(&[20, 50]);
     links[1].address = SocketAddr::from(([100, 64, 0, 1], 20_000));

@@ -34,7 +34,7 @@ fn a_dead_path_of_an_idle_connection_is_asked_ever_less_often() {
 }
 
 #[test]
-fn a_path_that_nobody_asks_any_more_is_asked_at_once_when_the_connection_is_used() {
+fn an_idle_dead_path_is_probed_at_once_when_the_connection_is_used() {
     let mut world = World::connected(links(&[20, 50]));
     world.links[1].set_dead(true);
     world.run(ms(60_000));

@@ -21,26 +21,26 @@ fn only_what_is_not_acknowledged_becomes_overdue_also_across_the_wrap() {
     for (position, id) in ids.iter().enumerate() {
         send(&mut flight, at(position as u64), *id, 0);
     }
-    flight.set(ids[0], State::Settled);
-    flight.set(ids[2], State::Settled);
+    flight.set(ids[0], PacketState::Settled);
+    flight.set(ids[2], PacketState::Settled);
     assert_eq!(overdue(&mut flight, at(50)), []);
     assert_eq!(overdue(&mut flight, at(53)), [ids[1], ids[3]]);
-    assert_eq!(flight.state(ids[3]), Some(State::Lost { path: PathId(0), sent: at(3) }));
+    assert_eq!(flight.state(ids[3]), Some(PacketState::Lost { path: PathId(0), sent: at(3) }));
     assert_eq!(flight.state(ids[0]), None, "settled packets at the front are gone");
 }
 
 #[test]
-fn nobody_is_woken_for_packets_that_were_acknowledged() {
+fn acknowledged_packets_set_no_timer() {
     let mut flight = Flight::new();
     for id in 0..4 {
         send(&mut flight, at(id.into()), PacketId(id), 0);
     }
-    flight.set(PacketId(1), State::Settled);
+    flight.set(PacketId(1), PacketState::Settled);
     assert_eq!(flight.poll_timeout(), Some(at(50)));
-    flight.set(PacketId(0), State::Settled);
+    flight.set(PacketId(0), PacketState::Settled);
     assert_eq!(flight.poll_timeout(), Some(at(52)));
-    flight.set(PacketId(2), State::Settled);
-    flight.set(PacketId(3), State::Settled);
+    flight.set(PacketId(2), PacketState::Settled);
+    flight.set(PacketId(3), PacketState::Settled);
     assert_eq!(flight.poll_timeout(), None);
 }
 
@@ -58,7 +58,7 @@ fn a_second_transmission_has_a_time_of_its_own() {
 fn a_second_transmission_after_the_acknowledgement_is_not_watched() {
     let mut flight = Flight::new();
     send(&mut flight, at(0), PacketId(0), 0);
-    flight.set(PacketId(0), State::Settled);
+    flight.set(PacketId(0), PacketState::Settled);
     send(&mut flight, at(1), PacketId(0), 0);
     send(&mut flight, at(2), PacketId(1), 0);
     assert_eq!(overdue(&mut flight, at(60)), [PacketId(1)]);
@@ -90,9 +90,9 @@ fn a_packet_is_lost_only_when_all_of_its_copies_are() {
     assert_eq!(flight.on_lost(at(10), id, PathId(0)), None);
     assert_eq!(flight.on_lost(at(10), id, PathId(0)), None, "it was told before");
     assert_eq!(flight.on_lost(at(11), id, PathId(2)), None);
-    assert_eq!(flight.state(id), Some(State::InFlight { path: PathId(1), sent: at(1) }));
+    assert_eq!(flight.state(id), Some(PacketState::InFlight { path: PathId(1), sent: at(1) }));
     assert_eq!(flight.on_lost(at(12), id, PathId(1)), Some(()));
-    assert_eq!(flight.state(id), Some(State::Lost { path: PathId(1), sent: at(1) }));
+    assert_eq!(flight.state(id), Some(PacketState::Lost { path: PathId(1), sent: at(1) }));
     assert!(flight.further.is_empty());
 }
 
@@ -121,7 +121,10 @@ fn a_copy_that_waits_for_its_path_is_neither_overdue_nor_forgotten() {
     flight.on_waiting(also, PathId(1), ());
     assert_eq!(overdue(&mut flight, at(900)), []);
     send(&mut flight, at(1000), waits, 1);
-    assert_eq!(flight.state(waits), Some(State::InFlight { path: PathId(1), sent: at(1000) }));
+    assert_eq!(
+        flight.state(waits),
+        Some(PacketState::InFlight { path: PathId(1), sent: at(1000) })
+    );
     assert_eq!(flight.on_lost(at(1001), also, PathId(1)), None, "it could not leave");
     assert_eq!(overdue(&mut flight, at(1001)), [also]);
     assert_eq!(overdue(&mut flight, at(1049)), []);

@@ -108,7 +108,7 @@ fn it_is_put_off_while_something_waits_to_be_sent() {
 }
 
 #[test]
-fn packets_are_kept_while_they_may_be_covered() {
+fn packets_are_needed_while_they_may_be_covered() {
     let (mut insurance, paths) = (insurance(100), two([200, 200]));
     send_frame(&mut insurance, at(0), 0, &[0, 0, 0]);
     (0..2).for_each(|id| insurance.on_acknowledged(PacketId(id)));

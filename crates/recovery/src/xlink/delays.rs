@@ -6,7 +6,7 @@ use roadweave_proto::Instant;
 
 /// Of the last one or two times [`HALF`].
 #[derive(Debug, Default)]
-pub(super) struct Delays {
+pub(super) struct RecentDelays {
     began: Option<Instant>,
     now: Counts,
     before: Counts,
@@ -25,7 +25,7 @@ impl Default for Counts {
     }
 }
 
-impl Delays {
+impl RecentDelays {
     /// `delay`: from the first transmission to the acknowledgement.
     pub(super) fn note(&mut self, now: Instant, delay: Duration) {
         if self.began.is_none_or(|began| now >= began + HALF) {
@@ -67,13 +67,14 @@ mod tests {
 
     #[test]
     fn percentiles_are_those_of_the_last_half_minute() {
-        let mut delays = Delays::default();
+        let mut delays = RecentDelays::default();
         let at = Instant::from_millis;
         let ms = Duration::from_millis;
         (1..100).for_each(|delay| delays.note(at(0), ms(delay)));
         assert_eq!(delays.exceeded_by(5), None, "99 are too few");
         delays.note(at(0), ms(100));
-        let percentiles = |delays: &Delays| [5, 20, 99].map(|share| delays.exceeded_by(share));
+        let percentiles =
+            |delays: &RecentDelays| [5, 20, 99].map(|share| delays.exceeded_by(share));
         // Those above 95 ms, 80 ms and 1 ms; each counts as the end of its step.
         assert_eq!(percentiles(&delays), [96, 81, 2].map(|delay| Some(ms(delay))));
         (0..100).for_each(|_| delays.note(at(15_000), ms(500)));

@@ -179,7 +179,7 @@ fn thresholds_bound_the_copies_where_no_packet_can_be_in_time() {
 }
 
 #[test]
-fn a_player_that_tells_no_more_is_forgotten() {
+fn a_player_that_stops_reporting_is_forgotten() {
     let mut xlink = xlink_with("xlink");
     xlink.set_qoe(at(0), buffer(900, 30.0)); // 30 s
     for id in 0..4 {

@@ -11,14 +11,14 @@ use super::ranges::Range;
 use super::shares::{Size, every_path, in_proportion, outlasting_any_path, saturating, uncoded};
 use super::{Deferred, Spread, Xnc, snapshots};
 use crate::Repair;
-use crate::flight::State;
+use crate::flight::PacketState;
 
 impl Xnc {
     /// The next group of a range: a run of lost packets, or more with arrived ones between them.
     pub(super) fn first_group(&self, now: Instant, range: &Range) -> Option<Group> {
         let lost = (0..range.count).filter(|offset| {
             let state = self.flight.state(range.start.plus(*offset));
-            matches!(state, Some(State::Lost { .. }))
+            matches!(state, Some(PacketState::Lost { .. }))
         });
         let lost = lost.fold(0, |mask, offset| mask | 1 << offset);
         // The receiver keeps delivered packets as long as a repair may take.
@@ -31,7 +31,7 @@ impl Xnc {
     pub(super) fn silent_path(&self, group: &Group) -> Option<(PathId, Instant)> {
         let mut losses: BTreeMap<PathId, (u32, Instant)> = BTreeMap::new();
         for id in group.lost_ids() {
-            if let Some(State::Lost { path, sent }) = self.flight.state(id) {
+            if let Some(PacketState::Lost { path, sent }) = self.flight.state(id) {
                 let (count, newest) = losses.entry(path).or_insert((0, sent));
                 *count += 1;
                 *newest = sent.max(*newest);
@@ -94,7 +94,7 @@ impl Xnc {
         let together = if self.config.codes { vec![*group] } else { group.singles() };
         for group in together {
             let sent = group.lost_ids().filter_map(|id| match self.flight.state(id) {
-                Some(State::Lost { sent, .. }) => Some(sent),
+                Some(PacketState::Lost { sent, .. }) => Some(sent),
                 _ => None,
             });
             // Later it would be discarded, or not be worth its bytes.

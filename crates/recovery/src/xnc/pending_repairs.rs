@@ -27,7 +27,7 @@ pub(super) struct SentRepair {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Open {
+struct OpenRepair {
     repair: SentRepair,
     /// Packets without an arrived datagram of their own or of the repair.
     missing: u32,
@@ -37,7 +37,7 @@ struct Open {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct PendingRepairs {
-    open: VecDeque<Open>,
+    open: VecDeque<OpenRepair>,
     ended: VecDeque<Group>,
     arrived: VecDeque<Group>,
 }
@@ -50,7 +50,7 @@ impl PendingRepairs {
             push(&mut self.ended, oldest.repair.group);
         }
         let missing = repair.group.lost();
-        self.open.push_back(Open { repair, missing, superseded: 0, due: now + timeout });
+        self.open.push_back(OpenRepair { repair, missing, superseded: 0, due: now + timeout });
     }
 
     pub(super) fn on_repair_acknowledged(&mut self, start: PacketId) {
@@ -79,7 +79,7 @@ impl PendingRepairs {
         self.open.iter().any(|open| open.repair.group.spans(id))
     }
 
-    fn settle(&mut self, concerns: impl Fn(&Open) -> bool) {
+    fn settle(&mut self, concerns: impl Fn(&OpenRepair) -> bool) {
         if self.open.is_empty() {
             return;
         }
@@ -90,7 +90,7 @@ impl PendingRepairs {
         arrived.into_iter().for_each(|group| push(&mut self.arrived, group));
     }
 
-    fn end_unless(&mut self, goes_on: impl Fn(&Open) -> bool) -> Vec<Group> {
+    fn end_unless(&mut self, goes_on: impl Fn(&OpenRepair) -> bool) -> Vec<Group> {
         let mut ended = Vec::new();
         self.open.retain(|open| {
             goes_on(open) || {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repair_is_done_when_nobody_needs_any_of_its_packets() {
+    fn a_repair_is_done_when_none_of_its_packets_is_needed() {
         let mut pending = PendingRepairs::default();
         pending.on_sent(at(0), repair(7, 2), TIMEOUT);
         for _ in 0..3 {

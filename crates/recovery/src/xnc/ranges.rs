@@ -4,7 +4,7 @@ use roadweave_proto::{Instant, PacketId};
 
 use super::group::GROUP_MAX;
 use super::{Deferred, Xnc};
-use crate::flight::{Flight, State};
+use crate::flight::{Flight, PacketState};
 use crate::{Repair, SentCopy};
 
 #[derive(Clone, Copy, Debug)]
@@ -156,8 +156,8 @@ impl Xnc {
 
     /// Forgets `count` packets from `start`; returns how many of them were lost.
     pub(super) fn settle(&mut self, start: PacketId, count: u32) -> u32 {
-        let before = |flight: &mut Flight<u64>, id| flight.set(id, State::Settled);
-        let lost = |(state, _)| matches!(state, State::Lost { .. });
+        let before = |flight: &mut Flight<u64>, id| flight.set(id, PacketState::Settled);
+        let lost = |(state, _)| matches!(state, PacketState::Lost { .. });
         (0..count)
             .filter(|offset| before(&mut self.flight, start.plus(*offset)).is_some_and(lost))
             .count() as u32

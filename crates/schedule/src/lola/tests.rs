@@ -64,7 +64,7 @@ proptest! {
     }
 
     #[test]
-    fn gathered_acknowledgements_tell_the_pace_of_the_link(
+    fn coalesced_acknowledgements_show_the_pace_of_the_link(
         iat_us in 200..8_000_u64, gathered_us in 1..3_000_u64, more in 8..30_u64,
     ) {
         // A frame that arrives in one batch shows no pace.
@@ -76,10 +76,10 @@ proptest! {
         let interval = Duration::from_micros(iat_us * (frame + 3)).max(MS * 40);
         for number in 0..60 {
             let begin = Instant::ZERO + interval * number;
-            link.tell(begin, &mut pace);
+            link.acknowledge(begin, &mut pace);
             (0..frame).for_each(|_| link.push(begin));
         }
-        link.tell(Instant::FAR_FUTURE, &mut pace);
+        link.acknowledge(Instant::FAR_FUTURE, &mut pace);
         let measured = pace.byte_time().expect("there were packets") * 1200e6;
         let off = measured / iat_us as f64;
         prop_assert!((0.6..1.6).contains(&off), "{measured:.0} us, not {iat_us}");
@@ -92,7 +92,7 @@ fn a_sender_with_little_to_send_does_not_take_a_link_for_slow() {
     let mut pace = Pace::default();
     for number in 0..100 {
         let now = at(20 * number);
-        link.tell(now, &mut pace);
+        link.acknowledge(now, &mut pace);
         link.push(now);
     }
     let measured = pace.byte_time().expect("there were packets") * 1200.0;
@@ -142,7 +142,7 @@ impl Link {
         self.snapshot.bytes_in_flight += 1200;
     }
 
-    fn tell(&mut self, now: Instant, pace: &mut Pace) {
+    fn acknowledge(&mut self, now: Instant, pace: &mut Pace) {
         for (now, acknowledged) in self.acknowledgements(now) {
             pace.on_acknowledged(now, &acknowledged, MS * 5);
         }
@@ -260,7 +260,7 @@ fn a_link_that_healed_is_found_by_a_pair_of_copies() {
 }
 
 #[test]
-fn a_link_has_the_same_window_whatever_the_size_of_the_packets_that_told_its_pace() {
+fn a_link_has_the_same_window_for_any_size_of_the_measured_packets() {
     // A link of 1,200 bytes each 4 ms; packets of the size fill it, one after the other.
     let window = |bytes: u32| {
         let mut lola = Lola::new(MS * 100);

@@ -296,7 +296,7 @@ fn what_was_learned_lives_on() {
 }
 
 #[test]
-fn what_is_kept_is_bounded_however_many_networks_a_peer_names() {
+fn stored_state_is_bounded_for_any_number_of_networks() {
     let network = |number: usize| {
         let mut log = Log::default();
         let mut sample = |at: u32| log.add(f64::from(at) / 5.0, 0.05 + f64::from(at % 37) / 1e3);

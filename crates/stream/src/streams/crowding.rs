@@ -1,8 +1,8 @@
 //! Readers that take nothing, and leave no room for the other streams.
 //!
 //! Credit cannot be withdrawn. While the session's buffer is full, readers that have taken next to
-//! nothing for [`PATIENCE`] and may hold far more than their share lose their streams, the largest
-//! first, until there is room.
+//! nothing for [`STALL_TIMEOUT`] and may hold far more than their share lose their streams, the
+//! largest first, until there is room.
 //!
 //! A slow reader, or one that pauses with no more than its share, loses nothing: shares leave room.
 
@@ -15,10 +15,10 @@ use super::Streams;
 
 /// How long a reader may take next to nothing. A slow one (250 kB/s) reads in lumps 7 seconds
 /// apart: a kernel with room for 4 MiB asks for more when a third of that is gone.
-const PATIENCE: Duration = Duration::from_secs(10);
+const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Readers that stop together do so within a second or two, as their sockets fill.
 const CROWDED: Duration = Duration::from_secs(12);
-/// Readers that stopped later reach [`PATIENCE`] one by one, and fill what others gave up.
+/// Readers that stopped later reach [`STALL_TIMEOUT`] one by one, and fill what others gave up.
 const CROWDED_AGAIN: Duration = Duration::from_secs(1);
 /// A timer later than this means that this process, and with it the readers, stood still.
 const LATE: Duration = Duration::from_millis(500);
@@ -58,7 +58,8 @@ impl Streams {
         for (id, stream) in &self.table {
             let (held, claim) = (stream.receive.held(), stream.receive.claim());
             let share = self.receive_credit.share(held);
-            let is_unread = stream.reading.unread.is_some_and(|(since, _)| since + PATIENCE <= now);
+            let is_unread =
+                stream.reading.unread.is_some_and(|(since, _)| since + STALL_TIMEOUT <= now);
             if is_unread && claim > share + share / 2 {
                 unread.push((claim, *id));
                 claimed += claim - held;

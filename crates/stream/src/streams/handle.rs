@@ -10,7 +10,7 @@ use super::Streams;
 use crate::closed::Tombstone;
 use crate::config::{ACK_DELAY, Obligation};
 use crate::error::{HandleError, Violation};
-use crate::event::Kind;
+use crate::event::EventKind;
 use crate::receive::Received;
 use crate::stream::{Ack, Stream};
 
@@ -18,7 +18,7 @@ use crate::stream::{Ack, Stream};
 pub(crate) const ANSWERS_MAX: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum StreamReply {
     /// All of it was received: its bytes.
     Whole(u64),
     /// It was reset, or is unknown.
@@ -124,7 +124,7 @@ impl Streams {
             StreamFrame::Data(data) => {
                 if stream.is_ours && !stream.begun {
                     stream.begun = true;
-                    stream.events.add(Kind::Connected);
+                    stream.events.add(EventKind::Connected);
                 }
                 self.handle_data(now, data)?;
             }
@@ -134,7 +134,7 @@ impl Streams {
                     stream.stopped_by_peer = Some(code);
                     stream.wants_room = false;
                     stream.send.stop();
-                    stream.events.add(Kind::Stopped);
+                    stream.events.add(EventKind::Stopped);
                 }
                 // The fin waits until the stream is accepted.
                 stream.ack = Ack::Now;
@@ -142,7 +142,7 @@ impl Streams {
             StreamFrame::Opened(_) => {
                 if !stream.begun {
                     stream.begun = true;
-                    stream.events.add(Kind::Connected);
+                    stream.events.add(EventKind::Connected);
                 }
                 stream.ack = Ack::Now;
             }
@@ -166,7 +166,7 @@ impl Streams {
                 (stream.priority, stream.asked.priority) = (priority, priority);
             }
             stream.destination = Some(Box::new(destination));
-            stream.events.add(Kind::Opened);
+            stream.events.add(EventKind::Opened);
         }
         self.handle_data(now, Data { id, offset: 0, fin, data })?;
         if let Some(stream) = self.table.get_mut(&id) {
@@ -211,10 +211,10 @@ impl Streams {
         }
         if stream.receive.readable() > 0 && !stream.reading.is_announced {
             stream.reading.is_announced = true;
-            stream.events.add(Kind::Readable);
+            stream.events.add(EventKind::Readable);
         }
         if stream.receive.is_done() && !knew_end && !stream.receive.is_stopped {
-            stream.events.add(Kind::Finished);
+            stream.events.add(EventKind::Finished);
         }
         let is_stopped = stream.receive.is_stopped;
         self.receive_credit.on_received(growth);
@@ -233,20 +233,20 @@ impl Streams {
             return Err(Violation::NeverSent);
         }
         let was_done = stream.send.is_done();
-        let mut is_news = stream.send.on_acknowledged(contiguous, &ranges, fin, may_split)?;
-        is_news |= stream.send.raise_credit(credit);
+        let mut is_progress = stream.send.on_acknowledged(contiguous, &ranges, fin, may_split)?;
+        is_progress |= stream.send.raise_credit(credit);
         if begun && stream.begin != Obligation::Met {
-            (stream.begin, is_news) = (Obligation::Met, true);
+            (stream.begin, is_progress) = (Obligation::Met, true);
             if stream.is_ours {
                 stream.destination = None;
             }
         }
         stream.probe = Obligation::None;
-        if is_news {
-            stream.on_news();
+        if is_progress {
+            stream.on_progress();
         }
         if stream.send.is_done() && !was_done {
-            stream.events.add(Kind::Acknowledged);
+            stream.events.add(EventKind::Acknowledged);
         }
         Ok(())
     }
@@ -272,8 +272,8 @@ impl Streams {
         match &mut stream.reset {
             Some(reset) => {
                 reset.is_agreed = true;
-                if !reset.tell.is_due() {
-                    reset.tell = Obligation::Met;
+                if !reset.frame.is_due() {
+                    reset.frame = Obligation::Met;
                 }
             }
             // A peer that refuses the stream must still learn how much was sent.
@@ -313,13 +313,13 @@ impl Streams {
                 tombstone.is_final |= is_reset;
                 match tombstone.code {
                     None if is_reset => {
-                        Answer::Reset { code: ResetCode::Other, final_size: tombstone.sent }
+                        StreamReply::Reset { code: ResetCode::Other, final_size: tombstone.sent }
                     }
-                    None => Answer::Whole(tombstone.received),
-                    Some(code) => Answer::Reset { code, final_size: tombstone.sent },
+                    None => StreamReply::Whole(tombstone.received),
+                    Some(code) => StreamReply::Reset { code, final_size: tombstone.sent },
                 }
             }
-            None => Answer::Reset { code: ResetCode::Unknown, final_size: 0 },
+            None => StreamReply::Reset { code: ResetCode::Unknown, final_size: 0 },
         };
         if asks && self.answers.len() < ANSWERS_MAX {
             self.answers.insert(id, answer);

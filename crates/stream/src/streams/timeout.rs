@@ -27,7 +27,7 @@ impl Streams {
                 && let Some(id) = self.index.fresh.first().map(|rank| rank.id)
             {
                 let attempts = attempts + 1;
-                self.starved = Some((now + self.timing.patience(attempts), attempts));
+                self.starved = Some((now + self.timing.retransmit_timeout(attempts), attempts));
                 if let Some(stream) = self.table.get_mut(&id) {
                     stream.probe = Obligation::Due;
                 }
@@ -61,7 +61,7 @@ impl Streams {
         self.stats.timed_out += 1;
         match &mut stream.reset {
             Some(reset) => {
-                (reset.is_agreed, reset.tell) = (true, Obligation::Met);
+                (reset.is_agreed, reset.frame) = (true, Obligation::Met);
                 self.settle(now, id);
             }
             None => self.end(now, id, ResetCode::TimedOut),

@@ -12,7 +12,7 @@ use roadweave_proto::wire::{
 };
 
 use super::Streams;
-use super::handle::Answer;
+use super::handle::StreamReply;
 use crate::config::Obligation;
 use crate::priority::Rank;
 use crate::send::Segment;
@@ -62,7 +62,7 @@ impl Streams {
         if let Some(credit) = self.receive_credit.due()
             && symbol.put(&StreamFrame::SessionCredit(credit))
         {
-            self.receive_credit.on_told();
+            self.receive_credit.on_advertised();
         }
         self.put_answers(&mut symbol);
         while let Some(id) = self.index.control.first().copied() {
@@ -87,7 +87,7 @@ impl Streams {
     fn put_answers(&mut self, symbol: &mut Symbol) {
         while let Some((&id, &answer)) = self.answers.first_key_value() {
             let frame = match answer {
-                Answer::Whole(size) => StreamFrame::Acknowledged(Acknowledged {
+                StreamReply::Whole(size) => StreamFrame::Acknowledged(Acknowledged {
                     id,
                     begun: true,
                     fin: true,
@@ -95,7 +95,7 @@ impl Streams {
                     credit: size,
                     ranges: Vec::new(),
                 }),
-                Answer::Reset { code, final_size } => {
+                StreamReply::Reset { code, final_size } => {
                     StreamFrame::Reset { id, code, final_size, is_answer: true }
                 }
             };
@@ -114,7 +114,7 @@ impl Streams {
             let (code, is_answer) = (reset.code, reset.is_agreed && reset.by_peer);
             let fits = symbol.put(&StreamFrame::Reset { id, code, final_size, is_answer });
             if fits {
-                reset.tell = if reset.is_agreed { Obligation::Met } else { Obligation::Sent(now) };
+                reset.frame = if reset.is_agreed { Obligation::Met } else { Obligation::Sent(now) };
             }
             return fits;
         }
@@ -125,19 +125,19 @@ impl Streams {
             stream.begin = Obligation::Sent(now);
         }
         if let Some(stop) = &mut stream.stop
-            && stop.tell.is_due()
+            && stop.frame.is_due()
         {
             if !symbol.put(&StreamFrame::Stop { id, code: stop.code }) {
                 return false;
             }
-            stop.tell = Obligation::Sent(now);
+            stop.frame = Obligation::Sent(now);
         }
-        if stream.asked.is_to_be_told {
+        if stream.asked.is_due {
             let (change, priority) = (stream.asked.change, stream.asked.priority);
             if !symbol.put(&StreamFrame::Priority { id, change, priority }) {
                 return false;
             }
-            stream.asked.is_to_be_told = false;
+            stream.asked.is_due = false;
         }
         if stream.ack == Ack::Now && !put_acknowledgement(id, stream, window, symbol) {
             return false;
@@ -157,8 +157,8 @@ impl Streams {
         let again = self.index.again.first().copied();
         let mut fresh = self.index.fresh.first().copied();
         if fresh.is_some() && self.send_credit.room() == 0 {
-            let patience = self.timing.patience(0);
-            self.starved.get_or_insert((now + patience, 0));
+            let timeout = self.timing.retransmit_timeout(0);
+            self.starved.get_or_insert((now + timeout, 0));
             fresh = None;
         }
         if self.index.records >= self.records_max() {

@@ -127,7 +127,7 @@ fn what_waits_for_its_host_is_not_unread() {
 }
 
 #[test]
-fn a_machine_that_stood_still_blames_nobody() {
+fn no_stream_is_unread_after_a_suspension_or_a_new_session() {
     let (mut world, ids) = World::begin(4);
     world.run(1_000, &[]);
     assert!(world.is_crowded());

@@ -93,10 +93,10 @@ fn streams_beyond_the_limit_are_refused_and_their_bytes_are_given_back() {
         assert!(streams.open_streams() <= 4);
         assert!(streams.memory() <= streams.memory_max());
         let refused = sent(&mut streams, NOW);
-        let is_told = |frame: &StreamFrame| {
+        let is_refusal = |frame: &StreamFrame| {
             matches!(frame, StreamFrame::Reset { code: ResetCode::TooMany, is_answer: true, .. })
         };
-        assert_eq!(refused.iter().any(is_told), id >= 4, "{id}");
+        assert_eq!(refused.iter().any(is_refusal), id >= 4, "{id}");
     }
     assert_eq!(streams.receive_credit.held(), 4000, "of the four");
     assert_eq!(streams.stats().refused, 996);
@@ -145,9 +145,9 @@ fn a_peer_that_never_reads_holds_back_one_writer() {
         pair.client.handle_timeout(now + Duration::from_secs(second));
         sent(&mut pair.client, now + Duration::from_secs(second));
     }
-    let told = events(&mut pair.client, now);
+    let seen = events(&mut pair.client, now);
     let code = ResetCode::TimedOut;
-    assert!(told.contains(&Event::Reset { id, code, by_peer: false }), "{told:?}");
+    assert!(seen.contains(&Event::Reset { id, code, by_peer: false }), "{seen:?}");
 }
 
 #[test]
@@ -163,19 +163,19 @@ fn an_answer_is_never_answered() {
 }
 
 #[test]
-fn a_reset_is_told_until_it_is_answered_or_in_vain() {
+fn a_reset_is_resent_until_it_is_acknowledged_or_given_up() {
     let mut streams = server(4);
     let id = begin(&mut streams, NOW);
     sent(&mut streams, NOW);
     streams.reset(NOW, id, ResetCode::Aborted).expect("open");
-    let (mut now, mut told) = (NOW, sent(&mut streams, NOW).len());
+    let (mut now, mut resets) = (NOW, sent(&mut streams, NOW).len());
     while let Some(at) = streams.poll_timeout() {
         assert!(at > now, "time passes");
         now = at;
         streams.handle_timeout(now);
-        told += sent(&mut streams, now).len();
+        resets += sent(&mut streams, now).len();
     }
-    assert!((200..300).contains(&told), "{told} times");
+    assert!((200..300).contains(&resets), "{resets} times");
     assert_eq!((streams.open_streams(), streams.stats().timed_out), (0, 1));
 }
 

@@ -23,8 +23,8 @@ fn a_stream_carries_bytes_both_ways_and_ends() {
     assert_eq!(events(&mut pair.server, pair.now), [Event::Finished(id)]);
     pair.server.accept(pair.now, id).expect("the peer's");
     pair.run(Duration::from_millis(30), |_| {});
-    let told = [Event::Connected(id), Event::Acknowledged(id)];
-    assert_eq!(events(&mut pair.client, pair.now), told);
+    let expected = [Event::Connected(id), Event::Acknowledged(id)];
+    assert_eq!(events(&mut pair.client, pair.now), expected);
     assert_eq!(pair.server.write(pair.now, id, b"answer"), Ok(6));
     pair.server.finish(pair.now, id).expect("open");
     pair.run(Duration::from_millis(60), |_| {});
@@ -74,7 +74,7 @@ fn a_long_answer_needs_one_round_trip() {
 
 /// A slow link beside a fast one: more than a thousand gaps, and nothing is dropped or sent again.
 #[test]
-fn segments_that_come_late_by_turns_are_all_kept() {
+fn segments_that_are_late_alternately_are_all_buffered() {
     let mut pair = Pair::new(4);
     let id = pair.open();
     pair.late = Duration::from_millis(300);
@@ -90,7 +90,7 @@ fn segments_that_come_late_by_turns_are_all_kept() {
 }
 
 #[test]
-fn answers_that_nobody_reads_leave_room_for_the_next() {
+fn responses_that_are_not_read_leave_room_for_the_next() {
     let mut pair = Pair::new(32);
     let ids = [(); 32].map(|()| pair.open());
     let mut read = 0;
@@ -133,7 +133,7 @@ fn urgent_bytes_leave_first_and_incremental_streams_take_turns() {
 }
 
 #[test]
-fn heads_go_before_everything_and_what_is_next_is_told() {
+fn heads_go_first_and_the_urgency_of_the_next_is_known() {
     let config = Config { head: 1500, ..Config::for_streams(Side::Client, 4) };
     let mut streams = Streams::new(config);
     let now = Instant::from_millis(100);
@@ -206,7 +206,7 @@ fn ten_thousand_idle_streams_cost_little() {
 }
 
 #[test]
-fn writers_share_what_is_free_and_are_told_when_there_is_room() {
+fn writers_share_the_free_buffer_and_are_notified_when_there_is_room() {
     let mut pair = Pair::new(4);
     let now = pair.now;
     let most = pair.client.config.send_max as usize;
@@ -216,13 +216,13 @@ fn writers_share_what_is_free_and_are_told_when_there_is_room() {
     assert_eq!(pair.client.write(now, first, &all), Ok(0));
     assert_eq!(pair.client.write(now, second, &all), Ok(0));
     let mut out = vec![0; most];
-    let mut told = Vec::new();
+    let mut seen = Vec::new();
     pair.run(Duration::from_secs(2), |pair| {
         while pair.server.poll_event(pair.now).is_some() {}
         let _ = pair.server.read(pair.now, first, &mut out);
-        told.extend(events(&mut pair.client, pair.now));
+        seen.extend(events(&mut pair.client, pair.now));
     });
-    assert!(told.contains(&Event::Writable(first)) && told.contains(&Event::Writable(second)));
+    assert!(seen.contains(&Event::Writable(first)) && seen.contains(&Event::Writable(second)));
 }
 
 #[test]
@@ -361,7 +361,7 @@ fn a_priority_is_asked_of_the_peer_that_takes_it() {
 
 /// How many bytes of an answer that was called urgent leave before a fifth of a plain one.
 #[test]
-fn who_asks_for_everything_at_once_stops_nobody() {
+fn a_stream_marked_urgent_does_not_starve_others() {
     let config = Config { favour: 100_000, ..Config::for_streams(Side::Client, 4) };
     let asked = [StreamPriority::new(0, true), StreamPriority::new(3, false)];
     for asked in asked.map(Some).into_iter().chain([None]) {

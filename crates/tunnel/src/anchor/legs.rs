@@ -151,7 +151,7 @@ impl Anchor {
         let message = match result {
             Ok(Place { device, peer, former }) => {
                 if let Some(former) = former.filter(|former| former.leg != at.leg) {
-                    self.tell_detached(now, former, Detached::Superseded);
+                    self.send_detached(now, former, Detached::Superseded);
                 }
                 let all = self.streams.as_mut();
                 let streams = all.and_then(|all| all.attach(now, (device, at), &peer, streams));
@@ -234,7 +234,7 @@ impl Anchor {
         }
     }
 
-    pub(super) fn tell_detached(&mut self, now: Instant, at: At, why: Detached) {
+    pub(super) fn send_detached(&mut self, now: Instant, at: At, why: Detached) {
         let message = LegMessage::Detached { handle: at.handle, why, newest: None };
         self.send(now, at.leg, &message);
     }

@@ -35,7 +35,7 @@ use crate::streams::{EndsStreams, StreamsConfig, StreamsOwner, StreamsTable};
 #[derive(Debug)]
 pub(super) struct AnchorStreams {
     table: StreamsTable<DeviceId>,
-    ways: BTreeMap<DeviceId, Way>,
+    ways: BTreeMap<DeviceId, ClientRoute>,
     touched: BTreeSet<DeviceId>,
     timers: Deadlines<DeviceId>,
     served: u64,
@@ -44,7 +44,7 @@ pub(super) struct AnchorStreams {
 }
 
 #[derive(Debug)]
-struct Way {
+struct ClientRoute {
     at: At,
     former: Option<At>,
     sent: u64,
@@ -56,7 +56,7 @@ struct Way {
     served: [u64; 2],
 }
 
-impl Way {
+impl ClientRoute {
     fn new(now: Instant, at: At) -> Self {
         let room = LegRoom { handle: at.handle, until: 0, size: 0, wait: WAIT };
         // The proxy reports it by itself once it has the streams' epoch.
@@ -105,7 +105,7 @@ impl AnchorStreams {
         }
         let terms = self.table.agree(&device, client);
         self.table.begin(now, device, Some(terms), peer).ok()?;
-        let mut way = Way::new(now, at);
+        let mut way = ClientRoute::new(now, at);
         if let Some(before) = before.filter(|_| terms.goes_on) {
             (way.former, way.symbols) = (Some(before.at), before.symbols);
         }
@@ -114,7 +114,7 @@ impl AnchorStreams {
         Some(terms.offer())
     }
 
-    fn forget_way(&mut self, device: &DeviceId) -> Option<Way> {
+    fn forget_way(&mut self, device: &DeviceId) -> Option<ClientRoute> {
         let way = self.ways.remove(device)?;
         self.held -= way.held;
         self.touched.remove(device);
@@ -162,7 +162,7 @@ impl AnchorStreams {
         direction: Direction,
     ) -> Vec<DeviceId> {
         let mut turns: Vec<DeviceId> = devices.copied().collect();
-        let served = |way: &Way| way.served[direction as usize];
+        let served = |way: &ClientRoute| way.served[direction as usize];
         turns.sort_by_key(|device| self.ways.get(device).map_or(0, served));
         turns
     }
@@ -210,7 +210,7 @@ impl AnchorStreams {
     }
 }
 
-impl Way {
+impl ClientRoute {
     fn hand_over(
         &mut self,
         now: Instant,
@@ -233,7 +233,7 @@ impl Way {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sent {
+enum TurnOutcome {
     More(usize),
     /// Nothing can leave before then, if ever.
     Until(Option<Instant>),
@@ -321,11 +321,11 @@ impl Anchor {
         let mut room = TURN_MAX;
         while !turn.is_empty() && room > 0 {
             turn.retain(|device| match self.turn_client(now, device, room) {
-                Sent::More(bytes) => {
+                TurnOutcome::More(bytes) => {
                     room = room.saturating_sub(bytes);
                     true
                 }
-                Sent::Until(at) => {
+                TurnOutcome::Until(at) => {
                     self.streams.iter_mut().for_each(|all| all.timers.set(*device, at));
                     false
                 }
@@ -338,14 +338,14 @@ impl Anchor {
         }
     }
 
-    fn turn_client(&mut self, now: Instant, device: &DeviceId, room: usize) -> Sent {
+    fn turn_client(&mut self, now: Instant, device: &DeviceId, room: usize) -> TurnOutcome {
         if room == 0 {
-            return Sent::More(0);
+            return TurnOutcome::More(0);
         }
-        let Some(all) = &mut self.streams else { return Sent::Until(None) };
+        let Some(all) = &mut self.streams else { return TurnOutcome::Until(None) };
         let (Some(way), Some(streams)) = (all.ways.get_mut(device), all.table.get_mut(device))
         else {
-            return Sent::Until(None);
+            return TurnOutcome::Until(None);
         };
         let account = &mut self.accounts[usize::from(device.0.0)];
         streams.handle_timeout(now);
@@ -354,12 +354,12 @@ impl Anchor {
         let own = earliest([streams.poll_timeout(), passes_at]);
         let connection = self.endpoint.connection_mut(way.at.leg);
         let (Some(leg), Some(connection)) = (self.legs.get_mut(&way.at.leg), connection) else {
-            return Sent::Until(own);
+            return TurnOutcome::Until(own);
         };
         let round_trip = connection.paths().first().map_or(WAIT, |path| path.smoothed_rtt);
         streams.set_timing(Timing { round_trip, age_max: way.room.wait });
         if !streams.has_frames() {
-            return Sent::Until(own);
+            return TurnOutcome::Until(own);
         }
         if way.sent >= way.room.until {
             let asks = now >= way.asked + ASK;
@@ -369,16 +369,16 @@ impl Anchor {
                 leg.end.push_frames(now, device.0, &frames, &mut self.accounts);
                 self.touched.insert(way.at.leg);
             }
-            return Sent::Until(earliest([own, Some(way.asked + ASK)]));
+            return TurnOutcome::Until(earliest([own, Some(way.asked + ASK)]));
         }
         let size = way.size(connection);
         let until = account.frames_pass_at(Direction::Down, size).max(leg.end.takes_frames_at(now));
         if until > now {
-            return Sent::Until(earliest([own, Some(until)]));
+            return TurnOutcome::Until(earliest([own, Some(until)]));
         }
         let urgency = streams.next_urgency();
         let Some(symbol) = streams.poll_transmit(now, size) else {
-            return Sent::Until(earliest([streams.poll_timeout(), passes_at]));
+            return TurnOutcome::Until(earliest([streams.poll_timeout(), passes_at]));
         };
         account.allows(now, Direction::Down, symbol.len());
         all.served += 1;
@@ -389,7 +389,7 @@ impl Anchor {
         leg.end.push_frames(now, device.0, &frames, &mut self.accounts);
         leg.end.transmit(now, connection, &mut self.accounts);
         self.touched.insert(way.at.leg);
-        Sent::More(bytes)
+        TurnOutcome::More(bytes)
     }
 
     fn settle_client(&mut self, now: Instant, device: &DeviceId) {
@@ -402,7 +402,7 @@ impl Anchor {
             if let Some(at) = self.bindings.at(device) {
                 self.bindings.detach(at);
                 self.refusals.count_silently(BROKEN);
-                self.tell_detached(now, at, Detached::Other);
+                self.send_detached(now, at, Detached::Other);
             }
         }
     }

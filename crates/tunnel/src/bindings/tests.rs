@@ -58,7 +58,7 @@ fn what_is_replayed_foreign_older_or_forged_is_refused() {
 }
 
 #[test]
-fn a_proxy_tells_the_same_again_when_its_leg_came_up_anew() {
+fn a_proxy_attaches_the_same_again_after_its_leg_restarts() {
     let mut bindings = Bindings::new(key(ANCHOR));
     let binding = signed(1, 50, 7);
     bindings.attach(ms(0), attach(at(1, 0), 1, 50, binding.clone()));
@@ -73,7 +73,7 @@ fn a_proxy_tells_the_same_again_when_its_leg_came_up_anew() {
 }
 
 #[test]
-fn what_was_kept_counts_only_if_it_is_signed_for_this_anchor() {
+fn restored_bindings_count_only_if_signed_for_this_anchor() {
     let mut bindings = Bindings::new(key(ANCHOR));
     let device = (TENANT, key(1));
     bindings.restore(device, signed(2, 50, 900));

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_goes_beyond_its_own_word_and_nobody_elses() {
+    fn a_client_counts_on_from_its_own_bindings_only() {
         let anchor = TenantAnchor { tenant: "acme".into(), key: [7; 32] };
         let proxy = Identity::from_seed([9; 32]).public_key();
         let (mut before, mut restored, mut other) = (bindings(1), bindings(1), bindings(2));

@@ -58,7 +58,7 @@ impl Client {
         let new: Vec<SocketAddr> = new.flat_map(|(it, _)| it.addresses.clone()).collect();
         self.race.pairs.retain(|(_, server)| !new.contains(&server));
         self.config.candidates = wanted;
-        self.race.patience.on_sign_of_life();
+        self.race.attempt_backoff.on_sign_of_life();
         if self.has_choice() {
             self.current.iter_mut().for_each(|current| current.session.keep_unfinished());
             if self.outages.cannot_pass() {

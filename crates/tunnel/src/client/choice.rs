@@ -73,7 +73,7 @@ pub fn admit(wanted: Vec<Candidate>) -> Vec<Candidate> {
 
 #[derive(Debug, Default)]
 pub(super) struct Choice {
-    pub(super) states: Vec<State>,
+    pub(super) states: Vec<CandidateState>,
     pub(super) current: usize,
     round: Option<Round>,
     next_round: Instant,
@@ -86,7 +86,7 @@ pub(super) struct Choice {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct State {
+pub(super) struct CandidateState {
     site: String,
     to_anchor: Duration,
     last_resort: bool,
@@ -103,7 +103,7 @@ pub(super) struct State {
     pub(super) last: Option<String>,
 }
 
-impl State {
+impl CandidateState {
     fn of(self, candidate: &Candidate) -> Self {
         let Candidate { to_anchor, last_resort, .. } = *candidate;
         Self { site: candidate.site.clone(), to_anchor, last_resort, ..self }
@@ -120,7 +120,7 @@ impl State {
 
 impl Choice {
     pub(super) fn new(candidates: &[Candidate]) -> Self {
-        let state = |it: &Candidate| State::default().of(it);
+        let state = |it: &Candidate| CandidateState::default().of(it);
         let states = candidates.iter().map(state).collect();
         let home_first_until = Instant::ZERO + PREFERRED_SERVER_DELAY;
         Self { states, doubt_pause: CONFIRM, home_first_until, ..Self::default() }
@@ -137,7 +137,7 @@ impl Choice {
         let state = |(candidate, before): (&Candidate, &Option<usize>)| {
             let known = before.and_then(|at| self.states.get(at)).cloned().unwrap_or_default();
             let better = if are_same { known.better } else { 0 };
-            State { better, ..known }.of(candidate)
+            CandidateState { better, ..known }.of(candidate)
         };
         self.states = candidates.iter().zip(before).map(state).collect();
         self.current = before.iter().position(|at| *at == Some(self.current)).unwrap_or_default();
@@ -248,7 +248,7 @@ impl Choice {
         if self.last_move.is_some_and(|moved| now < moved + MOVE_PAUSE) {
             return None;
         }
-        let is_wished = |(_, state): &(usize, &State)| {
+        let is_wished = |(_, state): &(usize, &CandidateState)| {
             state.better >= ROUNDS_RUNNING && !state.last_resort && state.rests_until <= now
         };
         let wished = self.states.iter().enumerate().filter(is_wished);
@@ -264,14 +264,14 @@ impl Choice {
         self.standby(now).or_else(|| self.best_of_others(|state| state.refuge_from() <= now))
     }
 
-    fn best_of_others(&self, may_be_tried: impl Fn(&State) -> bool) -> Option<usize> {
+    fn best_of_others(&self, may_be_tried: impl Fn(&CandidateState) -> bool) -> Option<usize> {
         let site = self.states.get(self.current).map(|current| &current.site);
         let others = self
             .states
             .iter()
             .enumerate()
             .filter(|(candidate, state)| *candidate != self.current && may_be_tried(state));
-        let rank = |(candidate, state): &(usize, &State)| {
+        let rank = |(candidate, state): &(usize, &CandidateState)| {
             let is_beside = Some(&state.site) == site;
             let is_unknown = state.figure.is_none();
             let is_in_vain = (state.silent_tries, state.last_resort);
@@ -287,7 +287,7 @@ impl Choice {
         if best.last_resort != waiting.last_resort {
             return waiting.last_resort;
         }
-        let is_beside = |state: &State| state.site == self.states[self.current].site;
+        let is_beside = |state: &CandidateState| state.site == self.states[self.current].site;
         let is_nearer = match (best.figure, waiting.figure) {
             (Some(best), Some(waiting)) => is_better(best, waiting),
             (best, waiting) => best.is_some() && waiting.is_none(),
@@ -301,10 +301,10 @@ impl Choice {
     }
 
     pub(super) fn refuge_timeout(&self) -> Option<Instant> {
-        self.others().map(State::refuge_from).min()
+        self.others().map(CandidateState::refuge_from).min()
     }
 
-    fn others(&self) -> impl Iterator<Item = &State> {
+    fn others(&self) -> impl Iterator<Item = &CandidateState> {
         let others = self.states.iter().enumerate().filter(|(at, _)| *at != self.current);
         others.map(|(_, state)| state)
     }

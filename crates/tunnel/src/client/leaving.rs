@@ -149,7 +149,7 @@ impl Client {
             return self.join_renewed(now, replacement);
         }
         self.race.pairs.hurry(now, None);
-        self.race.patience.on_sign_of_life();
+        self.race.attempt_backoff.on_sign_of_life();
         for (position, uplink) in (0_u32..).zip(self.uplinks.all.values_mut()) {
             uplink.next_attempt = now + RACE_STAGGER * position;
         }

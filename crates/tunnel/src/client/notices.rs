@@ -8,7 +8,7 @@ use std::time::Duration;
 use roadweave_proto::Instant;
 
 use super::{Client, ClientEvent};
-use crate::uplink::Span;
+use crate::uplink::CapPeriod;
 
 /// A notice about an uplink, a lane, or all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ pub enum Notice {
         /// The uplink's name.
         uplink: String,
         /// The day or the month.
-        span: Span,
+        span: CapPeriod,
         /// The cap, bytes.
         cap_bytes: u64,
     },
@@ -302,8 +302,8 @@ impl NoticeLimiter {
             self.recent.pop_front();
         }
         let interval = if matches!(notice, Notice::Answer { .. }) { MINUTE } else { INTERVAL };
-        let told = self.last.get(&subject).is_some_and(|at| now.since(*at) < interval);
-        if told || self.recent.len() >= PER_MINUTE {
+        let is_repeated = self.last.get(&subject).is_some_and(|at| now.since(*at) < interval);
+        if is_repeated || self.recent.len() >= PER_MINUTE {
             self.suppressed += 1;
             return false;
         }
@@ -364,8 +364,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_is_told_once_and_all_of_it_at_a_bounded_rate() {
-        let mut told = NoticeLimiter::default();
+    fn equal_notices_are_logged_once_and_all_at_a_bounded_rate() {
+        let mut limiter = NoticeLimiter::default();
         let answer = |port: u16, reason: &str| Notice::Answer {
             uplink: format!("wwan{port}"),
             server: SocketAddr::from(([192, 0, 2, 1], 4433)),
@@ -373,15 +373,15 @@ mod tests {
             rest: Duration::from_secs(1),
             is_proven: false,
         };
-        assert!(told.admit(Instant::ZERO, &answer(0, "no")));
-        assert!(!told.admit(Instant::from_millis(59_000), &answer(1, "no")), "the same answer");
-        assert!(told.admit(Instant::from_millis(59_000), &answer(1, "never")));
+        assert!(limiter.admit(Instant::ZERO, &answer(0, "no")));
+        assert!(!limiter.admit(Instant::from_millis(59_000), &answer(1, "no")), "the same answer");
+        assert!(limiter.admit(Instant::from_millis(59_000), &answer(1, "never")));
         let flood = (0..10_000).filter(|n| {
             let at = Instant::from_millis(200_000 + n);
-            told.admit(at, &answer(0, &format!("no {n}")))
+            limiter.admit(at, &answer(0, &format!("no {n}")))
         });
         assert_eq!(flood.count(), PER_MINUTE);
-        assert!(told.last.len() <= SUBJECTS_MAX);
+        assert!(limiter.last.len() <= SUBJECTS_MAX);
     }
 
     #[test]

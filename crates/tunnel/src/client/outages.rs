@@ -9,7 +9,7 @@ use roadweave_proto::{Instant, PathId, PathSnapshot, PathStatus, UplinkId};
 use super::notices::Notice;
 use super::uplinks::Uplink;
 use super::{Client, Current};
-use crate::uplink::Span;
+use crate::uplink::CapPeriod;
 
 /// A shorter silence is not reported: every handover causes one.
 const SILENT_MIN: Duration = Duration::from_secs(1);
@@ -22,7 +22,7 @@ const ALLOWED_AFTER: Duration = Duration::from_secs(5);
 pub(super) struct Outages {
     silent: BTreeMap<PathId, Trouble>,
     all: Option<Trouble>,
-    capped: BTreeMap<String, Span>,
+    capped: BTreeMap<String, CapPeriod>,
     pub(super) blocked: BTreeSet<UplinkId>,
     waiting: BTreeMap<String, Trouble>,
     stays: Option<Stays>,
@@ -32,41 +32,41 @@ pub(super) struct Outages {
 struct Stays {
     since: Instant,
     drains: bool,
-    told: bool,
+    reported: bool,
     passes: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Trouble {
     since: Instant,
-    stage: Stage,
+    stage: OutageStage,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum OutageStage {
     /// It may be over before it is worth a report.
     Brief,
     /// It was reported, and its end will be.
-    Told,
+    Reported,
     /// It was due, and the limit suppressed it.
-    Hushed,
+    Suppressed,
 }
 
 impl Trouble {
     fn new(since: Instant) -> Self {
-        Self { since, stage: Stage::Brief }
+        Self { since, stage: OutageStage::Brief }
     }
 
     fn due(&self) -> Option<Instant> {
-        (self.stage == Stage::Brief).then_some(self.since + SILENT_MIN)
+        (self.stage == OutageStage::Brief).then_some(self.since + SILENT_MIN)
     }
 
     fn is_due(&self, now: Instant) -> bool {
         self.due().is_some_and(|due| due <= now)
     }
 
-    fn on_told(&mut self, told: bool) {
-        self.stage = if told { Stage::Told } else { Stage::Hushed };
+    fn on_notified(&mut self, reported: bool) {
+        self.stage = if reported { OutageStage::Reported } else { OutageStage::Suppressed };
     }
 }
 
@@ -99,13 +99,13 @@ impl Client {
         if self.outages.stays.is_some_and(|stays| stays.drains == drains) {
             return;
         }
-        let told = self.notify(now, Notice::Stays { drains });
-        self.outages.stays = Some(Stays { since: now, drains, told, passes: false });
+        let reported = self.notify(now, Notice::Stays { drains });
+        self.outages.stays = Some(Stays { since: now, drains, reported, passes: false });
     }
 
     fn watch_stay(&mut self, now: Instant) {
         let is_over = |stays: &mut Stays| stays.passes && !stays.drains;
-        if let Some(Stays { since, told: true, .. }) = self.outages.stays.take_if(is_over) {
+        if let Some(Stays { since, reported: true, .. }) = self.outages.stays.take_if(is_over) {
             self.notify(now, Notice::Passes { after: now.since(since) });
         }
     }
@@ -123,28 +123,30 @@ impl Client {
         let paths = connection.paths();
         let others = paths.iter().filter(|path| path.is_usable()).count();
         let name = |path: &PathSnapshot| self.uplinks.name_of(path);
-        let mut news = Vec::new();
+        let mut notices = Vec::new();
         let silent = &mut self.outages.silent;
         for path in paths {
             if path.status == PathStatus::Suspect {
                 let trouble = silent.entry(path.id).or_insert(Trouble::new(now));
                 if trouble.is_due(now) {
-                    trouble.stage = Stage::Hushed;
-                    news.extend(
+                    trouble.stage = OutageStage::Suppressed;
+                    notices.extend(
                         name(path).map(|uplink| (path.id, Notice::Silent { uplink, others })),
                     );
                 }
-            } else if let Some(Trouble { since, stage: Stage::Told }) = silent.remove(&path.id) {
+            } else if let Some(Trouble { since, stage: OutageStage::Reported }) =
+                silent.remove(&path.id)
+            {
                 let after = now.since(since);
-                news.extend(name(path).map(|uplink| (path.id, Notice::Back { uplink, after })));
+                notices.extend(name(path).map(|uplink| (path.id, Notice::Back { uplink, after })));
             }
         }
         // A closed path is not silent.
         silent.retain(|id, _| paths.iter().any(|path| path.id == *id));
-        for (path, notice) in news {
-            let told = self.notify(now, notice);
+        for (path, notice) in notices {
+            let reported = self.notify(now, notice);
             if let Some(trouble) = self.outages.silent.get_mut(&path) {
-                trouble.on_told(told);
+                trouble.on_notified(reported);
             }
         }
     }
@@ -153,12 +155,14 @@ impl Client {
         match (self.silence.since, &mut self.outages.all) {
             (Some(since), None) => self.outages.all = Some(Trouble::new(since)),
             (Some(_), Some(trouble)) if trouble.is_due(now) => {
-                let told = self.notify(now, Notice::AllSilent);
-                self.outages.all.iter_mut().for_each(|trouble| trouble.on_told(told));
+                let reported = self.notify(now, Notice::AllSilent);
+                self.outages.all.iter_mut().for_each(|trouble| trouble.on_notified(reported));
             }
             (Some(_), Some(_)) | (None, None) => {}
             (None, Some(_)) => {
-                if let Some(Trouble { since, stage: Stage::Told }) = self.outages.all.take() {
+                if let Some(Trouble { since, stage: OutageStage::Reported }) =
+                    self.outages.all.take()
+                {
                     self.notify(now, Notice::Answers { after: now.since(since) });
                 }
             }
@@ -168,8 +172,8 @@ impl Client {
     fn unheard(&self) -> impl Iterator<Item = (UplinkId, Instant)> {
         let is_tried = |id: &UplinkId| !self.servers_of(*id).is_empty();
         let unreported = |id: &UplinkId| !self.outages.blocked.contains(id);
-        let is_news = |uplink: &Uplink| !uplink.heard && uplink.held_back.is_none();
-        let uplinks = self.uplinks.all.iter().filter(move |(_, uplink)| is_news(uplink));
+        let is_unheard = |uplink: &Uplink| !uplink.heard && uplink.held_back.is_none();
+        let uplinks = self.uplinks.all.iter().filter(move |(_, uplink)| is_unheard(uplink));
         uplinks
             .filter(move |(id, _)| is_tried(id) && unreported(id))
             .map(move |(id, uplink)| (*id, self.blocked_at(*id, uplink)))
@@ -210,15 +214,15 @@ impl Client {
     }
 
     pub(super) fn watch_caps(&mut self, now: Instant) {
-        let mut news = Vec::new();
+        let mut notices = Vec::new();
         for (name, policy) in &self.uplinks.policies {
             let account = self.uplinks.account(name);
             let Some(carried) = policy.caps.carried(&self.uplinks.usage, account) else { continue };
             let reached = policy.caps.reached(carried);
-            let told = self.outages.capped.get(name).copied();
-            if reached.map(|(span, _)| span) != told {
+            let reported = self.outages.capped.get(name).copied();
+            if reached.map(|(span, _)| span) != reported {
                 let uplink = name.clone();
-                news.push(match reached {
+                notices.push(match reached {
                     Some((span, cap_bytes)) => {
                         self.outages.capped.insert(name.clone(), span);
                         Notice::CapReached { uplink, span, cap_bytes }
@@ -230,7 +234,7 @@ impl Client {
                 });
             }
         }
-        for notice in news {
+        for notice in notices {
             self.notify(now, notice);
         }
     }
@@ -250,9 +254,9 @@ impl Client {
         for lane in due.map(|(lane, _)| lane.clone()).collect::<Vec<_>>() {
             let notice = self.uplink_of_lane(&lane);
             let notice = notice.map(|uplink| Notice::LaneWaits { lane: lane.clone(), uplink });
-            let told = notice.is_some_and(|notice| self.notify(now, notice));
+            let reported = notice.is_some_and(|notice| self.notify(now, notice));
             if let Some(trouble) = self.outages.waiting.get_mut(&lane) {
-                trouble.on_told(told);
+                trouble.on_notified(reported);
             }
         }
     }
@@ -265,7 +269,7 @@ impl Client {
             self.outages.waiting.insert(lane, trouble);
         }
         for (lane, trouble) in before {
-            if trouble.stage == Stage::Told
+            if trouble.stage == OutageStage::Reported
                 && let Some(uplink) = self.uplink_of_lane(&lane)
             {
                 self.notify(now, Notice::LaneServed { lane, uplink });

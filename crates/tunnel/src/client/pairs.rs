@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_that_nobody_answers_become_few_and_are_not_in_step() {
+    fn unanswered_attempts_back_off_with_jitter() {
         let base = [1_000, 1_500, 2_250, 3_375, 5_062, 7_593, 8_000, 8_000];
         let grown = [1, 2].map(|seed| pauses(&mut Pairs::new(seed), base.len()));
         for pauses in &grown {

@@ -33,7 +33,7 @@ pub struct Portal {
 pub(super) struct HeldBack {
     pub(super) portal: Portal,
     since: Instant,
-    told: bool,
+    reported: bool,
 }
 
 impl Client {
@@ -61,22 +61,22 @@ impl Client {
             held_back.portal = portal;
             return;
         }
-        uplink.held_back = Some(HeldBack { portal, since: now, told: false });
+        uplink.held_back = Some(HeldBack { portal, since: now, reported: false });
         uplink.next_path = uplink.next_path.max(now + HELD_BACK_RETRY);
         let name = uplink.name.clone();
-        let told = self.notify(now, Notice::Portal { uplink: name });
+        let reported = self.notify(now, Notice::Portal { uplink: name });
         let held_back = self.uplinks.all.get_mut(&id).and_then(|uplink| uplink.held_back.as_mut());
-        held_back.into_iter().for_each(|it| it.told = told);
+        held_back.into_iter().for_each(|it| it.reported = reported);
     }
 
     fn release(&mut self, now: Instant, id: UplinkId) {
         let Some(uplink) = self.uplinks.all.get_mut(&id) else { return };
-        let Some(HeldBack { since, told, .. }) = uplink.held_back.take() else { return };
+        let Some(HeldBack { since, reported, .. }) = uplink.held_back.take() else { return };
         (uplink.next_attempt, uplink.next_path) = (now, now);
         let name = uplink.name.clone();
         self.race.on_sign_of_life(now, Some(id));
         self.race.pairs.hurry(now, Some(id));
-        if told {
+        if reported {
             self.notify(now, Notice::PortalOver { uplink: name, after: now.since(since) });
         }
     }

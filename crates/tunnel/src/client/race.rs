@@ -17,7 +17,8 @@
 //! shortly after the first, each further one twice as late, and once a packet arrives on one of
 //! them the others wait for its result: the server does one handshake per client. Before the first
 //! session the fastest wins, and uplinks of a faster technology begin sooner (XLINK section 5.3,
-//! [`Client::set_rank`]). Without an answer attempts become rarer ([`patience`](super::patience)).
+//! [`Client::set_rank`]). Without an answer attempts become rarer
+//! ([`attempt_backoff`](super::attempt_backoff)).
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -28,10 +29,10 @@ use roadweave_proto::wire::{Control, Role, Welcome};
 use roadweave_proto::{DropReason, Instant, UplinkId};
 use roadweave_quic::{CloseReason, ConnectionId, Event};
 
+use super::attempt_backoff::AttemptBackoff;
 use super::measure::OwnRtt;
 use super::notices::{Notice, legible};
 use super::pairs::{Pair, Pairs, Rejection};
-use super::patience::Patience;
 use super::portals::HELD_BACK_RETRY;
 use super::ports::PORT_CHANGE;
 use super::{Client, ClientEvent, Current, MTU_MIN, seed};
@@ -42,12 +43,12 @@ pub(super) const PREFERRED_SERVER_DELAY: Duration = Duration::from_secs(1);
 /// How much later the second uplink begins: often the first is answered before.
 pub(super) const RACE_STAGGER: Duration = Duration::from_millis(100);
 /// Other uplinks wait this long: the one that heard a restarted server works; the server is busy.
-const RESTART_PATIENCE: Duration = Duration::from_secs(1);
+const RESTART_WAIT: Duration = Duration::from_secs(1);
 /// Others wait for the welcome this many times as long as the first answer took: the end of the
 /// handshake and the hello take a round trip each, and an address validation one more.
 const WELCOME_ROUNDS: u32 = 3;
-const PATIENCE_MIN: Duration = RACE_STAGGER;
-const PATIENCE_MAX: Duration = Duration::from_secs(2);
+const OTHERS_WAIT_MIN: Duration = RACE_STAGGER;
+const OTHERS_WAIT_MAX: Duration = Duration::from_secs(2);
 const STAGGER_JITTER: Duration = Duration::from_millis(50);
 /// How much later the next of the server's addresses is tried over an uplink (RFC 8305 section 5).
 const SERVER_STAGGER: Duration = Duration::from_millis(250);
@@ -70,8 +71,8 @@ pub(super) struct Attempt {
 
 impl Attempt {
     fn on_answer(&mut self, now: Instant) {
-        let patience = now.since(self.began) * WELCOME_ROUNDS;
-        self.others_wait = Some(now + patience.clamp(PATIENCE_MIN, PATIENCE_MAX));
+        let wait = now.since(self.began) * WELCOME_ROUNDS;
+        self.others_wait = Some(now + wait.clamp(OTHERS_WAIT_MIN, OTHERS_WAIT_MAX));
     }
 }
 
@@ -93,7 +94,7 @@ pub(super) struct AcceptedConnection {
 pub(super) struct Race {
     pub(super) attempts: BTreeMap<ConnectionId, Attempt>,
     pub(super) pairs: Pairs,
-    pub(super) patience: Patience,
+    pub(super) attempt_backoff: AttemptBackoff,
     /// Where the server was heard last.
     pub(super) heard_on: Option<UplinkId>,
     /// Whether there was a session before.
@@ -110,7 +111,7 @@ impl Race {
         Self {
             attempts: BTreeMap::new(),
             pairs: Pairs::new(seed),
-            patience: Patience::default(),
+            attempt_backoff: AttemptBackoff::default(),
             heard_on: None,
             comes_back: false,
             backoff: Duration::ZERO,
@@ -122,7 +123,7 @@ impl Race {
     /// When the next attempt may begin: one was answered, or there was no answer for long.
     fn waits_until(&self) -> Option<Instant> {
         let until = self.attempts.values().filter_map(|attempt| attempt.others_wait).max();
-        until.filter(|_| self.comes_back).max(Some(self.patience.due))
+        until.filter(|_| self.comes_back).max(Some(self.attempt_backoff.due))
     }
 
     /// When a pair may be tried next. An uplink that is held back is expected not to answer.
@@ -137,7 +138,7 @@ impl Race {
 
     pub(super) fn on_sign_of_life(&mut self, now: Instant, uplink: Option<UplinkId>) {
         self.pairs.reset_backoff(now, uplink);
-        self.patience.on_sign_of_life();
+        self.attempt_backoff.on_sign_of_life();
     }
 
     /// How long the server is not tried after it ended a session; grows with each.
@@ -179,7 +180,7 @@ impl Client {
         due.sort_by_key(|id| self.uplinks.all[id].next_attempt);
         for id in due {
             let is_held_back = self.is_held_back(id);
-            if !is_held_back && self.race.patience.due > now {
+            if !is_held_back && self.race.attempt_backoff.due > now {
                 continue;
             }
             // Each uplink tries all servers: it may reach those of one family only.
@@ -202,7 +203,7 @@ impl Client {
             self.race.pairs.on_attempt(now, (id, server));
             if !is_held_back {
                 let round = SERVER_STAGGER * self.servers_of(id).len().min(SERVERS_MAX) as u32;
-                self.race.patience.on_attempt(now, round, &mut self.race.pairs);
+                self.race.attempt_backoff.on_attempt(now, round, &mut self.race.pairs);
             }
             let key = self.server().key;
             match self.endpoint.connect(now, id, server, key) {
@@ -356,7 +357,7 @@ impl Client {
         let Some(uplink) = self.uplinks.all.get_mut(&pair.0) else { return };
         uplink.next_attempt = uplink.next_attempt.min(now);
         // The remaining pairs need not wait.
-        self.race.patience.due = Instant::ZERO;
+        self.race.attempt_backoff.due = Instant::ZERO;
         let uplink = uplink.name.clone();
         let is_proven = rejection == Rejection::Refused;
         self.notify(now, Notice::Answer { uplink, server: pair.1, reason, rest, is_proven });
@@ -464,8 +465,8 @@ impl Client {
         self.race.pairs.note(current.pair, reason.clone());
         self.race.pairs.reset_backoff(now, None);
         match after {
-            After::Restart => self.race.patience.on_restart(),
-            _ => self.race.patience.on_sign_of_life(),
+            After::Restart => self.race.attempt_backoff.on_restart(),
+            _ => self.race.attempt_backoff.on_sign_of_life(),
         }
         if after == After::Unused {
             self.rest(now, current.pair, Rejection::Doubtful, reason.clone());
@@ -474,15 +475,15 @@ impl Client {
         let all_rest = if after == After::Superseded { rest } else { Duration::ZERO };
         self.choice.home_first_until += all_rest;
         let mut ids = self.uplinks.by_rank();
-        let patience = if after == After::Restart { RESTART_PATIENCE } else { Duration::ZERO };
+        let wait = if after == After::Restart { RESTART_WAIT } else { Duration::ZERO };
         if after == After::Restart {
             ids.sort_by_key(|id| self.race.heard_on != Some(*id));
         }
         for (position, id) in ids.into_iter().enumerate() {
             // Thousands of clients may have lost the same server at the same moment.
             let jitter = self.race.pairs.jitter(STAGGER_JITTER * (position as u32 + 1));
-            let patience = if position > 0 { patience } else { Duration::ZERO };
-            let stagger = stagger(position) + patience + jitter;
+            let wait = if position > 0 { wait } else { Duration::ZERO };
+            let stagger = stagger(position) + wait + jitter;
             if let Some(uplink) = self.uplinks.all.get_mut(&id) {
                 uplink.next_attempt = now + all_rest + stagger;
             }

@@ -108,7 +108,7 @@ impl Client {
             self.silence.flapping = None;
         } else if now >= answers + STEADY {
             self.silence.flapping = None;
-            self.race.patience.on_sign_of_life();
+            self.race.attempt_backoff.on_sign_of_life();
             let reason = "the session answers again";
             self.drop_attempts(now, reason, |_| true);
             if let Some(replacement) = self.race.replacement.take() {

@@ -73,12 +73,12 @@ struct Running {
     step: Step,
     test: TestId,
     bytes: u64,
-    phase: Phase,
+    phase: TestPhase,
     until: Instant,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Phase {
+enum TestPhase {
     Asked,
     Loading,
     Sent(LoadCounts),
@@ -229,7 +229,7 @@ impl Client {
         run.report.under_way = Some(run.report.name_of(step.row, step.direction));
         let word = TestWord::Ask { bounds, paths: step.paths.clone() };
         let (bytes, until) = (bounds.bytes, now + ANSWER_MAX);
-        run.running = Some(Running { step, test, bytes, phase: Phase::Asked, until });
+        run.running = Some(Running { step, test, bytes, phase: TestPhase::Asked, until });
         if bounds.direction == LoadDirection::Down
             && let Some(current) = &mut self.current
         {
@@ -250,9 +250,9 @@ impl Client {
             return self.drops.count(DropReason::UnknownMessage);
         };
         match word {
-            TestWord::Grant(granted) if matches!(running.phase, Phase::Asked) => {
+            TestWord::Grant(granted) if matches!(running.phase, TestPhase::Asked) => {
                 let duration = granted.duration.min(SPEEDTEST_MAX);
-                running.phase = Phase::Loading;
+                running.phase = TestPhase::Loading;
                 running.until = now + duration + LATE_MAX + ANSWER_MAX;
                 if running.step.direction == LoadDirection::Up {
                     let (paths, until) = (running.step.paths.clone(), now + duration);
@@ -263,7 +263,7 @@ impl Client {
             TestWord::Refuse(why) => self.on_refused(now, why),
             TestWord::Sent(counts) => current.session.on_load_sent(now, test, counts),
             TestWord::Received(received) => {
-                if let Phase::Sent(sent) = running.phase {
+                if let TestPhase::Sent(sent) = running.phase {
                     self.finish_step(now, received, Some(sent));
                 }
             }
@@ -295,7 +295,7 @@ impl Client {
         if let Some((test, counts)) = sent
             && running.test == test
         {
-            running.phase = Phase::Sent(counts);
+            running.phase = TestPhase::Sent(counts);
             running.until = now + ANSWER_MAX + LATE_MAX;
         }
         if let Some(LoadReceived { test, counts, sent }) = received
@@ -338,11 +338,11 @@ impl Client {
         let connection = self.endpoint.connection(run.connection);
         let has_heard = connection.is_some_and(Connection::has_messages_through);
         let why = match run.running.as_ref().map(|running| running.phase) {
-            Some(Phase::Asked) if has_heard => {
+            Some(TestPhase::Asked) if has_heard => {
                 "the server does not support speed tests: it received the request and did not \
                  answer, as older versions do"
             }
-            Some(Phase::Asked) => "the server does not answer",
+            Some(TestPhase::Asked) => "the server does not answer",
             _ => "the server did not report the result of the load",
         };
         self.fail_speedtest(now, why);
@@ -408,12 +408,12 @@ mod tests {
     #[test]
     fn each_uplink_is_measured_and_all_together_if_there_are_several() {
         let [first, second] = [PathId(3), PathId(5)];
-        let told = |paths: &[Option<PathId>]| {
+        let steps_of = |paths: &[Option<PathId>]| {
             let step = |it: Step| (it.row, it.direction == LoadDirection::Up, it.paths);
             steps(paths).into_iter().map(step).collect::<Vec<_>>()
         };
         let one = [(1, false, vec![first]), (1, true, vec![first])];
-        assert_eq!(told(&[None, Some(first)]), one);
+        assert_eq!(steps_of(&[None, Some(first)]), one);
         let both = vec![first, second];
         let expected = vec![
             (0, false, vec![first]),
@@ -423,6 +423,6 @@ mod tests {
             (3, false, both.clone()),
             (3, true, both),
         ];
-        assert_eq!(told(&[Some(first), None, Some(second)]), expected);
+        assert_eq!(steps_of(&[Some(first), None, Some(second)]), expected);
     }
 }

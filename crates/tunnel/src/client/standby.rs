@@ -138,7 +138,7 @@ impl Client {
             return from.map(|at| at.max(may_begin));
         };
         let tried = self.standby.tried();
-        let tries = tried.map(|_| (*next_attempt).min(*began + TARGET_PATIENCE));
+        let tries = tried.map(|_| (*next_attempt).min(*began + TARGET_TIMEOUT));
         let Some(ready) = ready else { return tries };
         let alone = self.current.is_none().then_some(self.choice.home_first_until);
         let is_silent = self.current.is_some() && self.silence.since.is_some();
@@ -259,7 +259,7 @@ impl Client {
 
     fn try_target(&mut self, now: Instant) {
         let Some(target) = self.standby.tried() else { return };
-        if now >= self.standby.began + TARGET_PATIENCE {
+        if now >= self.standby.began + TARGET_TIMEOUT {
             return self.give_up_tried(now, "no answer", Some(self.standby.began));
         }
         if now < self.standby.next_attempt {
@@ -304,7 +304,7 @@ impl Client {
             Event::Closed(reason) if is_ready => {
                 self.standby.ready = None;
                 let is_silent = matches!(reason, CloseReason::TimedOut);
-                let silent_since = is_silent.then_some(now - TARGET_PATIENCE);
+                let silent_since = is_silent.then_some(now - TARGET_TIMEOUT);
                 self.give_up_target(now, &reason.to_string(), silent_since);
             }
             Event::Closed(reason) => {
@@ -407,7 +407,7 @@ impl Client {
 
 /// The keep-alive interval: address translators forget a binding after 30 s.
 const KEEP_ALIVE: Duration = Duration::from_secs(25);
-const TARGET_PATIENCE: Duration = Duration::from_secs(10);
+const TARGET_TIMEOUT: Duration = Duration::from_secs(10);
 const ATTEMPT_STAGGER: Duration = Duration::from_millis(250);
 const ATTEMPTS_MAX: usize = 8;
 const ADDRESSES_MAX: usize = 8;

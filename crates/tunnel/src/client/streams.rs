@@ -70,11 +70,11 @@ impl ClientStreams {
         if let Some((before, _)) = self.with.filter(|(before, _)| *before != key) {
             self.epochs.remove(&before);
         }
-        self.begin_anew(with);
+        self.reset_streams(with);
         self.streams.set_peer_takes(named);
     }
 
-    fn begin_anew(&mut self, with: Option<(PublicKey, StreamsEpoch)>) {
+    fn reset_streams(&mut self, with: Option<(PublicKey, StreamsEpoch)>) {
         self.with = with;
         self.owner = StreamsOwner(self.owner.0 + 1);
         self.streams = Streams::new(self.config.bounds(Side::Client));
@@ -90,7 +90,7 @@ impl ClientStreams {
             self.away_since = None;
             // The far end may still have streams of this epoch.
             self.epochs.remove(&key);
-            self.begin_anew(None);
+            self.reset_streams(None);
         }
         is_over
     }

@@ -185,7 +185,7 @@ impl Client {
             false => self.uplinks.servers_of.insert(place, servers),
         };
         if before.as_ref() != self.uplinks.servers_of.get(&place) {
-            self.race.patience.on_sign_of_life();
+            self.race.attempt_backoff.on_sign_of_life();
         }
         if let Some(uplink) = self.uplinks.all.get_mut(&uplink) {
             (uplink.path_failures, uplink.path_deadline) = (0, now);

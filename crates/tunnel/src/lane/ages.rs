@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_held_back_for_long_is_old_while_others_come() {
+    fn a_packet_held_back_for_long_is_old_while_others_arrive() {
         let mut ages = running();
         for number in 0..300 {
             let came = 42_000 + number * 10;

@@ -44,7 +44,7 @@ impl SourceCopy {
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
     queues: BTreeMap<PathId, Queue>,
-    packets: BTreeMap<u32, Packet>,
+    packets: BTreeMap<u32, CopiedPacket>,
     count: u64,
 }
 
@@ -55,7 +55,7 @@ struct Queue {
 }
 
 #[derive(Debug, Default)]
-struct Packet {
+struct CopiedPacket {
     places: Vec<(PathId, u64)>,
     has_left: bool,
 }

@@ -43,7 +43,7 @@ pub(super) struct Targets {
     deadline: Duration,
     pub(super) windows: Windows,
     smoothed: Option<(Instant, f64)>,
-    pub(super) told: EncoderTarget,
+    pub(super) target: EncoderTarget,
     asked: Option<Instant>,
     /// The paths that answered at the last call, with their bytes in flight.
     answering: Vec<(PathId, u64)>,
@@ -56,7 +56,7 @@ impl Targets {
             deadline,
             windows: Windows::new(deadline),
             smoothed: None,
-            told: EncoderTarget::default(),
+            target: EncoderTarget::default(),
             asked: None,
             answering: Vec::new(),
             stranded: 0,
@@ -98,12 +98,12 @@ impl Targets {
         // Without a path that answers, a restart is useless.
         let stranded = if answers { std::mem::take(&mut self.stranded) } else { 0 };
         let renews = answers && stranded as f64 > room;
-        self.told = EncoderTarget {
-            renewals: self.told.renewals + u64::from(renews),
+        self.target = EncoderTarget {
+            renewals: self.target.renewals + u64::from(renews),
             frame_bytes: ((room - waiting as f64 + ROUNDING).max(0.0) as u64).max(least),
             bitrate: Rate::from_bytes_per_second(rate as u64),
         };
-        self.told
+        self.target
     }
 
     /// Sets the time in which a frame is to arrive: the deadline, or one deadline beyond the
@@ -169,7 +169,7 @@ mod tests {
     fn renewals(in_flight: u64, under_way: u64, states: &[(Option<PathStatus>, bool)]) -> Vec<u64> {
         let path = |id| PathSnapshot::idle(PathId(id), MS * 40, 12_000);
         let mut targets = Targets::new(MS * 100);
-        let mut told = Vec::new();
+        let mut counts = Vec::new();
         for (at, (first, other_answers)) in states.iter().enumerate() {
             let other = if *other_answers { PathStatus::Usable } else { PathStatus::Suspect };
             let first =
@@ -178,9 +178,9 @@ mod tests {
             let paths: Vec<_> = first.iter().chain([&other]).map(PathOffer::free).collect();
             let now = Instant::from_millis(at as u64 * 33);
             let target = targets.take(now, &MinRtt::default(), &paths, 0, under_way);
-            told.push(target.renewals);
+            counts.push(target.renewals);
         }
-        told
+        counts
     }
 
     const ANSWERS: (Option<PathStatus>, bool) = (Some(PathStatus::Usable), true);
@@ -199,14 +199,14 @@ mod tests {
     }
 
     #[test]
-    fn where_no_path_answers_one_that_comes_back_begins_anew() {
+    fn after_an_outage_of_all_paths_one_that_returns_asks_for_a_key_frame() {
         let dead = (Some(PathStatus::Suspect), false);
         assert_eq!(renewals(20_000, 50_000, &[ANSWERS, dead, dead, SILENT]), [0, 0, 0, 1]);
         assert_eq!(renewals(9_000, 50_000, &[ANSWERS, dead, dead, SILENT]), [0, 0, 0, 0]);
     }
 
     #[test]
-    fn where_no_path_answers_within_the_deadline_it_is_told_what_the_paths_carry() {
+    fn without_a_path_within_the_deadline_the_target_is_what_the_paths_carry() {
         for rtt_ms in [200, 201, 600] {
             let path = PathSnapshot::idle(PathId(0), MS * rtt_ms, 60_000);
             let target = take(&mut Targets::new(MS * 100), 0, &path, 0);

@@ -65,7 +65,7 @@ pub(crate) struct LaneReceiver {
     pub(crate) promise: Promise,
     ages: Ages,
     opening: Option<Order>,
-    run: Option<Run>,
+    run: Option<IdRun>,
     lost_before: u64,
     stats: ReceiveStats,
     determined: Vec<(PacketId, Bytes)>,
@@ -74,7 +74,7 @@ pub(crate) struct LaneReceiver {
 /// Packets with consecutive IDs, to count those that never came. A lane is one run, unless the
 /// decoder's window leaps: what a leap skips is not lost.
 #[derive(Debug)]
-struct Run {
+struct IdRun {
     first: PacketId,
     highest: PacketId,
     known: u64,
@@ -205,7 +205,7 @@ impl LaneReceiver {
             highest: self.run.as_ref().map(|run| run.highest).unwrap_or_default(),
             delivered: self.stats.delivered_packets,
             recovered: self.decoder.stats().recovered,
-            lost: self.lost_before + self.run.as_ref().map_or(0, Run::lost),
+            lost: self.lost_before + self.run.as_ref().map_or(0, IdRun::lost),
         }
     }
 
@@ -228,8 +228,8 @@ impl LaneReceiver {
         match &mut self.run {
             Some(run) if run.is_near(id) => run.note(id),
             run => {
-                self.lost_before += run.as_ref().map_or(0, Run::lost);
-                *run = Some(Run { first: id, highest: id, known: 1 });
+                self.lost_before += run.as_ref().map_or(0, IdRun::lost);
+                *run = Some(IdRun { first: id, highest: id, known: 1 });
             }
         }
     }
@@ -321,7 +321,7 @@ enum BufferKind {
     Fragments,
 }
 
-impl Run {
+impl IdRun {
     /// Whether a packet belongs to this run: the decoder returns others only after a leap.
     fn is_near(&self, id: PacketId) -> bool {
         u64::from(id.distance(self.highest).unsigned_abs()) < WINDOW_IDS

@@ -99,14 +99,14 @@ pub struct OrderStats {
 #[derive(Debug)]
 pub(crate) struct Reorder {
     pub(crate) order: Order,
-    keeper: Keeper,
+    policy: ReorderPolicy,
     newest: ExtendedId,
     held_bytes: usize,
     counts: OrderStats,
 }
 
 #[derive(Debug)]
-enum Keeper {
+enum ReorderPolicy {
     Pass,
     Strict(Strict),
     Adaptive(Box<Adaptive>),
@@ -137,19 +137,19 @@ impl Reorder {
     /// `order` for packets from `begin` on; earlier ones go out as they come.
     pub(crate) fn new(order: Order, begin: PacketId) -> Self {
         let first = BASE + u64::from(begin.0);
-        let keeper = match order {
-            Order::Pass => Keeper::Pass,
-            Order::Reorder { max_buffer } => Keeper::Strict(Strict::new(first, max_buffer)),
+        let policy = match order {
+            Order::Pass => ReorderPolicy::Pass,
+            Order::Reorder { max_buffer } => ReorderPolicy::Strict(Strict::new(first, max_buffer)),
             Order::Adaptive { max_buffer } => {
-                Keeper::Adaptive(Box::new(Adaptive::new(first, max_buffer)))
+                ReorderPolicy::Adaptive(Box::new(Adaptive::new(first, max_buffer)))
             }
             Order::Frames { deadline, decode, max_buffer } => {
                 let times = Times { deadline, decode, max_buffer };
-                Keeper::Frames(Box::new(Frames::new(first, times)))
+                ReorderPolicy::Frames(Box::new(Frames::new(first, times)))
             }
-            Order::Even { max_buffer } => Keeper::Even(Box::new(Even::new(max_buffer))),
+            Order::Even { max_buffer } => ReorderPolicy::Even(Box::new(Even::new(max_buffer))),
         };
-        Self { order, keeper, newest: first - 1, held_bytes: 0, counts: OrderStats::default() }
+        Self { order, policy, newest: first - 1, held_bytes: 0, counts: OrderStats::default() }
     }
 
     /// Packets before `first` have missed their turn, unless the lane has just begun.
@@ -160,7 +160,7 @@ impl Reorder {
 
     /// Earlier packets were not sent under another order, so they have missed their turn.
     fn forget_before(mut self) -> Self {
-        if let Keeper::Strict(strict) = &mut self.keeper {
+        if let ReorderPolicy::Strict(strict) = &mut self.policy {
             strict.begin = 0;
         }
         self
@@ -170,17 +170,17 @@ impl Reorder {
     /// goes out, and earlier packets go out as they come.
     pub(crate) fn set_order(&mut self, now: Instant, order: Order, release: &mut dyn FnMut(Unit)) {
         self.handle_timeout(now, release);
-        match (&mut self.keeper, order) {
-            (Keeper::Strict(strict), Order::Reorder { max_buffer }) => {
+        match (&mut self.policy, order) {
+            (ReorderPolicy::Strict(strict), Order::Reorder { max_buffer }) => {
                 strict.max_buffer = max_buffer;
             }
-            (Keeper::Adaptive(adaptive), Order::Adaptive { max_buffer }) => {
+            (ReorderPolicy::Adaptive(adaptive), Order::Adaptive { max_buffer }) => {
                 adaptive.set_max_buffer(max_buffer);
             }
-            (Keeper::Frames(frames), Order::Frames { deadline, decode, max_buffer }) => {
+            (ReorderPolicy::Frames(frames), Order::Frames { deadline, decode, max_buffer }) => {
                 frames.set_times(Times { deadline, decode, max_buffer });
             }
-            (Keeper::Even(even), Order::Even { max_buffer }) => {
+            (ReorderPolicy::Even(even), Order::Even { max_buffer }) => {
                 even.delays.set_wait_max(max_buffer)
             }
             _ => {
@@ -199,7 +199,7 @@ impl Reorder {
         unit: Unit,
         release: &mut dyn FnMut(Unit),
     ) -> Turn {
-        if matches!(self.keeper, Keeper::Pass) {
+        if matches!(self.policy, ReorderPolicy::Pass) {
             self.newest = self.position(unit.last).max(self.newest);
             release(unit);
             return Turn::Kept;
@@ -222,12 +222,12 @@ impl Reorder {
         self.held_bytes += bytes;
         let mut out =
             Outlet { held_bytes: &mut self.held_bytes, counts: &mut self.counts, release };
-        let turn = match &mut self.keeper {
-            Keeper::Pass => Turn::Kept,
-            Keeper::Strict(strict) => strict.handle(placed, &mut out),
-            Keeper::Adaptive(adaptive) => adaptive.handle(placed, &mut out),
-            Keeper::Frames(frames) => frames.handle(placed, &mut out),
-            Keeper::Even(even) => even.handle(placed, &mut out),
+        let turn = match &mut self.policy {
+            ReorderPolicy::Pass => Turn::Kept,
+            ReorderPolicy::Strict(strict) => strict.handle(placed, &mut out),
+            ReorderPolicy::Adaptive(adaptive) => adaptive.handle(placed, &mut out),
+            ReorderPolicy::Frames(frames) => frames.handle(placed, &mut out),
+            ReorderPolicy::Even(even) => even.handle(placed, &mut out),
         };
         match turn {
             Turn::Kept => self.counts.waited_packets += u64::from(self.held_packets() > held),
@@ -243,22 +243,22 @@ impl Reorder {
     pub(crate) fn handle_timeout(&mut self, now: Instant, release: &mut dyn FnMut(Unit)) {
         let mut out =
             Outlet { held_bytes: &mut self.held_bytes, counts: &mut self.counts, release };
-        match &mut self.keeper {
-            Keeper::Pass => {}
-            Keeper::Strict(strict) => strict.handle_timeout(now, &mut out),
-            Keeper::Adaptive(adaptive) => adaptive.handle_timeout(now, &mut out),
-            Keeper::Frames(frames) => frames.handle_timeout(now, &mut out),
-            Keeper::Even(even) => even.handle_timeout(now, &mut out),
+        match &mut self.policy {
+            ReorderPolicy::Pass => {}
+            ReorderPolicy::Strict(strict) => strict.handle_timeout(now, &mut out),
+            ReorderPolicy::Adaptive(adaptive) => adaptive.handle_timeout(now, &mut out),
+            ReorderPolicy::Frames(frames) => frames.handle_timeout(now, &mut out),
+            ReorderPolicy::Even(even) => even.handle_timeout(now, &mut out),
         }
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        match &self.keeper {
-            Keeper::Pass => None,
-            Keeper::Strict(strict) => strict.poll_timeout(),
-            Keeper::Adaptive(adaptive) => adaptive.poll_timeout(),
-            Keeper::Frames(frames) => frames.poll_timeout(),
-            Keeper::Even(even) => even.poll_timeout(),
+        match &self.policy {
+            ReorderPolicy::Pass => None,
+            ReorderPolicy::Strict(strict) => strict.poll_timeout(),
+            ReorderPolicy::Adaptive(adaptive) => adaptive.poll_timeout(),
+            ReorderPolicy::Frames(frames) => frames.poll_timeout(),
+            ReorderPolicy::Even(even) => even.poll_timeout(),
         }
     }
 
@@ -267,9 +267,9 @@ impl Reorder {
     }
 
     pub(crate) fn stats(&self) -> OrderStats {
-        let wait = match &self.keeper {
-            Keeper::Adaptive(adaptive) => adaptive.wait(),
-            Keeper::Even(even) => even.delays.spread(),
+        let wait = match &self.policy {
+            ReorderPolicy::Adaptive(adaptive) => adaptive.wait(),
+            ReorderPolicy::Even(even) => even.delays.spread(),
             _ => self.order.max_buffer(),
         };
         OrderStats {
@@ -282,10 +282,10 @@ impl Reorder {
     }
 
     pub(crate) fn memory(&self) -> usize {
-        let beside = match &self.keeper {
-            Keeper::Adaptive(adaptive) => adaptive.gaps_memory(),
-            Keeper::Frames(frames) => frames.memory(),
-            Keeper::Even(even) => even.delays.memory(),
+        let beside = match &self.policy {
+            ReorderPolicy::Adaptive(adaptive) => adaptive.gaps_memory(),
+            ReorderPolicy::Frames(frames) => frames.memory(),
+            ReorderPolicy::Even(even) => even.delays.memory(),
             _ => 0,
         };
         self.held_bytes + self.held_packets() * HELD_OVERHEAD + beside
@@ -295,19 +295,19 @@ impl Reorder {
         let target = self.memory().saturating_sub(bytes);
         while self.memory() > target && self.release_oldest(release) {}
         if self.memory() > target
-            && let Keeper::Frames(frames) = &mut self.keeper
+            && let ReorderPolicy::Frames(frames) = &mut self.policy
         {
             frames.forget_sources();
         }
     }
 
     fn held_packets(&self) -> usize {
-        match &self.keeper {
-            Keeper::Pass => 0,
-            Keeper::Strict(strict) => strict.len(),
-            Keeper::Adaptive(adaptive) => adaptive.len(),
-            Keeper::Frames(frames) => frames.len(),
-            Keeper::Even(even) => even.len(),
+        match &self.policy {
+            ReorderPolicy::Pass => 0,
+            ReorderPolicy::Strict(strict) => strict.len(),
+            ReorderPolicy::Adaptive(adaptive) => adaptive.len(),
+            ReorderPolicy::Frames(frames) => frames.len(),
+            ReorderPolicy::Even(even) => even.len(),
         }
     }
 
@@ -315,12 +315,12 @@ impl Reorder {
     fn release_oldest(&mut self, release: &mut dyn FnMut(Unit)) -> bool {
         let mut out =
             Outlet { held_bytes: &mut self.held_bytes, counts: &mut self.counts, release };
-        match &mut self.keeper {
-            Keeper::Pass => false,
-            Keeper::Strict(strict) => strict.release_oldest(&mut out),
-            Keeper::Adaptive(adaptive) => adaptive.release_oldest(&mut out),
-            Keeper::Frames(frames) => frames.release_oldest(&mut out),
-            Keeper::Even(even) => even.release_oldest(&mut out),
+        match &mut self.policy {
+            ReorderPolicy::Pass => false,
+            ReorderPolicy::Strict(strict) => strict.release_oldest(&mut out),
+            ReorderPolicy::Adaptive(adaptive) => adaptive.release_oldest(&mut out),
+            ReorderPolicy::Frames(frames) => frames.release_oldest(&mut out),
+            ReorderPolicy::Even(even) => even.release_oldest(&mut out),
         }
     }
 

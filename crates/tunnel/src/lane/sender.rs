@@ -39,7 +39,7 @@ use crate::lane::encoder::Targets;
 use crate::lane::flow_predecessors::FlowPredecessors;
 use crate::lane::recovery_history::RecoveryHistory;
 use crate::lane::sent_flows::SentFlows;
-use crate::lane::shed::{Frame, Shedder};
+use crate::lane::shed::{FrameKey, Shedder};
 use crate::lane::superseded::RecentlySuperseded;
 use crate::lane::unfinished::{Unacknowledged, Unfinished, inner_of};
 use crate::lane::{EncoderTarget, LaneConfig, NamesUplink};
@@ -175,8 +175,8 @@ impl LaneSender {
         self.keeping.arrival_times.as_ref().map(|arrival_times| arrival_times.expiry(id))
     }
 
-    fn tells_times(&self) -> bool {
-        self.keeping.arrival_times.is_some() || self.config.order.tells_times()
+    fn carries_times(&self) -> bool {
+        self.keeping.arrival_times.is_some() || self.config.order.carries_times()
     }
 
     fn has_expired(&self, now: Instant, id: PacketId) -> bool {
@@ -197,7 +197,7 @@ impl LaneSender {
         now: Instant,
         carrier: &mut impl Carrier,
     ) -> Option<EncoderTarget> {
-        if !carrier.tells_fates() {
+        if !carrier.reports_fates() {
             return None;
         }
         carrier.set_pacing(self.config.strategy.pacing(self.config.pacing));
@@ -216,8 +216,8 @@ impl LaneSender {
         }
     }
 
-    pub(crate) fn told_encoder(&self) -> Option<EncoderTarget> {
-        self.targets.as_ref().map(|targets| targets.told)
+    pub(crate) fn last_encoder_target(&self) -> Option<EncoderTarget> {
+        self.targets.as_ref().map(|targets| targets.target)
     }
 
     /// Takes an inner packet of `flow` (a hash); `rtp`: its RTP header, if it is to be read.
@@ -234,7 +234,7 @@ impl LaneSender {
             self.stats.drops.count(DropReason::Superseded);
             return;
         }
-        let stamp = self.tells_times().then(|| Stamp::of(now));
+        let stamp = self.carries_times().then(|| Stamp::of(now));
         let datagram =
             SourceDatagram::of_packet(self.lane, self.predecessors.is_some(), stamp, packet);
         self.queue_packet(now, datagram, flow, rtp, Urgency::FIRST);
@@ -258,7 +258,7 @@ impl LaneSender {
             since: now,
             datagram,
             flow,
-            frame: rtp.map(|header| Frame::new(flow, &header)),
+            frame: rtp.map(|header| FrameKey::new(flow, &header)),
             ends_frame: rtp.is_some_and(|header| header.marker),
             urgency,
             ends_packet: true,

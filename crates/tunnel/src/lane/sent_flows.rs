@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_are_known_from_the_first_packet_that_is_kept() {
+    fn flows_are_known_from_the_first_retained_packet() {
         let mut flows = SentFlows::default();
         (0..4).for_each(|number| flows.on_sent(id(number), 10 + u64::from(number)));
         flows.retain_from(|of| of == id(2));
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_while_everything_is_kept() {
+    fn memory_is_bounded_while_everything_is_retained() {
         let mut flows = SentFlows::default();
         for number in 0..FLOWS_MAX as u32 + 3 {
             flows.on_sent(id(number), 1);

@@ -28,13 +28,13 @@ use roadweave_proto::Instant;
 use roadweave_proto::wire::RtpHeader;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Frame {
+pub(crate) struct FrameKey {
     flow: u64,
     source: u32,
     timestamp: u32,
 }
 
-impl Frame {
+impl FrameKey {
     pub(crate) fn new(flow: u64, rtp: &RtpHeader) -> Self {
         Self { flow, source: rtp.ssrc, timestamp: rtp.timestamp }
     }
@@ -49,7 +49,7 @@ pub(crate) struct Shedder {
 
 #[derive(Debug)]
 struct Decided {
-    frame: Frame,
+    frame: FrameKey,
     first: Instant,
     last: Instant,
     stays: bool,
@@ -75,7 +75,7 @@ impl Shedder {
     pub(crate) fn stays(
         &mut self,
         now: Instant,
-        frame: Frame,
+        frame: FrameKey,
         since: Instant,
         is_alone: impl FnOnce() -> bool,
     ) -> bool {
@@ -87,7 +87,7 @@ impl Shedder {
             over.stand_still(since);
             return true;
         }
-        let video = |frame: &Frame| (frame.flow, frame.source);
+        let video = |frame: &FrameKey| (frame.flow, frame.source);
         let of_video = |other: &&Decided| video(&other.frame) == video(&frame);
         let mut before = self.decided.iter().rev().filter(of_video);
         let given_up = before.by_ref().take_while(|other| !other.stays).count();
@@ -100,7 +100,7 @@ impl Shedder {
         stays
     }
 
-    pub(crate) fn on_expired(&mut self, frame: Frame, since: Instant) {
+    pub(crate) fn on_expired(&mut self, frame: FrameKey, since: Instant) {
         match self.find(frame, since) {
             Some(known) => known.stays = known.stands_still,
             None => self.note(frame, since, false),
@@ -112,7 +112,7 @@ impl Shedder {
     pub(crate) fn is_late(
         &mut self,
         now: Instant,
-        frame: Frame,
+        frame: FrameKey,
         since: Instant,
         age_max: Duration,
     ) -> bool {
@@ -135,7 +135,7 @@ impl Shedder {
     }
 
     /// The decision on `frame`. A source may reuse a timestamp forever, so a frame ends.
-    fn find(&mut self, frame: Frame, since: Instant) -> Option<&mut Decided> {
+    fn find(&mut self, frame: FrameKey, since: Instant) -> Option<&mut Decided> {
         let is_it = |known: &&mut Decided| {
             let goes_on = since < (known.last + PAUSE_MAX).min(known.first + FRAME_MAX);
             known.frame == frame && (goes_on || known.stands_still)
@@ -143,7 +143,7 @@ impl Shedder {
         self.decided.iter_mut().rev().find(is_it)
     }
 
-    fn note(&mut self, frame: Frame, since: Instant, stays: bool) {
+    fn note(&mut self, frame: FrameKey, since: Instant, stays: bool) {
         let is_over = |old: &Decided| {
             let newest = if old.stands_still { old.last } else { old.first };
             newest + FRAME_MAX < since
@@ -177,8 +177,8 @@ mod tests {
     use super::*;
     use crate::testing::at;
 
-    fn frame(source: u32, timestamp: u32) -> Frame {
-        Frame { flow: 1, source, timestamp }
+    fn frame(source: u32, timestamp: u32) -> FrameKey {
+        FrameKey { flow: 1, source, timestamp }
     }
 
     fn standing() -> Shedder {

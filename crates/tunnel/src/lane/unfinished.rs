@@ -24,12 +24,12 @@ pub(crate) struct Unfinished {
 #[derive(Debug, Default)]
 pub(crate) struct Unacknowledged {
     first: PacketId,
-    sent: VecDeque<Sent>,
+    sent: VecDeque<SentPacket>,
     bytes: usize,
 }
 
 #[derive(Debug)]
-struct Sent {
+struct SentPacket {
     since: Instant,
     symbol: Bytes,
     is_done: bool,
@@ -41,7 +41,7 @@ impl Unacknowledged {
             self.first = id;
         }
         self.bytes += symbol.len();
-        self.sent.push_back(Sent { since, symbol, is_done: false });
+        self.sent.push_back(SentPacket { since, symbol, is_done: false });
         while self.sent.len() > PACKETS_MAX || self.bytes > BYTES_MAX {
             self.pop();
         }
@@ -72,7 +72,7 @@ impl Unacknowledged {
     pub(crate) fn take(&mut self) -> Vec<Unfinished> {
         self.bytes = 0;
         let (mut packets, mut whole, mut all_done) = (Vec::new(), None::<BytesMut>, true);
-        for Sent { since, symbol, is_done } in std::mem::take(&mut self.sent) {
+        for SentPacket { since, symbol, is_done } in std::mem::take(&mut self.sent) {
             let Ok(Symbol { position, body }) = Symbol::parse(&symbol) else { continue };
             let begins = matches!(position, FragmentPosition::Whole | FragmentPosition::First);
             if begins {
@@ -100,7 +100,7 @@ impl Unacknowledged {
     }
 }
 
-impl Sent {
+impl SentPacket {
     fn ends_packet(&self) -> bool {
         Symbol::parse(&self.symbol).is_ok_and(|symbol| {
             matches!(symbol.position, FragmentPosition::Whole | FragmentPosition::Last)
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded_by_age_count_and_bytes() {
+    fn unacknowledged_packets_are_bounded_by_age_count_and_bytes() {
         let mut kept = Unacknowledged::default();
         let big = symbol(FragmentPosition::Whole, &[0x45; 1300]);
         (0..100_000).for_each(|id| kept.on_sent(PacketId(id), at(id.into()), big.clone()));

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_fills_the_queue_loses_and_nobody_else_does() {
+    fn only_the_tenant_that_fills_the_queue_loses_packets() {
         let mut queue = FairQueue::default();
         let now = Instant::ZERO;
         push(&mut queue, MODEST, 1_000);

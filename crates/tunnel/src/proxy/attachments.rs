@@ -30,14 +30,14 @@ pub(super) struct Attachment {
     device: PublicKey,
     binding: Option<Binding>,
     pub(super) handle: Option<u32>,
-    answer: Answer,
+    answer: AnchorAnswer,
     held: Held,
     pub(super) relay: Relay,
     bindings: TokenBucket,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
+enum AnchorAnswer {
     Nothing,
     Attached,
     /// The client is at another proxy, since this time. Packets that it still sends here are
@@ -47,17 +47,17 @@ enum Answer {
 
 impl Attachment {
     pub(super) fn on_leg_down(&mut self, accounts: &mut Accounts) {
-        (self.handle, self.answer) = (None, Answer::Nothing);
+        (self.handle, self.answer) = (None, AnchorAnswer::Nothing);
         let account = &mut accounts[usize::from(self.tenant.0)];
-        (0..self.relay.begin_anew()).for_each(|_| account.drop(DropReason::LegAway));
+        (0..self.relay.reset()).for_each(|_| account.drop(DropReason::LegAway));
     }
 
     pub(super) fn is_answered(&self) -> bool {
-        self.answer != Answer::Nothing
+        self.answer != AnchorAnswer::Nothing
     }
 
     pub(super) fn is_attached(&self) -> bool {
-        self.answer == Answer::Attached
+        self.answer == AnchorAnswer::Attached
     }
 }
 
@@ -81,7 +81,7 @@ impl Legs {
             device,
             binding: None,
             handle: None,
-            answer: Answer::Nothing,
+            answer: AnchorAnswer::Nothing,
             held: Held::default(),
             relay: Relay::default(),
             bindings: TokenBucket::default(),
@@ -144,7 +144,7 @@ impl Legs {
         let account = &mut self.accounts[usize::from(tenant.0)];
         let leg = &mut self.legs[attachment.leg];
         match attachment.handle {
-            Some(handle) if attachment.answer != Answer::Nothing => {
+            Some(handle) if attachment.answer != AnchorAnswer::Nothing => {
                 if account.allows(now, Direction::Up, packet.len()) {
                     leg.end.push(now, tenant, handle, packet, &mut self.accounts);
                 }
@@ -188,7 +188,7 @@ impl Legs {
             (0..attachment.held.expire(now)).for_each(|_| account.drop(DropReason::Unbound));
             self.held_bytes = self.held_bytes + attachment.held.bytes - before;
             self.due.extend(attachment.held.due().map(|at| (at, session)));
-            if let Answer::Superseded(since) = attachment.answer
+            if let AnchorAnswer::Superseded(since) = attachment.answer
                 && now >= since + SUPERSEDED_STAYS
             {
                 if let Some(handle) = attachment.handle {
@@ -234,7 +234,7 @@ impl Legs {
                 if let Some(session) = session
                     && let Some(attachment) = self.attachments.get_mut(&session)
                 {
-                    attachment.answer = Answer::Attached;
+                    attachment.answer = AnchorAnswer::Attached;
                     self.events.extend(attachment.relay.on_far_end(session, streams));
                     self.release(now, session);
                 }
@@ -262,7 +262,7 @@ impl Legs {
             // The binding is void: it is not sent again.
             attachment.binding = None;
             if why == Detached::Superseded {
-                attachment.answer = Answer::Superseded(now);
+                attachment.answer = AnchorAnswer::Superseded(now);
                 self.due.insert((now + SUPERSEDED_STAYS, session));
                 return;
             }
@@ -304,7 +304,7 @@ impl Legs {
                     leg.handles.remove(&before);
                     attachment.on_leg_down(&mut self.accounts);
                 }
-                (attachment.handle, attachment.answer) = (Some(handle), Answer::Nothing);
+                (attachment.handle, attachment.answer) = (Some(handle), AnchorAnswer::Nothing);
                 leg.handles.insert(handle, session);
             }
             leg.unsent.pop_front();

@@ -27,12 +27,12 @@ pub(super) struct Leg {
     /// Whether a tenant needs it; its address may not be known yet.
     is_wanted: bool,
     turn: usize,
-    state: State,
+    state: LegState,
     /// Since when it carries nothing; `None` while it does.
     away_since: Option<Instant>,
     away_for: Duration,
     silent_since: Option<Instant>,
-    told: bool,
+    is_reported: bool,
     backoff: Duration,
     pub(super) end: LegEnd,
     pub(super) next_handle: u32,
@@ -41,7 +41,7 @@ pub(super) struct Leg {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum LegState {
     Resting { until: Instant },
     Connecting { id: ConnectionId },
     Up { id: ConnectionId, since: Instant },
@@ -54,11 +54,11 @@ impl Leg {
             addresses: Vec::new(),
             is_wanted: false,
             turn: 0,
-            state: State::Resting { until: Instant::ZERO },
+            state: LegState::Resting { until: Instant::ZERO },
             away_since: None,
             away_for: Duration::ZERO,
             silent_since: None,
-            told: false,
+            is_reported: false,
             backoff: BACKOFF_MIN,
             end: LegEnd::new(rate),
             next_handle: 0,
@@ -79,17 +79,17 @@ impl Leg {
 
     pub(super) fn up(&self) -> Option<ConnectionId> {
         match self.state {
-            State::Up { id, .. } => Some(id),
+            LegState::Up { id, .. } => Some(id),
             _ => None,
         }
     }
 
     fn is(&self, connection: ConnectionId) -> bool {
-        matches!(self.state, State::Up { id, .. } | State::Connecting { id } if id == connection)
+        matches!(self.state, LegState::Up { id, .. } | LegState::Connecting { id } if id == connection)
     }
 
     fn is_proven(&self, now: Instant) -> bool {
-        matches!(self.state, State::Up { since, .. } if now.since(since) >= PROVEN_AFTER)
+        matches!(self.state, LegState::Up { since, .. } if now.since(since) >= PROVEN_AFTER)
     }
 
     /// False at the start, while the first connection is under way.
@@ -99,16 +99,16 @@ impl Leg {
     }
 
     pub(super) fn poll_timeout(&self, endpoint: &Endpoint) -> Option<Instant> {
-        let told = self.silent_since.or(self.away_since).filter(|_| !self.told);
+        let unreported = self.silent_since.or(self.away_since).filter(|_| !self.is_reported);
         let own = match self.state {
-            State::Resting { until } if !self.addresses.is_empty() => Some(until),
-            State::Resting { .. } | State::Connecting { .. } => None,
-            State::Up { id, .. } => {
+            LegState::Resting { until } if !self.addresses.is_empty() => Some(until),
+            LegState::Resting { .. } | LegState::Connecting { .. } => None,
+            LegState::Up { id, .. } => {
                 let carries = endpoint.connection(id).is_some_and(Connection::is_open);
                 self.end.poll_timeout().filter(|_| carries)
             }
         };
-        [own, told.map(|since| since + AWAY_AFTER)].into_iter().flatten().min()
+        [own, unreported.map(|since| since + AWAY_AFTER)].into_iter().flatten().min()
     }
 }
 
@@ -138,11 +138,11 @@ impl Legs {
 
     fn on_up(&mut self, now: Instant, at: usize, id: ConnectionId) {
         let leg = &mut self.legs[at];
-        if std::mem::take(&mut leg.told) {
-            let told = format!("the anchor {} is reachable again", leg.anchor);
-            self.events.push_back(LegEvent::Told(told));
+        if std::mem::take(&mut leg.is_reported) {
+            let text = format!("the anchor {} is reachable again", leg.anchor);
+            self.events.push_back(LegEvent::Text(text));
         }
-        leg.state = State::Up { id, since: now };
+        leg.state = LegState::Up { id, since: now };
         leg.away_for = leg.away_since.take().map_or(Duration::ZERO, |since| now.since(since));
         leg.silent_since = None;
         self.attach_all(now, at);
@@ -169,7 +169,7 @@ impl Legs {
                 std::mem::replace(&mut leg.backoff, longer)
             }
         };
-        leg.state = State::Resting { until: now + rest };
+        leg.state = LegState::Resting { until: now + rest };
         tracing::debug!(anchor = %leg.anchor, reason, "a leg is down");
         for attachment in self.attachments.values_mut().filter(|it| it.leg == at) {
             attachment.on_leg_down(&mut self.accounts);
@@ -177,7 +177,7 @@ impl Legs {
     }
 
     pub(super) fn retire(&mut self, now: Instant, at: usize) {
-        if let State::Up { id, .. } | State::Connecting { id } = self.legs[at].state
+        if let LegState::Up { id, .. } | LegState::Connecting { id } = self.legs[at].state
             && let Some(connection) = self.endpoint.connection_mut(id)
         {
             connection.close(now, 0, "the proxy has no clients for this anchor");
@@ -186,7 +186,7 @@ impl Legs {
         let leg = &mut self.legs[at];
         leg.addresses.clear();
         leg.is_wanted = false;
-        (leg.away_since, leg.away_for, leg.told) = (None, Duration::ZERO, false);
+        (leg.away_since, leg.away_for, leg.is_reported) = (None, Duration::ZERO, false);
     }
 
     pub(super) fn keep_up(&mut self, now: Instant, at: usize) {
@@ -198,18 +198,18 @@ impl Legs {
             leg.away_since.get_or_insert(now);
         }
         match leg.state {
-            State::Resting { until } if until <= now && !leg.addresses.is_empty() => {
+            LegState::Resting { until } if until <= now && !leg.addresses.is_empty() => {
                 let address = leg.addresses[leg.turn % leg.addresses.len()];
                 match self.endpoint.connect(now, LEG_SOCKET, address, leg.anchor) {
-                    Ok(id) => leg.state = State::Connecting { id },
+                    Ok(id) => leg.state = LegState::Connecting { id },
                     Err(error) => self.on_down(now, at, &error.to_string()),
                 }
             }
-            State::Up { id, .. } => self.watch(now, at, id),
+            LegState::Up { id, .. } => self.watch(now, at, id),
             _ => {}
         }
         self.attach_unsent(now, at);
-        self.tell_away(now, at);
+        self.report_away(now, at);
     }
 
     fn watch(&mut self, now: Instant, at: usize, id: ConnectionId) {
@@ -217,8 +217,8 @@ impl Legs {
         let Some(connection) = self.endpoint.connection(id) else { return };
         let path = connection.paths().first();
         if path.is_none_or(|path| path.status == PathStatus::Usable) {
-            if leg.silent_since.take().is_none() && leg.told {
-                leg.told = false;
+            if leg.silent_since.take().is_none() && leg.is_reported {
+                leg.is_reported = false;
             }
             if leg.is_proven(now) {
                 leg.backoff = BACKOFF_MIN;
@@ -236,15 +236,15 @@ impl Legs {
     }
 
     /// Reports once to the sessions of a leg that it is away; later ones learn it when they begin.
-    fn tell_away(&mut self, now: Instant, at: usize) {
+    fn report_away(&mut self, now: Instant, at: usize) {
         let leg = &mut self.legs[at];
-        if leg.told || !leg.is_away(now) {
+        if leg.is_reported || !leg.is_away(now) {
             return;
         }
-        leg.told = true;
-        let told =
+        leg.is_reported = true;
+        let text =
             format!("the anchor {} cannot be reached; its clients are moved away", leg.anchor);
-        self.events.push_back(LegEvent::Told(told));
+        self.events.push_back(LegEvent::Text(text));
         let of_leg = self.attachments.iter().filter(|(_, attachment)| attachment.leg == at);
         self.events.extend(of_leg.map(|(session, _)| LegEvent::Away(*session)));
         self.events.push_back(LegEvent::StandbysAway);

@@ -30,7 +30,7 @@ use crate::session::StreamEnd;
 #[derive(Debug, Default)]
 pub(super) struct Relay {
     pub(super) client: Option<StreamsOffer>,
-    told: Option<Option<StreamsOffer>>,
+    offered: Option<Option<StreamsOffer>>,
     waiting: BTreeMap<(Urgency, u64), Bytes>,
     came: u64,
     pub(super) held: usize,
@@ -80,23 +80,23 @@ impl Relay {
         far_end: Option<StreamsOffer>,
     ) -> Option<LegEvent> {
         self.client?;
-        if self.told.is_some_and(|told| told != far_end) {
+        if self.offered.is_some_and(|offered| offered != far_end) {
             return Some(LegEvent::StreamsOver(session));
         }
-        self.told = Some(far_end);
+        self.offered = Some(far_end);
         self.room.is_asked = far_end.is_some();
         Some(LegEvent::Streams(session, far_end))
     }
 
     /// Both ends repeat what was under way. Returns how many waiting frames are dropped.
-    pub(super) fn begin_anew(&mut self) -> usize {
+    pub(super) fn reset(&mut self) -> usize {
         let gone = std::mem::take(&mut self.waiting).len();
         (self.held, self.room) = (0, Room::default());
         gone
     }
 
     fn is_agreed(&self) -> bool {
-        matches!(self.told, Some(Some(_)))
+        matches!(self.offered, Some(Some(_)))
     }
 
     pub(super) fn push(&mut self, frames: LegFrames) -> Result<(), DropReason> {

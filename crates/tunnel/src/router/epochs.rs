@@ -48,7 +48,7 @@ pub(super) enum Admission {
     Present,
     Past,
     First,
-    Anew,
+    Restarted,
 }
 
 impl Epochs {
@@ -77,7 +77,7 @@ impl Epochs {
             self.former.pop_front();
         }
         self.restarts += 1;
-        Admission::Anew
+        Admission::Restarted
     }
 
     pub(super) fn is_present(&self, epoch: u32) -> bool {
@@ -132,6 +132,6 @@ mod tests {
             assert_eq!(epochs.admit(ms(3_000), 1, Sign::Hello(old)), Admission::Past);
         }
         assert_eq!(epochs.admit(ms(1_499), 1, Sign::Hello(Some(ms(501)))), Admission::Past);
-        assert_eq!(epochs.admit(ms(3_000), 1, Sign::Hello(Some(ms(501)))), Admission::Anew);
+        assert_eq!(epochs.admit(ms(3_000), 1, Sign::Hello(Some(ms(501)))), Admission::Restarted);
     }
 }

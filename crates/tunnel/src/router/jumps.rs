@@ -105,7 +105,7 @@ impl SequenceJumps {
         kept
     }
 
-    pub(super) fn begin_anew(&mut self) {
+    pub(super) fn reset(&mut self) {
         self.forget();
         self.highest = None;
     }

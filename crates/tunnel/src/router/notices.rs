@@ -7,7 +7,7 @@ use roadweave_proto::Instant;
 
 use super::RouterEvent;
 
-const TOLD_INTERVAL: Duration = Duration::from_secs(1);
+const NOTICE_INTERVAL: Duration = Duration::from_secs(1);
 const EVENTS_MAX: usize = 64;
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl Notice {
         if self.times == 0 || now < self.next {
             return None;
         }
-        self.next = now + TOLD_INTERVAL;
+        self.next = now + NOTICE_INTERVAL;
         Some(std::mem::take(&mut self.times))
     }
 }

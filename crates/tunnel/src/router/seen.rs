@@ -6,12 +6,12 @@ use roadweave_proto::PacketId;
 const SEEN_IDS: u32 = 1 << 16;
 
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct DuplicateFilter {
     newest: Option<PacketId>,
     bits: Vec<u64>,
 }
 
-impl Seen {
+impl DuplicateFilter {
     pub(super) fn note(&mut self, id: PacketId) -> bool {
         let ahead = match self.newest {
             None => SEEN_IDS,
@@ -58,7 +58,7 @@ mod tests {
             steps in prop::collection::vec(
                 prop_oneof![-50_i64..50, -40_000_i64..40_000, 0_i64..200_000], 1..200),
         ) {
-            let (mut seen, mut set) = (Seen::default(), BTreeSet::new());
+            let (mut seen, mut set) = (DuplicateFilter::default(), BTreeSet::new());
             let (mut at, mut newest) = (1_i64 << 40, 0);
             for step in steps {
                 at += step;

@@ -167,7 +167,7 @@ fn the_first_packets_may_come_in_any_order() {
 }
 
 #[test]
-fn a_peer_that_starts_anew_is_heard_at_once() {
+fn a_restarted_peer_is_heard_at_once() {
     let mut bench = Bench::new();
     bench.data(0, 0, 1_000);
     bench.data(1, 0, 1_002);
@@ -189,7 +189,7 @@ fn a_peer_that_starts_anew_is_heard_at_once() {
 }
 
 #[test]
-fn a_hello_alone_tells_of_a_new_start() {
+fn a_hello_alone_reveals_a_restart() {
     let mut bench = Bench::new();
     bench.data(0, 0, 9);
     bench.bytes(1, 0, &hello(200, 0));
@@ -213,8 +213,8 @@ fn an_epoch_that_only_a_broken_packet_spoke_of_does_not_last() {
         bench.bytes(1_600, 0, &hello(epoch, 0));
     }
     let events = std::iter::from_fn(|| bench.router.poll_event());
-    let told = events.filter(|event| *event == RouterEvent::PeerRestarted).count();
-    assert!(told <= 3, "{told} of {}", bench.router.status().peer_restarts);
+    let reported = events.filter(|event| *event == RouterEvent::PeerRestarted).count();
+    assert!(reported <= 3, "{reported} of {}", bench.router.status().peer_restarts);
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn duplicates_of_the_network_do_not_hide_what_a_link_lost() {
 }
 
 #[test]
-fn hellos_measure_the_round_trip_and_tell_of_silence() {
+fn hellos_measure_the_round_trip_and_detect_silence() {
     let config = || config(vec![RouterPeer::At(address(0))]);
     let mut a = Router::new(config()).expect("a link");
     let mut b = Router::new(RouterConfig { epoch: 2, ..config() }).expect("a link");
@@ -356,7 +356,7 @@ fn memory_is_bounded_while_the_clock_stands_still() {
 }
 
 #[test]
-fn packets_for_nobody_wait_within_bounds() {
+fn packets_without_a_known_peer_wait_within_bounds() {
     let nat = vec!["100.64.0.0/10".parse().expect("a prefix")];
     let mut router = Router::new(config(vec![RouterPeer::Within(nat)])).expect("a link");
     let mut packet = inner(0);

@@ -77,15 +77,15 @@ mod tests {
     }
 
     #[test]
-    fn two_machines_with_one_key_are_told_once_in_a_while() {
+    fn two_machines_with_one_key_are_reported_at_a_bounded_rate() {
         let mut accounts = Accounts::default();
-        let mut told =
+        let mut is_reported =
             |seconds| accounts.on_replaced(Instant::from_millis(seconds * 1_000), key(1));
-        let minute: Vec<u64> = (1..=60).filter(|second| told(*second)).collect();
+        let minute: Vec<u64> = (1..=60).filter(|second| is_reported(*second)).collect();
         assert_eq!(minute, [4]);
-        assert_eq!((601..=1_200).step_by(30).filter(|second| told(*second)).count(), 1);
+        assert_eq!((601..=1_200).step_by(30).filter(|second| is_reported(*second)).count(), 1);
         // A box that is restarted now and then.
-        assert!(!(2_000..20_000).step_by(400).any(&mut told));
+        assert!(!(2_000..20_000).step_by(400).any(&mut is_reported));
     }
 
     #[test]

@@ -21,7 +21,7 @@ impl Server {
     /// to them.
     pub fn replace_peers(&mut self, change: PeersChange) -> Arc<Peers> {
         let PeersChange { peers, changed } = change;
-        self.kept.forget(changed.iter().filter(|key| peers.get(key).is_none()));
+        self.shared.forget(changed.iter().filter(|key| peers.get(key).is_none()));
         self.changed.extend(changed);
         self.peers.replace(peers)
     }
@@ -31,7 +31,7 @@ impl Server {
     /// [`Server::is_settled`].
     pub fn revoke(&mut self, keys: impl IntoIterator<Item = PublicKey>) {
         let keys: Vec<PublicKey> = keys.into_iter().collect();
-        self.kept.forget(keys.iter());
+        self.shared.forget(keys.iter());
         self.peers.revoke(keys.iter().copied());
         self.changed.extend(keys.into_iter().filter(|key| self.sessions.by_key.contains_key(key)));
     }

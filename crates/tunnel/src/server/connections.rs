@@ -41,11 +41,11 @@ impl Server {
                 }
                 EndpointEvent::Refused { remote, key, why } => {
                     let what = format!(" with the key {key}: {why}");
-                    self.tell_refusal(now, refusals::kind_of_refusal(why), what, remote);
+                    self.log_refusal(now, refusals::kind_of_refusal(why), what, remote);
                 }
                 EndpointEvent::HandshakeFailed { remote, reason } => {
                     let kind = refusals::kind_of_failure(&reason);
-                    self.tell_refusal(now, kind, format!(": {reason}"), remote);
+                    self.log_refusal(now, kind, format!(": {reason}"), remote);
                 }
                 _ => {}
             }
@@ -55,19 +55,19 @@ impl Server {
     pub(super) fn wait_for_use(&mut self, now: Instant, id: ConnectionId) {
         let Some(key) = self.endpoint.connection(id).and_then(Connection::peer) else { return };
         if let Some(oldest) = self.waiting.add(now, id, key) {
-            self.kept.refuse(|all| all.count_silently(refusals::UNUSED));
+            self.shared.refuse(|all| all.count_silently(refusals::UNUSED));
             self.end(now, oldest, "too many connections without a session");
         }
     }
 
-    pub(super) fn tell_refusal(
+    pub(super) fn log_refusal(
         &mut self,
         now: Instant,
         kind: &'static str,
         what: String,
         remote: SocketAddr,
     ) {
-        if let Some(reason) = self.kept.refuse(|all| all.count(now, kind, what, remote)) {
+        if let Some(reason) = self.shared.refuse(|all| all.count(now, kind, what, remote)) {
             self.events.push_back(ServerEvent::Refused { reason });
         }
     }
@@ -261,10 +261,10 @@ impl Server {
         let Ok(peer) = self.let_in(&key) else {
             return self.end(now, id, "this client is not let in any more");
         };
-        if !self.kept.lock().accounts.may_join(now, key) {
+        if !self.shared.lock().accounts.may_join(now, key) {
             if let Some(remote) = remote {
                 let what = format!(" with the key {key}: it begins too many sessions");
-                self.tell_refusal(now, refusals::TOO_MANY_SESSIONS, what, remote);
+                self.log_refusal(now, refusals::TOO_MANY_SESSIONS, what, remote);
             }
             return self.end(now, id, "this client begins too many sessions");
         }
@@ -284,7 +284,7 @@ impl Server {
             }
         };
         session.observe_packets(self.observes);
-        if let Some(learned) = self.kept.lock().learned.get(&key.to_string()) {
+        if let Some(learned) = self.shared.lock().learned.get(&key.to_string()) {
             session.restore(learned);
         }
         if let Some(old) = self.sessions.by_key.insert(key, id) {
@@ -297,7 +297,8 @@ impl Server {
         }
         self.legs.iter_mut().for_each(|legs| legs.begin(now, id, &peer.tenant, key));
         self.events.push_back(ServerEvent::Joined { peer: peer.name.clone(), key });
-        let limits = peer.rate_limit.map(|rate| self.kept.lock().accounts.take_limits(&key, rate));
+        let limits =
+            peer.rate_limit.map(|rate| self.shared.lock().accounts.take_limits(&key, rate));
         let path_names = BTreeMap::new();
         let joined = Joined { key, peer, session, path_names, limits, is_testing: false };
         self.sessions.insert(id, joined);
@@ -307,7 +308,7 @@ impl Server {
     pub(super) fn replace(&mut self, now: Instant, id: ConnectionId, key: PublicKey, name: &str) {
         let connection = self.endpoint.connection(id);
         let lives = connection.is_some_and(|it| now.since(it.last_heard()) < LIVES);
-        if lives && self.kept.lock().accounts.on_replaced(now, key) {
+        if lives && self.shared.lock().accounts.on_replaced(now, key) {
             tracing::warn!(
                 peer = name,
                 event = "key-shared",
@@ -339,13 +340,13 @@ impl Server {
         self.leave_streams(now, id, joined.as_ref());
         let Some(joined) = joined else { return };
         if joined.is_testing {
-            self.kept.lock().tests.end(&joined.key);
+            self.shared.lock().tests.end(&joined.key);
         }
         self.legs.iter_mut().for_each(|legs| legs.end(now, id));
         if self.peers.get(&joined.key).is_some() {
-            let mut kept = self.kept.lock();
-            keep_learned(&mut kept.learned, &joined.key, &joined.session);
-            kept.accounts.keep_limits(joined.key, joined.limits);
+            let mut memories = self.shared.lock();
+            keep_learned(&mut memories.learned, &joined.key, &joined.session);
+            memories.accounts.keep_limits(joined.key, joined.limits);
         }
         self.events.push_back(ServerEvent::Left {
             peer: joined.peer.name.clone(),

@@ -38,7 +38,7 @@ impl Node for Server {
             legs.handle_packet(now, meta, payload);
             return self.take_leg_events(now);
         }
-        if self.is_strange(meta, payload) {
+        if self.is_misrouted(meta, payload) {
             return;
         }
         let source = meta.source(Local::Address(meta.local));
@@ -61,9 +61,9 @@ impl Node for Server {
         self.tend_streams(now);
         let crowded_out = self.waiting.crowded_out_since(self.endpoint.stats().ignored);
         if crowded_out > 0 {
-            self.kept.refuse(|all| all.count_unnamed(refusals::CROWDED_OUT, crowded_out));
+            self.shared.refuse(|all| all.count_unnamed(refusals::CROWDED_OUT, crowded_out));
         }
-        while let Some(reason) = self.kept.poll_summary(now) {
+        while let Some(reason) = self.shared.poll_summary(now) {
             self.events.push_back(ServerEvent::Refused { reason });
         }
         while let Some(id) = self.sessions.timers.pop_due(now) {
@@ -101,7 +101,7 @@ impl Node for Server {
             hello,
             session,
             self.drain_timeout(),
-            self.kept.poll_timeout(),
+            self.shared.poll_timeout(),
             self.endpoint.poll_timeout(),
         ])
     }

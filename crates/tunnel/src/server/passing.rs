@@ -78,7 +78,7 @@ impl Server {
             return self.drops.count(DropReason::UnknownMessage);
         };
         if let Err(kind) = legs.bind(now, id, binding) {
-            self.kept.refuse(|all| all.count_silently(kind));
+            self.shared.refuse(|all| all.count_silently(kind));
         }
     }
 
@@ -109,7 +109,7 @@ impl Server {
                     self.send_control(id, &Control::Move { why: Reason::Other, grace: None });
                 }
                 LegEvent::StandbysAway => self.end_useless_standbys(now),
-                LegEvent::Told(told) => self.events.push_back(ServerEvent::Leg { told }),
+                LegEvent::Text(text) => self.events.push_back(ServerEvent::Leg { text }),
             }
         }
     }

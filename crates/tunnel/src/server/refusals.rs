@@ -12,12 +12,12 @@ use roadweave_proto::Instant;
 use roadweave_quic::CloseReason;
 
 #[derive(Debug, Default)]
-pub(crate) struct Refusals(BTreeMap<&'static str, Kind>);
+pub(crate) struct Refusals(BTreeMap<&'static str, RefusalRecord>);
 
 #[derive(Debug, Default)]
-struct Kind {
+struct RefusalRecord {
     count: u64,
-    told: VecDeque<(Instant, String)>,
+    logged: VecDeque<(Instant, String)>,
     suppressed: u64,
 }
 
@@ -34,13 +34,13 @@ impl Refusals {
         kind.count += 1;
         kind.forget(now);
         // Repeated requests are one line.
-        let is_new = kind.told.iter().all(|(_, told)| *told != what);
-        if !is_new || kind.told.len() >= TOLD_MAX {
+        let is_new = kind.logged.iter().all(|(_, text)| *text != what);
+        if !is_new || kind.logged.len() >= LOGGED_MAX {
             kind.suppressed += 1;
             return None;
         }
         let line = format!("{remote}{what}");
-        kind.told.push_back((now, what));
+        kind.logged.push_back((now, what));
         Some(line)
     }
 
@@ -58,18 +58,20 @@ impl Refusals {
 
     pub(crate) fn poll_summary(&mut self, now: Instant) -> Option<String> {
         let (name, kind) = self.0.iter_mut().find(|(_, kind)| {
-            kind.suppressed > 0 && kind.told.back().is_none_or(|(at, _)| now >= *at + SUMMARY)
+            kind.suppressed > 0 && kind.logged.back().is_none_or(|(at, _)| now >= *at + SUMMARY)
         })?;
         let more = if kind.count > kind.suppressed { " more" } else { "" };
         let line = format!("{}{more}, not logged individually: {name}", kind.suppressed);
         kind.suppressed = 0;
         kind.forget(now);
-        kind.told.push_back((now, String::new()));
+        kind.logged.push_back((now, String::new()));
         Some(line)
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        let due = |kind: &Kind| kind.told.back().map_or(Instant::ZERO, |(at, _)| *at + SUMMARY);
+        let due = |kind: &RefusalRecord| {
+            kind.logged.back().map_or(Instant::ZERO, |(at, _)| *at + SUMMARY)
+        };
         self.0.values().filter(|kind| kind.suppressed > 0).map(due).min()
     }
 
@@ -78,10 +80,10 @@ impl Refusals {
     }
 }
 
-impl Kind {
+impl RefusalRecord {
     fn forget(&mut self, now: Instant) {
-        while self.told.front().is_some_and(|(at, _)| now >= *at + INTERVAL * TOLD_MAX as u32) {
-            self.told.pop_front();
+        while self.logged.front().is_some_and(|(at, _)| now >= *at + INTERVAL * LOGGED_MAX as u32) {
+            self.logged.pop_front();
         }
     }
 }
@@ -114,7 +116,7 @@ pub(crate) const CROWDED_OUT: &str = "crowded-out";
 pub(crate) const TOO_MANY_SESSIONS: &str = "too-many-sessions";
 
 /// The most lines of a kind within this many times [`INTERVAL`].
-const TOLD_MAX: usize = 4;
+const LOGGED_MAX: usize = 4;
 const INTERVAL: Duration = Duration::from_secs(10);
 const SUMMARY: Duration = Duration::from_secs(30);
 
@@ -131,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_who_vary_their_words_are_counted_and_not_told_one_by_one() {
+    fn refusals_of_varied_text_are_counted_and_not_logged_one_by_one() {
         let mut refusals = Refusals::default();
         let mut lines = Vec::new();
         for number in 0..100_000_u64 {
@@ -154,28 +156,28 @@ mod tests {
     }
 
     #[test]
-    fn those_without_a_name_are_told_as_a_number_now_and_then() {
+    fn unnamed_refusals_are_summarized_periodically() {
         let mut refusals = Refusals::default();
         refusals.count_unnamed(CROWDED_OUT, 0);
         assert_eq!((refusals.poll_timeout(), refusals.counts().len()), (None, 0));
         refusals.count_unnamed(CROWDED_OUT, 500);
-        let told = refusals.poll_summary(at(100));
-        assert_eq!(told.as_deref(), Some("500, not logged individually: crowded-out"));
+        let summary = refusals.poll_summary(at(100));
+        assert_eq!(summary.as_deref(), Some("500, not logged individually: crowded-out"));
         refusals.count_unnamed(CROWDED_OUT, 9);
         assert_eq!(refusals.poll_summary(at(129)), None);
-        let told = refusals.poll_summary(at(130));
-        assert_eq!(told.as_deref(), Some("9 more, not logged individually: crowded-out"));
+        let summary = refusals.poll_summary(at(130));
+        assert_eq!(summary.as_deref(), Some("9 more, not logged individually: crowded-out"));
         assert_eq!(refusals.counts()[CROWDED_OUT], 509);
     }
 
     #[test]
     fn one_who_asks_again_is_one_line_for_a_while() {
         let mut refusals = Refusals::default();
-        let mut told = |seconds| {
+        let mut line = |seconds| {
             refusals.count(at(seconds), "unknown-key", " with the key A".into(), address(1))
         };
-        assert_eq!(told(0).as_deref(), Some("192.0.2.1:1025 with the key A"));
-        assert_eq!((told(1), told(29)), (None, None));
-        assert!(told(40).is_some());
+        assert_eq!(line(0).as_deref(), Some("192.0.2.1:1025 with the key A"));
+        assert_eq!((line(1), line(29)), (None, None));
+        assert!(line(40).is_some());
     }
 }

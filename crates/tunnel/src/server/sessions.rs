@@ -13,7 +13,7 @@ use crate::session::StreamTurn;
 impl Server {
     pub(super) fn close_silent(&mut self, now: Instant) {
         for id in self.waiting.silent(now) {
-            self.kept.refuse(|all| all.count_silently(refusals::UNUSED));
+            self.shared.refuse(|all| all.count_silently(refusals::UNUSED));
             self.end_with(now, id, UNUSED, "the connection was not used");
         }
     }
@@ -82,7 +82,7 @@ impl Server {
                 relay.into_iter().for_each(|relay| relay.finish(now));
             }
         }
-        joined.turn_test(now, connection, &self.kept);
+        joined.turn_test(now, connection, &self.shared);
         connection.flush(now);
         let next = joined.session.poll_timeout();
         let (key, held) = (joined.key, joined.session.memory().total());

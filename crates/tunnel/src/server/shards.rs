@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! packet of another shard's connection ──┐
-//! inner packet for a client not here ────┴─► Stray ─► the driver hands it over, or drops it
+//! inner packet for a client not here ────┴─► MisroutedPacket ─► the driver hands it over or drops it
 //! the same client joined at another shard ─► its session here ends
 //! ```
 //!
@@ -13,15 +13,15 @@ use bytes::Bytes;
 use roadweave_identity::PublicKey;
 use roadweave_proto::{DropReason, Instant};
 
-use super::kept::Kept;
-use super::strays::{Stray, StrayQueue};
+use super::misrouted::{MisroutedPacket, MisroutedQueue};
+use super::shared_state::SharedState;
 use super::{Server, ServerConfig};
 use crate::node::{Node as _, RecvMeta};
 
 #[derive(Debug, Default)]
-pub(super) struct Strays {
-    waiting: StrayQueue,
-    /// Set while a handed-over stray is handled, which would circulate.
+pub(super) struct Misrouting {
+    waiting: MisroutedQueue,
+    /// Set while a packet from another shard is handled, which would circulate.
     is_closed: bool,
 }
 
@@ -41,26 +41,28 @@ impl ServerConfig {
 }
 
 impl Server {
-    /// Shares `kept` with the other shards, instead of an own one.
-    pub fn share_kept(&mut self, kept: Kept) {
-        self.kept = kept;
+    /// Shares `state` with the other shards, instead of an own one.
+    pub fn share_state(&mut self, state: SharedState) {
+        self.shared = state;
     }
 
-    /// The next stray for another shard; give it to [`Server::handle_stray`] there. Poll it until
-    /// it returns `None` after each [`Node::handle_packet`](crate::Node::handle_packet) and
+    /// The next packet for another shard; give it to [`Server::handle_misrouted`] there. Poll it
+    /// until it returns `None` after each [`Node::handle_packet`](crate::Node::handle_packet) and
     /// [`Node::handle_inner`](crate::Node::handle_inner), or after some of them.
-    pub fn poll_stray(&mut self) -> Option<Stray> {
-        self.strays.waiting.pop()
+    pub fn poll_misrouted(&mut self) -> Option<MisroutedPacket> {
+        self.misrouting.waiting.pop()
     }
 
-    /// Takes a stray from another shard. One that is not for this shard either is dropped.
-    pub fn handle_stray(&mut self, now: Instant, stray: Stray) {
-        self.strays.is_closed = true;
-        match stray {
-            Stray::Packet { meta, payload, .. } => self.handle_packet(now, &meta, &payload),
-            Stray::Inner { packet, .. } => self.handle_inner(now, &packet),
+    /// Takes a packet from another shard. One that is not for this shard either is dropped.
+    pub fn handle_misrouted(&mut self, now: Instant, packet: MisroutedPacket) {
+        self.misrouting.is_closed = true;
+        match packet {
+            MisroutedPacket::Packet { meta, payload, .. } => {
+                self.handle_packet(now, &meta, &payload)
+            }
+            MisroutedPacket::Inner { packet, .. } => self.handle_inner(now, &packet),
         }
-        self.strays.is_closed = false;
+        self.misrouting.is_closed = false;
     }
 
     /// A client has a newer session with another shard: the one here ends.
@@ -86,14 +88,14 @@ impl Server {
         self.changed.extend(keys.into_iter().filter(is_here).collect::<Vec<_>>());
     }
 
-    pub(super) fn is_strange(&mut self, meta: &RecvMeta, payload: &[u8]) -> bool {
+    pub(super) fn is_misrouted(&mut self, meta: &RecvMeta, payload: &[u8]) -> bool {
         let Some(shard) = self.config.transport.shard else { return false };
         let owner = shard.map.shard_of(payload);
         if owner == shard.number {
             return false;
         }
         let payload = Bytes::copy_from_slice(payload);
-        self.put_out(Stray::Packet { shard: owner, meta: *meta, payload });
+        self.put_out(MisroutedPacket::Packet { shard: owner, meta: *meta, payload });
         true
     }
 
@@ -101,13 +103,13 @@ impl Server {
         if self.config.transport.shard.is_none() {
             return self.drops.count(DropReason::NoSession);
         }
-        self.put_out(Stray::Inner { key, packet: Bytes::copy_from_slice(packet) });
+        self.put_out(MisroutedPacket::Inner { key, packet: Bytes::copy_from_slice(packet) });
     }
 
-    fn put_out(&mut self, stray: Stray) {
-        if self.strays.is_closed {
+    fn put_out(&mut self, packet: MisroutedPacket) {
+        if self.misrouting.is_closed {
             self.drops.count(DropReason::NoSession);
-        } else if !self.strays.waiting.push(stray) {
+        } else if !self.misrouting.waiting.push(packet) {
             self.drops.count(DropReason::ShardFull);
         }
     }

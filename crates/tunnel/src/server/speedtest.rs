@@ -14,7 +14,7 @@ use roadweave_proto::wire::{
 use roadweave_proto::{DropReason, Instant, PathId};
 use roadweave_quic::{Connection, ConnectionId};
 
-use super::{Direction, Joined, Kept, Server};
+use super::{Direction, Joined, Server, SharedState};
 use crate::session::{LATE_MAX, LoadExpected, LoadPlan, LoadReceived};
 
 impl Server {
@@ -28,7 +28,7 @@ impl Server {
                 let word = match self.begin_test(now, id, test, bounds, paths) {
                     Ok(granted) => TestWord::Grant(granted),
                     Err(why) => {
-                        self.kept.refuse(|all| all.count_silently(kind_of(why)));
+                        self.shared.refuse(|all| all.count_silently(kind_of(why)));
                         TestWord::Refuse(why)
                     }
                 };
@@ -63,7 +63,7 @@ impl Server {
         let duration = asked.duration.min(limits.duration_max);
         let bytes = asked.bytes.min(limits.bytes_max);
         let until = now + duration + LATE_MAX * 2;
-        self.kept.lock().tests.begin(now, joined.key, until, &limits)?;
+        self.shared.lock().tests.begin(now, joined.key, until, &limits)?;
         joined.is_testing = true;
         match asked.direction {
             LoadDirection::Up => {
@@ -79,7 +79,12 @@ impl Server {
 }
 
 impl Joined {
-    pub(super) fn turn_test(&mut self, now: Instant, connection: &mut Connection, kept: &Kept) {
+    pub(super) fn turn_test(
+        &mut self,
+        now: Instant,
+        connection: &mut Connection,
+        shared: &SharedState,
+    ) {
         if !self.is_testing {
             return;
         }
@@ -90,7 +95,7 @@ impl Joined {
         }
         self.is_testing = self.session.has_load();
         if !self.is_testing {
-            kept.lock().tests.end(&self.key);
+            shared.lock().tests.end(&self.key);
         }
     }
 }

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shards_together_are_told_as_one() {
+    fn totals_of_shards_are_merged() {
         let of = |sessions, usable, round_trips: &[f64]| Tally {
             totals: Totals {
                 sessions,

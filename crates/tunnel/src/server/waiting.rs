@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_welcome_begins_the_wait_anew() {
+    fn a_welcome_restarts_the_wait() {
         let mut waiting = Waiting::new(MAX);
         (0..3).for_each(|id| _ = add(&mut waiting, id * 10, id, key(1)));
         add(&mut waiting, 3_000, 0, key(1));

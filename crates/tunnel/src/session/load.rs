@@ -138,7 +138,7 @@ impl Session {
         let bytes = load.len() as u64;
         let receiving = self.loads.receiving.as_mut();
         let Some(receiving) = receiving.filter(|it| it.takes(now, load.test, bytes)) else {
-            return self.exit.drops.count(DropReason::UnaskedLoad);
+            return self.output.drops.count(DropReason::UnaskedLoad);
         };
         receiving.count(now, bytes);
         self.loads.stats.received_datagrams += 1;

@@ -33,7 +33,7 @@ impl Session {
             fragment_bytes: self.parts.bytes as u64,
             ..MemoryStats::default()
         };
-        sum.reorder_bytes += self.exit.symbols.as_ref().map_or(0, |queue| queue.memory() as u64);
+        sum.reorder_bytes += self.output.symbols.as_ref().map_or(0, |queue| queue.memory() as u64);
         self.senders.iter().for_each(|sender| sum.add(&sender.memory()));
         self.receivers.values().for_each(|receiver| sum.add(&receiver.memory()));
         sum
@@ -70,12 +70,12 @@ impl Session {
             }
             match holder {
                 Holder::Sender(at) => self.senders[at].shed(now, excess),
-                Holder::Parts => self.parts.shed(excess as usize, &mut self.exit.drops),
+                Holder::Parts => self.parts.shed(excess as usize, &mut self.output.drops),
                 Holder::Receiver(lane) => {
-                    let exit = &mut self.exit;
+                    let output = &mut self.output;
                     if let Some(receiver) = self.receivers.get_mut(&lane) {
                         receiver
-                            .shed(now, excess, &mut |delivery| exit.deliver(now, lane, delivery));
+                            .shed(now, excess, &mut |delivery| output.deliver(now, lane, delivery));
                     }
                 }
             }

@@ -82,7 +82,7 @@ impl Session {
         true
     }
 
-    pub(crate) fn tell_player(
+    pub(crate) fn report_player(
         &mut self,
         now: Instant,
         lane: &str,
@@ -91,7 +91,7 @@ impl Session {
         carrier: &mut impl Carrier,
     ) -> bool {
         let report = Control::Player(report_of(lane, player, qoe));
-        self.tellers.allows(now, player, &qoe) && carrier.send_message(report.to_bytes())
+        self.report_limiter.allows(now, player, &qoe) && carrier.send_message(report.to_bytes())
     }
 
     fn lane(&mut self, name: &str) -> Result<&mut LaneSender, SetError> {

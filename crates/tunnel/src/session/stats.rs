@@ -60,7 +60,7 @@ impl Session {
                 name: sender.config.name.clone(),
                 strategy: sender.config.strategy.to_string(),
                 deadline_ms: u64::try_from(sender.config.deadline.as_millis()).ok(),
-                encoder: sender.told_encoder(),
+                encoder: sender.last_encoder_target(),
                 redundancy: sent.redundancy(),
                 sent,
                 received: self.received(id),
@@ -79,12 +79,12 @@ impl Session {
             lanes: self.senders.iter().enumerate().map(lane).chain(only_received).collect(),
             memory: self.memory(),
             load: self.loads.stats,
-            drops: self.exit.drops.clone(),
+            drops: self.output.drops.clone(),
         }
     }
 
     pub(crate) fn drops(&self) -> DropCounters {
-        let mut drops = self.exit.drops.clone();
+        let mut drops = self.output.drops.clone();
         self.senders.iter().for_each(|sender| drops.merge(&sender.stats().drops));
         self.receivers.values().for_each(|receiver| drops.merge(&receiver.stats().drops));
         self.past.values().for_each(|past| drops.merge(&past.drops));

@@ -119,14 +119,14 @@ impl<'a> StreamTurn<'a> {
 
 impl Session {
     pub(crate) fn hand_over_symbols(&mut self, now: Instant, turn: &mut StreamTurn<'_>) {
-        let Some(queue) = &mut self.exit.symbols else { return };
+        let Some(queue) = &mut self.output.symbols else { return };
         while let Some(bytes) = queue.next_bytes()
             && turn.allows(now, Direction::Up, bytes)
             && let Some(symbol) = queue.pop()
         {
             turn.use_up(now, Direction::Up, bytes);
             if let Err(reason) = turn.streams.handle_symbol(now, symbol) {
-                self.exit.drops.count(reason);
+                self.output.drops.count(reason);
             }
         }
     }

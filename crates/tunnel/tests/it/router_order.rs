@@ -167,7 +167,7 @@ proptest! {
 
 /// The second gap opens while the first is waited for.
 #[test]
-fn the_paper_waits_anew_at_a_second_gap_and_the_router_does_not() {
+fn the_paper_waits_again_at_a_second_gap_and_the_router_does_not() {
     let arrivals = vec![(0, 0), (10, 2), (20, 4)];
     let (bench, paper) = run(arrivals, Limit::ItsPacketWaits);
     let at = |millis: [u64; 3]| -> BTreeMap<u32, Instant> {

@@ -10,8 +10,8 @@ use roadweave_identity::PublicKey;
 use roadweave_proto::{DropReason, Instant, UplinkId};
 use roadweave_quic::{Epoch, Shard, ShardMap, TransportConfig};
 use roadweave_tunnel::{
-    Candidate, Client, ClientConfig, Kept, LaneConfig, MEMORY_MAX, MemoryIo, Node, Peer, PeerTable,
-    RecvMeta, Server, ServerConfig, ServerEvent, Stray, flush,
+    Candidate, Client, ClientConfig, LaneConfig, MEMORY_MAX, MemoryIo, MisroutedPacket, Node, Peer,
+    PeerTable, RecvMeta, Server, ServerConfig, ServerEvent, SharedState, flush,
 };
 
 use crate::common::{epoch, identity, server_address};
@@ -42,7 +42,7 @@ struct World {
     epoch: Epoch,
     now: Instant,
     map: ShardMap,
-    kept: Kept,
+    state: SharedState,
     peers: Arc<PeerTable>,
     shards: Vec<Server>,
     clients: Vec<Client>,
@@ -50,7 +50,7 @@ struct World {
     turn: usize,
     knows_shards: bool,
     owners: BTreeMap<PublicKey, usize>,
-    strays: u64,
+    misrouted: u64,
     delivered: Vec<Bytes>,
 }
 
@@ -63,7 +63,7 @@ impl World {
             epoch,
             now: Instant::ZERO,
             map: ShardMap::new(SHARDS, &[1; 32]),
-            kept: Kept::default(),
+            state: SharedState::default(),
             peers: Arc::new(PeerTable::new(known)),
             shards: Vec::new(),
             clients: Vec::new(),
@@ -71,7 +71,7 @@ impl World {
             turn: 0,
             knows_shards,
             owners: BTreeMap::new(),
-            strays: 0,
+            misrouted: 0,
             delivered: Vec::new(),
         };
         world.shards = (0..SHARDS).map(|number| world.shard(number, 0)).collect();
@@ -88,7 +88,7 @@ impl World {
         config.transport.shard = Some(Shard { map: self.map, number });
         let mut server =
             Server::new(self.epoch, config, Arc::new(identity(2)), self.peers.clone()).unwrap();
-        server.share_kept(self.kept.clone());
+        server.share_state(self.state.clone());
         server
     }
 
@@ -169,15 +169,15 @@ impl World {
     }
 
     fn hand_over(&mut self, from: usize) {
-        while let Some(stray) = self.shards[from].poll_stray() {
-            self.strays += 1;
-            let to = match &stray {
-                Stray::Packet { shard, .. } => Some(usize::from(*shard)),
-                Stray::Inner { key, .. } => self.owners.get(key).copied(),
+        while let Some(packet) = self.shards[from].poll_misrouted() {
+            self.misrouted += 1;
+            let to = match &packet {
+                MisroutedPacket::Packet { shard, .. } => Some(usize::from(*shard)),
+                MisroutedPacket::Inner { key, .. } => self.owners.get(key).copied(),
             };
             let Some(to) = to else { continue };
-            self.shards[to].handle_stray(self.now, stray);
-            assert_eq!(self.shards[to].poll_stray(), None, "handed over twice");
+            self.shards[to].handle_misrouted(self.now, packet);
+            assert_eq!(self.shards[to].poll_misrouted(), None, "handed over twice");
         }
     }
 
@@ -227,7 +227,7 @@ fn clients_find_their_shard_by_all_paths_though_every_packet_comes_to_the_wrong_
             let after: Vec<_> = (0..CLIENTS).map(|client| world.owner(client)).collect();
             assert_eq!(owners, after, "nobody has begun anew");
         }
-        assert_eq!(world.strays > 150, !knows_shards, "{}", world.strays);
+        assert_eq!(world.misrouted > 150, !knows_shards, "{}", world.misrouted);
     }
 }
 
@@ -250,7 +250,7 @@ fn a_client_that_comes_again_to_another_shard_leaves_the_one_before() {
 }
 
 #[test]
-fn a_shard_that_begins_anew_takes_only_its_clients_who_are_back_at_once() {
+fn a_restarted_shard_takes_only_its_clients_who_reconnect_at_once() {
     let mut world = World::new(CLIENTS, true);
     world.run(1_000);
     let failed = world.owner(0).unwrap();
@@ -277,13 +277,13 @@ fn a_packet_for_a_client_that_is_nowhere_is_counted_once() {
     let mut world = World::new(1, true);
     let down = inner_packet(IpAddr::from([10, 77, 0, 1]), inner(0));
     world.shards[1].handle_inner(Instant::ZERO, &down);
-    let stray = world.shards[1].poll_stray().expect("the driver asks who has it");
-    assert!(matches!(stray, Stray::Inner { .. }), "{stray:?}");
-    world.shards[2].handle_stray(Instant::ZERO, stray);
-    assert_eq!((world.shards[1].poll_stray(), world.shards[2].poll_stray()), (None, None));
+    let packet = world.shards[1].poll_misrouted().expect("the driver asks who has it");
+    assert!(matches!(packet, MisroutedPacket::Inner { .. }), "{packet:?}");
+    world.shards[2].handle_misrouted(Instant::ZERO, packet);
+    assert_eq!((world.shards[1].poll_misrouted(), world.shards[2].poll_misrouted()), (None, None));
     assert_eq!(world.shards[2].drops().get(DropReason::NoSession), 1);
     (0..100_000).for_each(|_| world.shards[1].handle_inner(Instant::ZERO, &down));
-    let waiting = std::iter::from_fn(|| world.shards[1].poll_stray()).count();
+    let waiting = std::iter::from_fn(|| world.shards[1].poll_misrouted()).count();
     assert!(waiting * down.len() <= 4 << 20);
     assert!(world.shards[1].drops().get(DropReason::ShardFull) > 50_000);
 }

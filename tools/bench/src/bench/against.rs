@@ -52,7 +52,7 @@ impl AgainstArgs {
         tunnel: &mut Tunnel,
     ) -> anyhow::Result<Vec<Compared>> {
         out::note(format_args!("starting {}", program.display()));
-        let mut peer = boringtun::start(program, bench.site())?;
+        let mut peer = boringtun::start(program, bench.testbed())?;
         let mut all = Vec::new();
         for rate_bps in RATES {
             let mut rounds: Vec<Round> = Vec::new();

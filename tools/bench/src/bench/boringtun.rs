@@ -13,14 +13,14 @@ use roadweave_linux::netns::NetNs;
 use super::tunnel::SERVER_OUTER;
 use crate::sandbox::clock;
 use crate::sandbox::daemon::Daemon;
-use crate::sandbox::tunnel::Site;
+use crate::sandbox::tunnel::Testbed;
 
 pub(super) const SERVER_INNER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 1));
 const INNER_NETWORK: &str = "10.78.0.0/24";
 const PORT: u16 = 51_820;
 const MTU: u16 = 1420;
 const SOCKETS: &str = "/run/wireguard";
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 
 /// One end. Keys are not secret: the private ones are 32 times 1 and 32 times 2.
@@ -47,12 +47,14 @@ const CLIENT: End = End {
     public_key: "ce8d3ad1ccb633ec7b70c17814a5c76ecd029685050d344745ba05870e587d59",
 };
 
-pub(super) fn start(program: &Path, site: Site<'_>) -> anyhow::Result<[Daemon; 2]> {
+pub(super) fn start(program: &Path, testbed: Testbed<'_>) -> anyhow::Result<[Daemon; 2]> {
     let endpoint = SocketAddr::new(SERVER_OUTER, PORT);
     let listen = format!("listen_port={PORT}\n");
     let towards = format!("endpoint={endpoint}\npersistent_keepalive_interval=5\n");
-    let server = SERVER.start(program, site.server, site.directory, &listen, (&CLIENT, ""))?;
-    let client = CLIENT.start(program, site.client, site.directory, "", (&SERVER, &towards))?;
+    let server =
+        SERVER.start(program, testbed.server, testbed.directory, &listen, (&CLIENT, ""))?;
+    let client =
+        CLIENT.start(program, testbed.client, testbed.directory, "", (&SERVER, &towards))?;
     Ok([client, server])
 }
 
@@ -90,7 +92,7 @@ impl End {
 }
 
 fn configure(socket: &Path, settings: &str) -> anyhow::Result<()> {
-    let deadline = clock::now() + PATIENCE;
+    let deadline = clock::now() + TIMEOUT;
     let mut stream = loop {
         match UnixStream::connect(socket) {
             Ok(stream) => break stream,
@@ -100,7 +102,7 @@ fn configure(socket: &Path, settings: &str) -> anyhow::Result<()> {
             Err(_) => clock::sleep_until(clock::now() + POLL),
         }
     };
-    stream.set_read_timeout(Some(PATIENCE)).context("cannot set a timeout")?;
+    stream.set_read_timeout(Some(TIMEOUT)).context("cannot set a timeout")?;
     stream.write_all(settings.as_bytes()).context("cannot write to the socket")?;
     stream.shutdown(Shutdown::Write).context("cannot write to the socket")?;
     let mut answer = String::new();

@@ -26,7 +26,7 @@ const ATTEMPTS: usize = 50;
 const ATTEMPT_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, Debug)]
-pub struct Load<'a> {
+pub struct IperfLoad<'a> {
     pub client: &'a NetNs,
     pub server: &'a NetNs,
     pub address: std::net::IpAddr,
@@ -54,7 +54,7 @@ pub fn check() -> anyhow::Result<()> {
     }
 }
 
-impl Load<'_> {
+impl IperfLoad<'_> {
     /// Sends UDP packets of [`PACKET_BYTES`], paced each 200 us.
     pub fn udp(&self, rate_bps: f64) -> anyhow::Result<UdpRun> {
         let (length, rate) = (PACKET_BYTES.to_string(), format!("{rate_bps:.0}"));

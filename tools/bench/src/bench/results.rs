@@ -6,7 +6,7 @@ use crate::sandbox::daemon::CpuTime;
 use crate::table::{bare, right_aligned};
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Results {
+pub struct BenchResults {
     /// UDP payload in packets of 1,300 bytes through the tunnel at less than 1 % loss, bit/s.
     pub udp_goodput_bps: f64,
     pub udp_limited_by_sender: bool,
@@ -70,7 +70,7 @@ impl CpuShares {
     }
 }
 
-impl Results {
+impl BenchResults {
     pub fn render(&self) -> String {
         let mut table = bare();
         table.set_header(["", "tunnel", "bare veth"]);

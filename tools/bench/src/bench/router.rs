@@ -15,7 +15,7 @@ use roadweave_proto::wire::GENEVE_PORT;
 use roadweave_terminal::out;
 
 use super::iperf;
-use super::results::Results;
+use super::results::BenchResults;
 use super::tunnel::{Bench, present};
 use crate::sandbox;
 use crate::sandbox::router::{RouterCable, write_router_files};
@@ -41,7 +41,7 @@ impl RouterArgs {
     }
 }
 
-fn measure(bench: &Bench) -> anyhow::Result<Results> {
+fn measure(bench: &Bench) -> anyhow::Result<BenchResults> {
     let veth = bench.measure_veth()?;
     out::note("starting the routers");
     let cables = [("lan0", [198, 51, 100]), ("lan1", [192, 0, 2])].map(|(interface, [a, b, c])| {
@@ -49,7 +49,7 @@ fn measure(bench: &Bench) -> anyhow::Result<Results> {
         RouterCable { interface, client: end(1), server: end(2) }
     });
     let files = write_router_files(&bench.directory, &cables)?;
-    let mut routers = Tunnel::start_routers(bench.site(), &files)?;
+    let mut routers = Tunnel::start_routers(bench.testbed(), &files)?;
     routers.wait_for_paths(cables.len(), || Ok(()))?;
     let results = bench.measure_tunnel(&mut routers, veth)?;
     routers.stop()?;

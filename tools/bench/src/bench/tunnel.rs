@@ -22,11 +22,11 @@ use roadweave_tunnel::Strategy;
 
 use super::against::{self, AgainstArgs};
 use super::echo;
-use super::iperf::{self, Load};
-use super::results::{Bare, CpuShares, Ends, Latency, Resident, Results};
+use super::iperf::{self, IperfLoad};
+use super::results::{Bare, BenchResults, CpuShares, Ends, Latency, Resident};
 use crate::product;
 use crate::sandbox::daemon::{CpuTime, Daemon};
-use crate::sandbox::tunnel::{SERVER_INNER, Site, Tunnel, TunnelSpec};
+use crate::sandbox::tunnel::{SERVER_INNER, Testbed, Tunnel, TunnelSpec};
 use crate::sandbox::usage::resident_bytes;
 use crate::sandbox::{self, clock, connect};
 
@@ -74,7 +74,7 @@ impl TunnelArgs {
     }
 }
 
-pub(super) fn present(results: &Results, json: bool) -> anyhow::Result<()> {
+pub(super) fn present(results: &BenchResults, json: bool) -> anyhow::Result<()> {
     if json { out::json(results) } else { Ok(out::line(results.render())?) }
 }
 
@@ -108,8 +108,8 @@ impl Bench {
         Ok(Self { client, server, directory, program, product, seconds })
     }
 
-    pub(super) fn site(&self) -> Site<'_> {
-        Site {
+    pub(super) fn testbed(&self) -> Testbed<'_> {
+        Testbed {
             program: &self.product,
             directory: &self.directory,
             server: &self.server,
@@ -117,7 +117,7 @@ impl Bench {
         }
     }
 
-    fn run(&self, strategy: Strategy) -> anyhow::Result<Results> {
+    fn run(&self, strategy: Strategy) -> anyhow::Result<BenchResults> {
         let veth = self.measure_veth()?;
         let mut tunnel = self.start_tunnel(strategy)?;
         let results = self.measure_tunnel(&mut tunnel, veth)?;
@@ -136,7 +136,7 @@ impl Bench {
             behind_client: None,
         };
         let files = spec.write(&self.directory)?;
-        let mut tunnel = Tunnel::start(self.site(), &files)?;
+        let mut tunnel = Tunnel::start(self.testbed(), &files)?;
         tunnel.wait_for_paths(spec.uplinks.len(), || Ok(()))?;
         Ok(tunnel)
     }
@@ -164,7 +164,7 @@ impl Bench {
         &self,
         tunnel: &mut Tunnel,
         veth: Bare,
-    ) -> anyhow::Result<Results> {
+    ) -> anyhow::Result<BenchResults> {
         let load = self.load(SERVER_INNER);
         let idle = resident_bytes(tunnel.client.id())?;
         out::note("tunnel: latency");
@@ -192,7 +192,7 @@ impl Bench {
         };
         let (udp, cpu) = iperf::highest_rate(RATES, measure)?;
         let bare = veth.latency_us;
-        Ok(Results {
+        Ok(BenchResults {
             udp_goodput_bps: udp.goodput_bps,
             udp_limited_by_sender: udp.limited_by_sender,
             tcp_goodput_bps,
@@ -209,8 +209,8 @@ impl Bench {
         })
     }
 
-    pub(super) fn load(&self, address: IpAddr) -> Load<'_> {
-        Load {
+    pub(super) fn load(&self, address: IpAddr) -> IperfLoad<'_> {
+        IperfLoad {
             client: &self.client,
             server: &self.server,
             address,

@@ -4,7 +4,7 @@
 //!   vehicle: film ─► roadweave-video send ══ tunnel ══► roadweave-video receive :cloud
 //!                      ▲ targets │ sent.jsonl              │ shown.jsonl, received.h264
 //!                    client      └──────────────┬──────────┘
-//!                                        Window::measure ─► LiveRun
+//!                                     FrameWindow::measure ─► LiveRun
 //! ```
 //!
 //! The film begins two seconds before the measured part, so that the encoder has adapted when the
@@ -27,14 +27,14 @@ use rustix::process::Signal;
 use super::clip::FPS;
 use super::decode::{self, Decoder};
 use super::sampler;
-use super::stage::{Bridged, DRAIN, LANE, LEAD_IN_FRAMES, Progress, SETTLE, Stage};
+use super::setup::{Bridged, DRAIN, DemoSetup, LANE, LEAD_IN_FRAMES, Progress, SETTLE};
 use super::ways::Live;
 use super::world::VIEWER;
 use crate::sandbox::clock;
 use crate::sandbox::daemon::Daemon;
 
-use self::logs::{Frame, LiveLogs};
-use self::seen::Window;
+use self::logs::{LiveFrame, LiveLogs};
+use self::seen::FrameWindow;
 
 pub use self::film::{HEIGHT, WIDTH};
 pub use self::program::find;
@@ -46,12 +46,12 @@ const POLL: Duration = Duration::from_millis(20);
 const TAIL_FRAMES: u32 = FPS;
 
 #[derive(Debug)]
-pub struct LiveStage {
+pub struct LiveSetup {
     program: PathBuf,
     pub film: PathBuf,
 }
 
-impl LiveStage {
+impl LiveSetup {
     pub fn new(
         program: PathBuf,
         source: Option<&Path>,
@@ -65,28 +65,28 @@ impl LiveStage {
 
     pub fn run(
         &self,
-        stage: &Stage,
+        setup: &DemoSetup,
         live: &Live,
         mut tell: impl FnMut(Progress),
     ) -> anyhow::Result<LiveRun> {
-        let files = LiveLogs::of(&stage.directory);
+        let files = LiveLogs::of(&setup.directory);
         tell(Progress::Connecting);
-        let mut bridged = stage.start_tunnel(&live.strategy)?;
+        let mut bridged = setup.start_tunnel(&live.strategy)?;
 
-        let mut viewer = self.start_viewer(stage, &files)?;
-        let mut camera = self.start_camera(stage, &files, live, &bridged)?;
+        let mut viewer = self.start_viewer(setup, &files)?;
+        let mut camera = self.start_camera(setup, &files, live, &bridged)?;
         let began = await_first_frame(&files, &mut camera, &mut viewer)?;
         let lead_in = Duration::from_secs((LEAD_IN_FRAMES / FPS).into());
-        let window = Window {
+        let window = FrameWindow {
             start: began + lead_in,
             first: LEAD_IN_FRAMES as usize,
-            seconds: stage.seconds,
+            seconds: setup.seconds,
         };
         let start = on_our_clock(window.start);
         clock::sleep_until(start);
         bridged.emulator.signal(Signal::HUP)?;
         let cpu_before = camera.cpu_time()?;
-        let (samples, client_cpu) = stage.watch(&mut bridged, start, &mut tell)?;
+        let (samples, client_cpu) = setup.watch(&mut bridged, start, &mut tell)?;
         let camera_cpu = camera.cpu_time()?.since(cpu_before).total();
         camera.wait(DRAIN * 2)?;
         clock::sleep_until(clock::now() + SETTLE);
@@ -95,19 +95,19 @@ impl LiveStage {
 
         tell(Progress::Comparing);
         let frames = files.frames()?;
-        let ssim = match stage.compare_pictures {
-            true => Some(self.compare(&files, &frames, &window, &stage.directory)?),
+        let ssim = match setup.compare_pictures {
+            true => Some(self.compare(&files, &frames, &window, &setup.directory)?),
             false => None,
         };
-        let mut run = window.measure(&frames, ssim.as_deref(), &stage.player);
-        let percent = |time: Duration| 100.0 * time.as_secs_f64() / f64::from(stage.seconds);
+        let mut run = window.measure(&frames, ssim.as_deref(), &setup.player);
+        let percent = |time: Duration| 100.0 * time.as_secs_f64() / f64::from(setup.seconds);
         run.figures.strategy.clone_from(&live.name);
         run.figures.redundancy = sampler::redundancy(&samples);
         run.figures.encoder_cpu_percent = percent(camera_cpu);
         run.figures.cpu_percent = percent(client_cpu);
-        let uplinks = stage.scenario.uplinks();
-        run.timeline = sampler::timeline(&samples, uplinks, start, stage.duration());
-        if let Some(keep) = &stage.keep {
+        let uplinks = setup.scenario.uplinks();
+        run.timeline = sampler::timeline(&samples, uplinks, start, setup.duration());
+        if let Some(keep) = &setup.keep {
             keep.take(&live.name, &files.all())?;
         }
         for file in files.all() {
@@ -116,21 +116,21 @@ impl LiveStage {
         Ok(run)
     }
 
-    fn start_viewer(&self, stage: &Stage, files: &LiveLogs) -> anyhow::Result<Daemon> {
-        let mut command = stage.world.cloud.command(&self.program);
+    fn start_viewer(&self, setup: &DemoSetup, files: &LiveLogs) -> anyhow::Result<Daemon> {
+        let mut command = setup.world.cloud.command(&self.program);
         command.args(["receive", "--json", "--listen", &VIEWER.to_string()]);
         command.arg("--frames").arg(&files.shown).arg("--write").arg(&files.received);
-        Daemon::start("viewer", &mut command, &stage.directory)
+        Daemon::start("viewer", &mut command, &setup.directory)
     }
 
     fn start_camera(
         &self,
-        stage: &Stage,
+        setup: &DemoSetup,
         files: &LiveLogs,
         live: &Live,
         bridged: &Bridged,
     ) -> anyhow::Result<Daemon> {
-        let mut command: Command = stage.world.vehicle.command(&self.program);
+        let mut command: Command = setup.world.vehicle.command(&self.program);
         command.args(["send", "--json", "--to", &VIEWER.to_string()]);
         command.arg("--source").arg(&self.film).arg("--frames").arg(&files.sent);
         command.args(["--size", &format!("{WIDTH}x{HEIGHT}"), "--fps", &FPS.to_string()]);
@@ -138,14 +138,14 @@ impl LiveStage {
             Some(bps) => command.args(["--bitrate", &bps.to_string()]),
             None => command.arg("--feedback").arg(&bridged.tunnel.socket).args(["--lane", LANE]),
         };
-        Daemon::start("camera", &mut command, &stage.directory)
+        Daemon::start("camera", &mut command, &setup.directory)
     }
 
     fn compare(
         &self,
         files: &LiveLogs,
-        frames: &[Frame],
-        window: &Window,
+        frames: &[LiveFrame],
+        window: &FrameWindow,
         scratch: &Path,
     ) -> anyhow::Result<Vec<f32>> {
         let end = window.frames().end;

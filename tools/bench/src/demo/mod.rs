@@ -6,21 +6,21 @@
 //! ```
 //!
 //! Everything runs in a sandbox (`roadweave_linux::netns::Sandbox`) with its own file system,
-//! which the kernel removes with the program. A run starts in [`stage`]; the figures are defined in
+//! which the kernel removes with the program. A run starts in [`setup`]; the figures are defined in
 //! [`roadweave_lab::video::quality`].
 
 pub(crate) mod clip;
 pub(crate) mod decode;
 pub(crate) mod ffmpeg;
-mod kept;
+mod keep;
 mod live;
 mod progress;
 pub(crate) mod report;
 pub(crate) mod sampler;
 pub(crate) mod scenario;
+mod setup;
 mod sink;
 mod source;
-mod stage;
 pub(crate) mod table;
 mod ways;
 mod world;
@@ -37,13 +37,13 @@ use roadweave_terminal::out;
 use serde::Serialize;
 
 use self::clip::ClipSpec;
-use self::kept::Kept;
-use self::live::{LiveFigures, LiveRun, LiveStage};
+use self::keep::KeepFolder;
+use self::live::{LiveFigures, LiveRun, LiveSetup};
 use self::progress::Display;
 use self::scenario::Scenario;
-use self::stage::Stage;
+use self::setup::DemoSetup;
 use self::ways::{LeftOut, Way, Ways};
-use self::world::World;
+use self::world::DemoWorld;
 use crate::product;
 use crate::rate;
 use crate::sandbox;
@@ -66,7 +66,7 @@ struct Runs {
 }
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct DemoReport<'a> {
     #[serde(flatten)]
     results: &'a Results,
     live: &'a [&'a LiveFigures],
@@ -154,14 +154,14 @@ impl DemoArgs {
             None => Some(self.encode_clip(directory, bitrate_bps, &display)?),
         };
         let source = self.video.as_deref().or(self.clip.as_deref());
-        let film = |program| LiveStage::new(program, source, self.seconds, directory);
+        let film = |program| LiveSetup::new(program, source, self.seconds, directory);
         let live = video.map(film).transpose()?;
         let film = live.as_ref().map(|live| live.film.as_path());
-        let keep = |keep: &Path| Kept::new(keep, clip.as_deref(), film);
-        let stage = Stage {
+        let keep = |keep: &Path| KeepFolder::new(keep, clip.as_deref(), film);
+        let setup = DemoSetup {
             keep: self.keep.as_deref().map(keep).transpose()?,
             scenario,
-            world: World::build()?,
+            world: DemoWorld::build()?,
             directory: directory.to_owned(),
             clip: clip.unwrap_or_default(),
             bitrate_bps,
@@ -177,16 +177,16 @@ impl DemoArgs {
             let tell = |progress| bar.tell(progress);
             let done = match (way, &live) {
                 (Way::Clip(strategy), _) => {
-                    stage.run(strategy, tell).map(|run| runs.clip.push(run))
+                    setup.run(strategy, tell).map(|run| runs.clip.push(run))
                 }
                 (Way::Live(way), Some(live)) => {
-                    live.run(&stage, way, tell).map(|run| runs.live.push(run))
+                    live.run(&setup, way, tell).map(|run| runs.live.push(run))
                 }
                 (Way::Live(_), None) => unreachable!("live encoders have their program"),
             };
             done.with_context(|| format!("the run with {} failed", way.name()))?;
         }
-        self.present(&stage, &runs)
+        self.present(&setup, &runs)
     }
 
     fn encode_clip(
@@ -203,20 +203,20 @@ impl DemoArgs {
         Ok(path)
     }
 
-    fn present(&self, stage: &Stage, runs: &Runs) -> anyhow::Result<()> {
+    fn present(&self, setup: &DemoSetup, runs: &Runs) -> anyhow::Result<()> {
         let results = Results {
-            scenario: stage.scenario.name.clone(),
-            seed: stage.scenario.file.seed,
+            scenario: setup.scenario.name.clone(),
+            seed: setup.scenario.file.seed,
             seconds: self.seconds,
             strategies: runs.clip.iter().map(|run| run.figures.clone()).collect(),
         };
-        let report = report::render(&results, &self.scene(stage), runs);
+        let report = report::render(&results, &self.scene(setup), runs);
         fs::write(&self.report, report)
             .with_context(|| format!("cannot write the report {}", self.report.display()))?;
         let live: Vec<&LiveFigures> = runs.live.iter().map(|run| &run.figures).collect();
         if self.json {
             let left_out = &runs.left_out;
-            out::json(&Told { results: &results, live: &live, left_out })?;
+            out::json(&DemoReport { results: &results, live: &live, left_out })?;
         } else {
             if !runs.clip.is_empty() {
                 out::line(table::render(&results))?;
@@ -230,21 +230,21 @@ impl DemoArgs {
         Ok(())
     }
 
-    fn scene(&self, stage: &Stage) -> Scene {
-        let links = stage.scenario.capacities(self.seconds);
+    fn scene(&self, setup: &DemoSetup) -> Scene {
+        let links = setup.scenario.capacities(self.seconds);
         let rate = |(name, rates): &(String, Vec<f64>)| {
             format!("{name} {:.1}", rates.iter().sum::<f64>() / rates.len().max(1) as f64)
         };
-        let (best, share) = stage.scenario.best_link(stage.bitrate_bps, self.seconds);
+        let (best, share) = setup.scenario.best_link(setup.bitrate_bps, self.seconds);
         let video = match self.video.as_ref().or(self.clip.as_ref()) {
             Some(file) => file.display().to_string(),
             None => "generated".to_owned(),
         };
-        let mbps = (stage.bitrate_bps as f64 / 1e5).round() / 10.0;
-        let player = &stage.player;
+        let mbps = (setup.bitrate_bps as f64 / 1e5).round() / 10.0;
+        let player = &setup.player;
         let facts = [
             ("version", format!("roadweave {}", env!("CARGO_PKG_VERSION"))),
-            ("scenario", format!("{}, seed {}", stage.scenario.name, stage.scenario.file.seed)),
+            ("scenario", format!("{}, seed {}", setup.scenario.name, setup.scenario.file.seed)),
             ("links, mean Mbit/s", links.iter().map(rate).collect::<Vec<_>>().join(", ")),
             (
                 "best single link",

@@ -5,7 +5,7 @@ use std::io::IsTerminal as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use roadweave_terminal::out;
 
-use super::stage::Progress;
+use super::setup::Progress;
 
 #[derive(Debug)]
 pub struct Display {

@@ -11,7 +11,7 @@ use roadweave_proto::Instant;
 use serde_json::Value;
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sample {
+pub struct StatusSample {
     pub at: Instant,
     paths: BTreeMap<u64, (String, u64)>,
     repairs: u64,
@@ -19,7 +19,7 @@ pub struct Sample {
     datagram_bytes: u64,
 }
 
-impl Sample {
+impl StatusSample {
     pub fn parse(at: Instant, status: &Value) -> Option<Self> {
         let session = status["sessions"].as_array()?.first()?;
         let count = |value: &Value| value.as_u64().unwrap_or(0);
@@ -43,7 +43,7 @@ impl Sample {
 
 /// (bytes of datagrams - bytes of distinct inner packets) / bytes of distinct inner packets,
 /// between the first and the last sample.
-pub fn redundancy(samples: &[Sample]) -> f64 {
+pub fn redundancy(samples: &[StatusSample]) -> f64 {
     let (Some(first), Some(last)) = (samples.first(), samples.last()) else { return 0.0 };
     let inner = last.inner_bytes.saturating_sub(first.inner_bytes);
     let datagrams = last.datagram_bytes.saturating_sub(first.datagram_bytes);
@@ -53,7 +53,7 @@ pub fn redundancy(samples: &[Sample]) -> f64 {
 /// The rates of `uplinks` and the repairs in each step of `duration` from `start`. The client does
 /// not count missing packets: [`count_missing`] adds them.
 pub fn timeline<'a>(
-    samples: &[Sample],
+    samples: &[StatusSample],
     uplinks: impl Iterator<Item = &'a str>,
     start: Instant,
     duration: Duration,
@@ -95,7 +95,7 @@ pub fn count_missing(
     }
 }
 
-fn bytes_over(uplink: &str, new: &Sample, old: &Sample) -> u64 {
+fn bytes_over(uplink: &str, new: &StatusSample, old: &StatusSample) -> u64 {
     let of_path = |(id, (_, bytes)): (&u64, &(String, u64))| {
         let before = old.paths.get(id).map_or(0, |(_, bytes)| *bytes);
         bytes.saturating_sub(before)
@@ -103,7 +103,10 @@ fn bytes_over(uplink: &str, new: &Sample, old: &Sample) -> u64 {
     new.paths.iter().filter(|(_, (name, _))| name == uplink).map(of_path).sum()
 }
 
-fn curve(samples: &[Sample], growth: impl Fn(&Sample, &Sample) -> u64) -> Vec<(Instant, f64)> {
+fn curve(
+    samples: &[StatusSample],
+    growth: impl Fn(&StatusSample, &StatusSample) -> u64,
+) -> Vec<(Instant, f64)> {
     let mut sum = 0;
     let mut points: Vec<_> = samples.first().map(|first| (first.at, 0.0)).into_iter().collect();
     for pair in samples.windows(2) {
@@ -141,8 +144,9 @@ mod tests {
 
     #[test]
     fn counters_become_rates_in_even_steps() {
-        let at =
-            |millis, status: &Value| Sample::parse(Instant::from_millis(millis), status).unwrap();
+        let at = |millis, status: &Value| {
+            StatusSample::parse(Instant::from_millis(millis), status).unwrap()
+        };
         let samples = [
             at(1_000, &status(&[(0, "att", 500)], 0, 0)),
             // 150 ms later: 1,500 bytes; then another path replaces it on the same uplink.
@@ -164,9 +168,9 @@ mod tests {
 
     #[test]
     fn redundancy_is_what_was_sent_beyond_the_inner_packets() {
-        let mut first = Sample::parse(Instant::ZERO, &status(&[], 0, 500)).unwrap();
+        let mut first = StatusSample::parse(Instant::ZERO, &status(&[], 0, 500)).unwrap();
         first.inner_bytes = 0;
-        let last = Sample::parse(Instant::ZERO, &status(&[], 0, 1_580)).unwrap();
+        let last = StatusSample::parse(Instant::ZERO, &status(&[], 0, 1_580)).unwrap();
         assert!((redundancy(&[first, last]) - 0.08).abs() < 1e-9);
         assert_eq!(redundancy(&[]), 0.0);
     }
@@ -174,7 +178,7 @@ mod tests {
     #[test]
     fn a_client_without_a_session_gives_no_sample() {
         for status in [json!({}), json!({"sessions": []}), json!({"sessions": [{}]})] {
-            assert_eq!(Sample::parse(Instant::ZERO, &status), None);
+            assert_eq!(StatusSample::parse(Instant::ZERO, &status), None);
         }
     }
 }

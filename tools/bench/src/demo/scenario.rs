@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_link_is_told_from_its_recording() {
+    fn the_best_link_is_found_from_its_recording() {
         let directory = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
             let header = "t_ms,capacity_kbps,rtt_ms,loss\n";

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asked_for_is_left_out_and_said() {
+    fn ways_that_cannot_run_are_left_out_and_named() {
         let ways = Ways::choose(None, "lte", || Ok("/roadweave-video".into())).unwrap();
         assert!(ways.ways.len() == 4 && ways.video.is_some() && ways.left_out.is_empty());
         let ways = Ways::choose(None, "lte", absent).unwrap();

@@ -26,7 +26,7 @@ pub const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(198, 51,
 pub const VIEWER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 2)), 5004);
 
 #[derive(Debug)]
-pub struct World {
+pub struct DemoWorld {
     pub vehicle: NetNs,
     pub vehicle_box: NetNs,
     pub proxy: NetNs,
@@ -35,7 +35,7 @@ pub struct World {
     _links: NetNs,
 }
 
-impl World {
+impl DemoWorld {
     pub fn build() -> anyhow::Result<Self> {
         let create = |name: &str| {
             NetNs::create(name).with_context(|| format!("cannot create the namespace {name}"))

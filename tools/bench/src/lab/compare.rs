@@ -16,8 +16,8 @@ use roadweave_terminal::out;
 use roadweave_tunnel::Strategy;
 
 use super::drives::{self, NamedDrive};
-use super::kept::{Kept, Key};
 use super::pictures::Pictures;
+use super::saved_runs::{Key, SavedRuns};
 use super::table;
 use super::workers::work_all;
 use crate::rate;
@@ -78,7 +78,7 @@ struct Plan {
     contestants: Vec<Contestant>,
     pictures: Option<Pictures>,
     video: TrafficSpec,
-    kept: Option<Kept>,
+    saved: Option<SavedRuns>,
     program: String,
 }
 
@@ -89,7 +89,7 @@ struct Case {
 }
 
 #[derive(Clone, Debug)]
-enum Job {
+enum CompareJob {
     Bound { case: usize },
     Run { case: usize, strategy: Strategy },
 }
@@ -113,11 +113,11 @@ impl CompareArgs {
             self.print(comparison)?;
         }
         if missing > 0 {
-            let kept = match &self.resume {
+            let hint = match &self.resume {
                 Some(file) => format!("{} has the finished runs", file.display()),
                 None => "--resume FILE saves finished runs".to_owned(),
             };
-            bail!("interrupted with {missing} of {} runs left; {kept}", jobs.len());
+            bail!("interrupted with {missing} of {} runs left; {hint}", jobs.len());
         }
         Ok(())
     }
@@ -143,7 +143,7 @@ impl CompareArgs {
         let seeds = || (0..u64::from(self.seeds)).map(|number| self.seed.wrapping_add(number));
         let of_drive = |drive| seeds().map(move |seed| Case { drive, seed });
         let cases = (0..drives.len()).flat_map(of_drive).collect();
-        let kept = self.resume.as_deref().map(Kept::open).transpose()?;
+        let saved = self.resume.as_deref().map(SavedRuns::open).transpose()?;
         let pictures = self.ssim.then(|| Pictures::prepare(&setting)).transpose()?;
         let video = match &pictures {
             Some(pictures) => pictures.video(&setting),
@@ -151,7 +151,7 @@ impl CompareArgs {
         };
         let program = std::env::current_exe().context("cannot find this program")?;
         let program = drives::digest_of_file(&program)?;
-        Ok(Plan { setting, drives, cases, contestants, pictures, video, kept, program })
+        Ok(Plan { setting, drives, cases, contestants, pictures, video, saved, program })
     }
 
     fn print(&self, comparison: Comparison) -> anyhow::Result<()> {
@@ -164,33 +164,34 @@ impl CompareArgs {
 }
 
 impl Plan {
-    fn jobs(&self) -> Vec<Job> {
+    fn jobs(&self) -> Vec<CompareJob> {
         let of_case = |(case, of): (usize, &Case)| {
             let strategies =
                 Contestant::strategies(&self.contestants, &self.drives[of.drive].drive);
-            let runs = strategies.into_iter().map(move |strategy| Job::Run { case, strategy });
-            std::iter::once(Job::Bound { case }).chain(runs)
+            let runs =
+                strategies.into_iter().map(move |strategy| CompareJob::Run { case, strategy });
+            std::iter::once(CompareJob::Bound { case }).chain(runs)
         };
         self.cases.iter().enumerate().flat_map(of_case).collect()
     }
 
-    fn name(&self, job: &Job) -> String {
+    fn name(&self, job: &CompareJob) -> String {
         let drive = |case: &usize| &self.drives[self.cases[*case].drive].name;
         match job {
-            Job::Bound { case } => format!("bound on {}", drive(case)),
-            Job::Run { case, strategy } => format!("{strategy} on {}", drive(case)),
+            CompareJob::Bound { case } => format!("bound on {}", drive(case)),
+            CompareJob::Run { case, strategy } => format!("{strategy} on {}", drive(case)),
         }
     }
 
-    fn work(&self, job: &Job) -> anyhow::Result<Done> {
+    fn work(&self, job: &CompareJob) -> anyhow::Result<Done> {
         match job {
-            Job::Bound { case } => {
+            CompareJob::Bound { case } => {
                 // The bound does not depend on the strategy.
                 let scenario = self.scenario(self.cases[*case], &Strategy::xnc());
                 let bound = Bound::of_scenario(&scenario).context("this drive has no bound")?;
                 Ok(Done::Bound(Box::new(bound)))
             }
-            Job::Run { case, strategy } => self
+            CompareJob::Run { case, strategy } => self
                 .measure(self.cases[*case], strategy)
                 .map(|measured| Done::Run(Box::new(measured))),
         }
@@ -206,7 +207,7 @@ impl Plan {
             recordings: drive.fingerprint.clone(),
             program: self.program.clone(),
         };
-        if let Some(measured) = self.kept.as_ref().and_then(|kept| kept.find(&key)) {
+        if let Some(measured) = self.saved.as_ref().and_then(|saved| saved.find(&key)) {
             return Ok(measured.clone());
         }
         let outcome = run::run(&self.scenario(case, strategy))?;
@@ -215,8 +216,8 @@ impl Plan {
             let name = format!("{strategy} on {}", drive.name);
             measured.figures.ssim = Some(pictures.ssim(&name, &outcome)?);
         }
-        if let Some(kept) = &self.kept {
-            kept.keep(&key, &measured)?;
+        if let Some(saved) = &self.saved {
+            saved.keep(&key, &measured)?;
         }
         Ok(measured)
     }
@@ -230,16 +231,20 @@ impl Plan {
         self.setting(case).scenario(name, drive, strategy.clone(), &self.video)
     }
 
-    fn put_together(&self, jobs: &[Job], done: Vec<Option<Done>>) -> Comparison {
+    fn put_together(&self, jobs: &[CompareJob], done: Vec<Option<Done>>) -> Comparison {
         let mut bounds = vec![None; self.cases.len()];
         let mut measured: Vec<Option<Vec<Measured>>> = vec![Some(Vec::new()); self.cases.len()];
         for (job, done) in jobs.iter().zip(done) {
             match (job, done) {
-                (Job::Bound { case }, Some(Done::Bound(bound))) => bounds[*case] = Some(*bound),
-                (Job::Run { case, .. }, Some(Done::Run(run))) => {
+                (CompareJob::Bound { case }, Some(Done::Bound(bound))) => {
+                    bounds[*case] = Some(*bound)
+                }
+                (CompareJob::Run { case, .. }, Some(Done::Run(run))) => {
                     measured[*case].iter_mut().for_each(|runs| runs.push((*run).clone()));
                 }
-                (Job::Bound { case } | Job::Run { case, .. }, _) => measured[*case] = None,
+                (CompareJob::Bound { case } | CompareJob::Run { case, .. }, _) => {
+                    measured[*case] = None
+                }
             }
         }
         let compared = self.cases.iter().zip(bounds).zip(measured);

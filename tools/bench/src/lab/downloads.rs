@@ -13,7 +13,7 @@ use roadweave_quic::CongestionControl;
 use roadweave_terminal::exit::BadInput;
 use roadweave_tunnel::{LaneConfig, Strategy, StreamsConfig};
 
-use self::results::{ByTcp, Measured, Results, Run};
+use self::results::{ByTcp, DownloadCase, DownloadResults, DownloadRun};
 use super::workers::Runs;
 
 /// Measures how much of two links a download as a stream uses
@@ -45,7 +45,7 @@ pub struct DownloadsArgs {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Job {
+struct DownloadJob {
     pair: &'static Profile,
     over: Over,
     seed: u64,
@@ -61,24 +61,27 @@ impl DownloadsArgs {
         let mut jobs = Vec::new();
         for &pair in &pairs {
             for over in [Over::One(0), Over::One(1), Over::All] {
-                jobs.extend((1..=self.seeds.into()).map(|seed| Job { pair, over, seed }));
+                jobs.extend((1..=self.seeds.into()).map(|seed| DownloadJob { pair, over, seed }));
             }
         }
         let name = |job: usize| format!("{}: {:?}", jobs[job].pair.name, jobs[job].over);
         let work = |job: usize| self.measure(jobs[job]).context("the links are invalid");
         let done = self.runs.finish(jobs.len(), name, work)?;
-        let mut by_job = done.chunks(self.seeds.into()).map(<[Run]>::to_vec);
+        let mut by_job = done.chunks(self.seeds.into()).map(<[DownloadRun]>::to_vec);
         let mut next = || by_job.next().context("a pair has three jobs");
         let cases = pairs.iter().map(|pair| {
             let name = pair.name.to_owned();
-            Ok(Measured { name, alone: [next()?, next()?], all: next()? })
+            Ok(DownloadCase { name, alone: [next()?, next()?], all: next()? })
         });
         let cases = cases.collect::<anyhow::Result<_>>()?;
-        let results = Results { seeds: self.seeds, cases };
-        self.runs.print(&results, Results::in_words)
+        let results = DownloadResults { seeds: self.seeds, cases };
+        self.runs.print(&results, DownloadResults::in_words)
     }
 
-    fn measure(&self, Job { pair, over, seed }: Job) -> anyhow::Result<Run> {
+    fn measure(
+        &self,
+        DownloadJob { pair, over, seed }: DownloadJob,
+    ) -> anyhow::Result<DownloadRun> {
         let lane = self.strategy.clone().map(|strategy| {
             let lane = StreamsConfig::default().lane;
             LaneConfig { strategy, ..lane }
@@ -92,7 +95,7 @@ impl DownloadsArgs {
             Over::One(_) => self.tcp.0.iter().map(by_tcp).collect(),
             Over::All => Vec::new(),
         };
-        Ok(Run { stream: download.run()?, tcp })
+        Ok(DownloadRun { stream: download.run()?, tcp })
     }
 
     fn pairs(&self) -> anyhow::Result<Vec<&'static Profile>> {

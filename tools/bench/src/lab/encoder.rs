@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use roadweave_emulate::DuplexLink;
 use roadweave_lab::class::Class;
-use roadweave_lab::closed_loop::{ClosedLoop, Encoder, Seen};
+use roadweave_lab::closed_loop::{ClosedLoop, Encoder, ViewerFigures};
 use roadweave_lab::strategies;
 use roadweave_proto::Rate;
 use roadweave_terminal::exit::BadInput;
@@ -41,7 +41,7 @@ pub struct EncoderArgs {
         value_delimiter = ',',
         default_value = "lola,xnc,xnc@8M,each-single"
     )]
-    ways: Vec<Way>,
+    ways: Vec<EncoderSetup>,
     /// Use only these links of each drive, separated by commas
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     uplinks: Vec<String>,
@@ -56,21 +56,21 @@ pub struct EncoderArgs {
 }
 
 #[derive(Clone, Debug)]
-struct Way {
+struct EncoderSetup {
     name: String,
-    over: Over,
+    over: EncoderLinks,
     encoder: Encoder,
 }
 
 #[derive(Clone, Debug)]
-enum Over {
+enum EncoderLinks {
     All(Strategy),
     /// Stands for a way over each link alone.
     Each,
     Alone(String),
 }
 
-impl FromStr for Way {
+impl FromStr for EncoderSetup {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -79,15 +79,17 @@ impl FromStr for Way {
             Some((strategy, rate)) => (strategy, Encoder::Fixed(parse_video(rate)?)),
         };
         let over = match strategy {
-            EACH_SINGLE => Over::Each,
-            name => Over::All(strategies::strategy(name).map_err(|error| error.to_string())?),
+            EACH_SINGLE => EncoderLinks::Each,
+            name => {
+                EncoderLinks::All(strategies::strategy(name).map_err(|error| error.to_string())?)
+            }
         };
         Ok(Self { name: text.to_owned(), over, encoder })
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Job {
+struct EncoderJob {
     drive: usize,
     way: usize,
     seed: u64,
@@ -107,18 +109,19 @@ impl EncoderArgs {
         let mut jobs = Vec::new();
         for drive in 0..all.len() {
             for way in 0..ways.len() {
-                jobs.extend((1..=self.seeds.into()).map(|seed| Job { drive, way, seed }));
+                jobs.extend((1..=self.seeds.into()).map(|seed| EncoderJob { drive, way, seed }));
             }
         }
         let name =
             |job: usize| format!("{}: {}", all[jobs[job].drive].name, ways[jobs[job].way].name);
         let work = |job: usize| {
-            let Job { drive, way, seed } = jobs[job];
+            let EncoderJob { drive, way, seed } = jobs[job];
             self.measure(&all[drive], &ways[way], seed).context("the links are invalid")
         };
         let done = self.runs.finish(jobs.len(), name, work)?;
         // Sorted so that all classes together come last.
-        let mut groups: BTreeMap<(bool, Option<Class>, usize), Vec<Seen>> = BTreeMap::new();
+        let mut groups: BTreeMap<(bool, Option<Class>, usize), Vec<ViewerFigures>> =
+            BTreeMap::new();
         for (job, seen) in jobs.iter().zip(done) {
             // The drive lacks the way's link.
             let Some(seen) = seen else { continue };
@@ -149,27 +152,32 @@ impl EncoderArgs {
         Ok(())
     }
 
-    fn ways_over(&self, drives: &[NamedDrive]) -> Vec<Way> {
+    fn ways_over(&self, drives: &[NamedDrive]) -> Vec<EncoderSetup> {
         let links = drives.iter().flat_map(|drive| &drive.drive.links);
         let names: BTreeSet<&str> = links.map(|link| link.name.as_str()).collect();
-        let alone = |way: &Way, name: &str| Way {
+        let alone = |way: &EncoderSetup, name: &str| EncoderSetup {
             name: format!("{name} alone"),
-            over: Over::Alone(name.to_owned()),
+            over: EncoderLinks::Alone(name.to_owned()),
             ..way.clone()
         };
         let ways = self.ways.iter().flat_map(|way| match way.over {
-            Over::Each => names.iter().map(|name| alone(way, name)).collect(),
+            EncoderLinks::Each => names.iter().map(|name| alone(way, name)).collect(),
             _ => vec![way.clone()],
         });
         ways.collect()
     }
 
     /// `None` for a drive that lacks the way's link.
-    fn measure(&self, drive: &NamedDrive, way: &Way, seed: u64) -> anyhow::Result<Option<Seen>> {
+    fn measure(
+        &self,
+        drive: &NamedDrive,
+        way: &EncoderSetup,
+        seed: u64,
+    ) -> anyhow::Result<Option<ViewerFigures>> {
         let links = drive.drive.links.iter().zip(0..);
         let links = links.filter(|(link, _)| match &way.over {
-            Over::Alone(name) => link.name == *name,
-            Over::All(_) | Over::Each => true,
+            EncoderLinks::Alone(name) => link.name == *name,
+            EncoderLinks::All(_) | EncoderLinks::Each => true,
         });
         let links: Vec<_> = links.map(|(link, index)| DuplexLink::new(link, index, seed)).collect();
         if links.is_empty() {
@@ -177,8 +185,8 @@ impl EncoderArgs {
         }
         // A single link needs no scheduler: it uses LoLa's loop over one path.
         let strategy = match &way.over {
-            Over::All(strategy) => strategy.clone(),
-            Over::Alone(_) | Over::Each => "lola".parse()?,
+            EncoderLinks::All(strategy) => strategy.clone(),
+            EncoderLinks::Alone(_) | EncoderLinks::Each => "lola".parse()?,
         };
         let closed_loop = ClosedLoop {
             links,

@@ -3,7 +3,7 @@
 //! ```text
 //!   compare: drives ──> jobs (drive x strategy, bounds) ──> workers ──> Comparison ──> table, JSON
 //!                                      ^                       |
-//!                                      └─ kept results <───────┘
+//!                                      └─ saved runs <─────────┘
 //!   run:     scenario.toml ──────────> one job ───────────────────────> Outcome ─────> table, JSON
 //!   raven:   recordings ──> routes ──> jobs (application x strategy) ───────────────> table, JSON
 //!   downloads: pairs of links ──────> jobs (links x seed) ─────────────────────────> table, JSON
@@ -20,11 +20,11 @@ mod downloads;
 mod drives;
 mod encoder;
 mod fleet;
-mod kept;
 mod pictures;
 mod raven;
 mod report;
 mod run;
+mod saved_runs;
 mod spread;
 mod table;
 mod vod;

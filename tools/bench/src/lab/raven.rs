@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use roadweave_emulate::Drive;
-use roadweave_lab::raven::loads::{self, Load, Loaded};
+use roadweave_lab::raven::loads::{self, LinkLoad, Loaded};
 use roadweave_lab::raven::{self, Answered, Transferred};
 use roadweave_lab::traffic::App;
 use roadweave_terminal::exit::BadInput;
@@ -36,13 +36,13 @@ pub struct RavenArgs {
     /// Instead, load these over connections that are carried as streams, separated by commas:
     /// video, unbroken
     #[arg(long, value_name = "LOAD,..", value_delimiter = ',')]
-    loads: Vec<Load>,
+    loads: Vec<LinkLoad>,
     #[command(flatten)]
     runs: Runs,
 }
 
 #[derive(Debug, Serialize)]
-struct Results {
+struct RavenResults {
     answers: Vec<Answered>,
     transfers: Vec<Transferred>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -50,10 +50,10 @@ struct Results {
 }
 
 #[derive(Debug)]
-enum Job {
+enum RavenJob {
     Ask { route: usize, app: App, strategy: Strategy },
     Transfer { bytes: u64 },
-    Load { route: usize, load: Load, strategy: Strategy },
+    Load { route: usize, load: LinkLoad, strategy: Strategy },
 }
 
 enum Done {
@@ -71,23 +71,23 @@ impl RavenArgs {
         let learned: Vec<String> = (0..routes.len()).map(|at| raven::learn(others(at))).collect();
         let jobs = jobs(&routes, &self.loads)?;
         let work = |job: usize| match &jobs[job] {
-            Job::Ask { route, app, strategy } => {
+            RavenJob::Ask { route, app, strategy } => {
                 let repeats = if *app == App::Recommender { u64::from(self.repeats) } else { 1 };
                 let (name, seeds) = (route_name(*route), 1..1 + repeats);
                 let on = (name.as_str(), &routes[*route]);
                 Ok(Done::Answered(raven::ask(on, *app, strategy, &learned[*route], seeds)?))
             }
-            Job::Load { route, load, strategy } => {
+            RavenJob::Load { route, load, strategy } => {
                 let name = route_name(*route);
                 let on = (name.as_str(), &routes[*route]);
                 Ok(Done::Loaded(loads::load(on, *load, strategy, &learned[*route], 1)?))
             }
-            Job::Transfer { bytes } => {
+            RavenJob::Transfer { bytes } => {
                 Ok(Done::Transferred(raven::transfer(&routes[0], *bytes, 1)?))
             }
         };
         let done = self.runs.finish(jobs.len(), |job| jobs[job].name(), work)?;
-        self.runs.print(&Results::of(done), Results::in_words)
+        self.runs.print(&RavenResults::of(done), RavenResults::in_words)
     }
 }
 
@@ -99,13 +99,13 @@ fn read(directory: &Path, count: usize) -> anyhow::Result<Vec<Drive>> {
 }
 
 /// Every size of a transfer, and every application by route and strategy; or only `loads`, if any.
-fn jobs(routes: &[Drive], loads: &[Load]) -> anyhow::Result<Vec<Job>> {
+fn jobs(routes: &[Drive], loads: &[LinkLoad]) -> anyhow::Result<Vec<RavenJob>> {
     let mut jobs = Vec::new();
     for load in loads.iter().copied() {
         for route in 0..routes.len() {
             jobs.extend(LOADED.map(|name| {
                 let strategy = name.parse().expect("it is one of the strategies");
-                Job::Load { route, load, strategy }
+                RavenJob::Load { route, load, strategy }
             }));
         }
     }
@@ -117,10 +117,11 @@ fn jobs(routes: &[Drive], loads: &[Load]) -> anyhow::Result<Vec<Job>> {
     let strategies: Vec<Strategy> = names
         .map(|name| name.parse().context("a link's name is not valid in a strategy"))
         .collect::<Result<_, _>>()?;
-    jobs.extend(SIZES.map(|bytes| Job::Transfer { bytes }));
+    jobs.extend(SIZES.map(|bytes| RavenJob::Transfer { bytes }));
     for app in [App::Speech, App::Music, App::Recommender] {
         for route in 0..routes.len() {
-            let ask = |strategy: &Strategy| Job::Ask { route, app, strategy: strategy.clone() };
+            let ask =
+                |strategy: &Strategy| RavenJob::Ask { route, app, strategy: strategy.clone() };
             jobs.extend(strategies.iter().map(ask));
         }
     }
@@ -131,7 +132,7 @@ fn route_name(route: usize) -> String {
     format!("R{}", route + 1)
 }
 
-impl Job {
+impl RavenJob {
     fn name(&self) -> String {
         match self {
             Self::Ask { route, app, strategy } => {
@@ -145,7 +146,7 @@ impl Job {
     }
 }
 
-impl Results {
+impl RavenResults {
     fn of(done: Vec<Done>) -> Self {
         let mut results = Self { answers: vec![], transfers: vec![], loads: vec![] };
         for done in done {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use roadweave_lab::compare::{Compared, Comparison, Entry, Pooled};
+use roadweave_lab::compare::{Compared, ComparedStrategy, Comparison, Pooled};
 use roadweave_lab::histogram::Histogram;
 use roadweave_lab::report::charts::Curve;
 use roadweave_lab::report::page::{self, BOUND_CLASS, escape, link_class, strategy_class, swatch};
@@ -164,11 +164,11 @@ fn of_drive(drive: &Compared, colours: &Colours<'_>) -> String {
     text + "</details>\n"
 }
 
-fn strategy(entry: &Entry) -> &str {
+fn strategy(entry: &ComparedStrategy) -> &str {
     &entry.measured.figures.strategy
 }
 
-const ENTRY_COLUMNS: &[Column<Entry>] = &[
+const ENTRY_COLUMNS: &[Column<ComparedStrategy>] = &[
     ("strategy", |it| match &it.link {
         Some(link) => format!("{} ({link})", strategy(it)),
         None => strategy(it).to_owned(),
@@ -211,7 +211,7 @@ mod tests {
             class: roadweave_lab::class::Class::Easy,
             bound: Bound::default(),
             bound_within,
-            strategies: vec![Entry { measured, ..Entry::default() }],
+            strategies: vec![ComparedStrategy { measured, ..ComparedStrategy::default() }],
         }
     }
 

@@ -62,7 +62,7 @@ pub struct RunArgs {
 }
 
 #[derive(Debug, Serialize)]
-struct Told {
+struct RunReport {
     scenario: String,
     seed: u64,
     seconds: u32,
@@ -137,7 +137,7 @@ impl RunArgs {
         Ok(scenario)
     }
 
-    fn tell(&self, scenario: &Scenario, outcome: &Outcome) -> Told {
+    fn tell(&self, scenario: &Scenario, outcome: &Outcome) -> RunReport {
         let mut measured = Measured::new(outcome);
         if !self.details {
             measured.detail = None;
@@ -146,7 +146,7 @@ impl RunArgs {
             at_ms: at.as_secs_f64() * 1e3,
             event: event.clone(),
         };
-        Told {
+        RunReport {
             scenario: scenario.name.clone(),
             seed: scenario.seed,
             seconds: scenario.seconds,
@@ -191,7 +191,7 @@ fn keep(
     Ok(sent.flush().and_then(|()| arrived.flush())?)
 }
 
-impl Told {
+impl RunReport {
     fn without_video(&self) -> serde_json::Result<Value> {
         let mut json = serde_json::to_value(self)?;
         for figures in ["/strategies/0", "/bound", "/bound/reachable"] {

@@ -6,11 +6,13 @@ mod results;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use roadweave_lab::vod::{self, Chosen, Kind, Over, Pair, Seen, Sent, Setting, Way};
+use roadweave_lab::vod::{
+    self, Chosen, Over, Pair, ProgramKind, ServerTraffic, Setting, Viewing, Way,
+};
 use roadweave_quic::CongestionControl;
 use roadweave_terminal::exit::BadInput;
 
-use self::results::Results;
+use self::results::VodResults;
 use super::workers::Runs;
 
 /// Measures what viewers of video on demand see when it comes as streams
@@ -50,13 +52,13 @@ pub struct VodArgs {
 }
 
 /// By seed.
-type Viewers = Vec<(Seen, Sent)>;
+type Viewers = Vec<(Viewing, ServerTraffic)>;
 
 #[derive(Debug)]
-struct Job<'a> {
+struct VodJob<'a> {
     pair: &'a Pair,
     chosen: &'a Chosen,
-    kind: Kind,
+    kind: ProgramKind,
     over: Over,
     seed: u16,
 }
@@ -75,13 +77,13 @@ impl VodArgs {
         let chosen = self.runs.finish(pairs.len(), name, choose)?;
         let jobs = jobs(&pairs, &chosen, &ways, self.seeds);
         let work = |at: usize| {
-            let Job { pair, chosen, kind, over, seed } = &jobs[at];
+            let VodJob { pair, chosen, kind, over, seed } = &jobs[at];
             Ok(pair.view(over, (*kind, chosen.bitrate), setting, *seed)?)
         };
         let name = |at: usize| format!("{} on {}", jobs[at].over, jobs[at].pair.name);
         let seen = self.runs.finish(jobs.len(), name, work)?;
-        let results = Results::new(setting, &pairs, &chosen, &ways, seen);
-        self.runs.print(&results, Results::in_words)
+        let results = VodResults::new(setting, &pairs, &chosen, &ways, seen);
+        self.runs.print(&results, VodResults::in_words)
     }
 
     fn pairs(&self) -> anyhow::Result<Vec<Pair>> {
@@ -102,14 +104,14 @@ impl VodArgs {
 }
 
 /// By pair, by kind, over each link alone (known already for long videos) and by each way, by seed.
-fn jobs<'a>(pairs: &'a [Pair], chosen: &'a [Chosen], ways: &[Way], seeds: u16) -> Vec<Job<'a>> {
+fn jobs<'a>(pairs: &'a [Pair], chosen: &'a [Chosen], ways: &[Way], seeds: u16) -> Vec<VodJob<'a>> {
     let mut jobs = Vec::new();
     for (pair, chosen) in pairs.iter().zip(chosen) {
-        for kind in [Kind::Long, Kind::Short] {
-            let alone = if kind == Kind::Long { 0 } else { pair.links.len() };
+        for kind in [ProgramKind::Long, ProgramKind::Short] {
+            let alone = if kind == ProgramKind::Long { 0 } else { pair.links.len() };
             let all = ways.iter().cloned().map(Over::All);
             for over in (0..alone).map(Over::One).chain(all) {
-                let job = |seed| Job { pair, chosen, kind, over: over.clone(), seed };
+                let job = |seed| VodJob { pair, chosen, kind, over: over.clone(), seed };
                 jobs.extend((1..=seeds).map(job));
             }
         }

@@ -31,7 +31,7 @@ pub fn work_all<T: Send>(
     let next = AtomicUsize::new(0);
     let stop = stop_when_told()?;
     let bar = bar(count);
-    let lines = Lines::new(count);
+    let lines = ProgressLines::new(count);
     std::thread::scope(|scope| {
         for _ in 0..workers.clamp(1, count.max(1)) {
             scope.spawn(|| {
@@ -134,14 +134,14 @@ fn bar(count: usize) -> ProgressBar {
     bar
 }
 
-struct Lines {
+struct ProgressLines {
     count: usize,
     began: Instant,
     /// When the last line was printed, since `began`; `None` if there is a bar.
     last: Option<Mutex<Option<Duration>>>,
 }
 
-impl Lines {
+impl ProgressLines {
     fn new(count: usize) -> Self {
         let last = (!std::io::stderr().is_terminal()).then(Mutex::default);
         Self { count, began: Instant::now(), last }
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn progress_is_told_at_first_now_and_then_and_at_the_end() {
+    fn progress_is_printed_at_first_periodically_and_at_the_end() {
         for (done, elapsed_s, last_s, expected) in [
             (0, 1, None, None),
             (1, 2, None, Some("1 of 40 runs, 2 s, about 78 s left")),

@@ -16,7 +16,7 @@ use super::display::Display;
 use super::files::{Recorded, Recording};
 use super::link::{LinkName, LinkRecorder};
 use super::modems::ModemLog;
-use super::run::Run;
+use super::run::RecordRun;
 use super::{PORT, parse_rate, token, unix_epoch};
 
 /// Records this machine's links to a server, several interfaces at once
@@ -115,7 +115,7 @@ impl ClientArgs {
         let links = links.collect::<anyhow::Result<Vec<LinkRecorder>>>()?;
         let modems =
             self.modems.clone().map(|socket| ModemLog::start(socket, clock)).transpose()?;
-        let mut run = Run { clock, server, links, started: false };
+        let mut run = RecordRun { clock, server, links, started: false };
         let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate])?;
         run.carry(&mut signals, &mut Display::new(&self.interfaces))?;
         self.write(&recording, &run.links, modems.as_ref())

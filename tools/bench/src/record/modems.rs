@@ -18,14 +18,14 @@ use tracing::warn;
 
 #[derive(Debug)]
 pub struct ModemLog {
-    lines: Arc<Mutex<Lines>>,
+    lines: Arc<Mutex<ModemLines>>,
     /// Dropping this ends the thread.
     _going: Sender<()>,
 }
 
 impl ModemLog {
     pub fn start(socket: PathBuf, clock: Clock) -> anyhow::Result<Self> {
-        let lines = Arc::<Mutex<Lines>>::default();
+        let lines = Arc::<Mutex<ModemLines>>::default();
         let (going, ended) = channel();
         let shared = Arc::clone(&lines);
         let thread = std::thread::Builder::new().name("modems".to_owned());
@@ -42,9 +42,9 @@ impl ModemLog {
 }
 
 #[derive(Debug, Default)]
-struct Lines(BTreeMap<String, Vec<String>>);
+struct ModemLines(BTreeMap<String, Vec<String>>);
 
-impl Lines {
+impl ModemLines {
     /// Adds a reading without confidential facts.
     fn add(&mut self, now: Instant, interface: String, facts: &ModemFacts) {
         let is_new = !self.0.contains_key(&interface);
@@ -59,7 +59,7 @@ impl Lines {
     }
 }
 
-fn ask(socket: &Path, clock: Clock, lines: &Mutex<Lines>, ended: &Receiver<()>) {
+fn ask(socket: &Path, clock: Clock, lines: &Mutex<ModemLines>, ended: &Receiver<()>) {
     let mut is_told = true;
     loop {
         match local::request(socket, "summary", &Value::Null) {
@@ -85,7 +85,7 @@ fn ask(socket: &Path, clock: Clock, lines: &Mutex<Lines>, ended: &Receiver<()>) 
 }
 
 /// Ignores poison: nothing under the lock can panic halfway.
-fn lock(lines: &Mutex<Lines>) -> MutexGuard<'_, Lines> {
+fn lock(lines: &Mutex<ModemLines>) -> MutexGuard<'_, ModemLines> {
     lines.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn lines_are_bounded_and_hold_nothing_that_no_modem_says() {
-        let mut lines = Lines::default();
+        let mut lines = ModemLines::default();
         let at = Instant::from_millis(5_250);
         let facts = ModemFacts { rsrp_dbm: Some(-95.5), ..ModemFacts::default() };
         let hostile = ModemFacts { operator: Some("\u{1b}[2J".to_owned()), ..facts.clone() };

@@ -13,14 +13,14 @@ use super::NAP;
 use super::display::Display;
 use super::link::LinkRecorder;
 
-pub struct Run {
+pub struct RecordRun {
     pub clock: Clock,
     pub server: SocketAddr,
     pub links: Vec<LinkRecorder>,
     pub started: bool,
 }
 
-impl Run {
+impl RecordRun {
     pub fn carry(&mut self, signals: &mut Signals, display: &mut Display) -> anyhow::Result<()> {
         let mut poller = Poller::new()?;
         poller.add(&*signals, SIGNALS, Interest::Read)?;

@@ -71,7 +71,7 @@ impl ServerArgs {
             UdpOptions { buffer_size: 4 * BUFFER_BYTES, ..UdpOptions::server(self.listen) };
         let socket = UplinkSocket::open(&options)?;
         let listens_at = socket.local_address();
-        let mut run = Run { clock, server, socket, outbox: Outbox::default() };
+        let mut run = ServerRun { clock, server, socket, outbox: Outbox::default() };
         let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate])?;
         info!(address = %listens_at, "listening");
         if is_open {
@@ -86,7 +86,7 @@ impl ServerArgs {
         self.print_statistics(&run)
     }
 
-    fn print_statistics(&self, run: &Run) -> anyhow::Result<()> {
+    fn print_statistics(&self, run: &ServerRun) -> anyhow::Result<()> {
         let statistics = run.server.statistics();
         if self.json {
             let json = json!({
@@ -109,14 +109,14 @@ impl ServerArgs {
     }
 }
 
-struct Run {
+struct ServerRun {
     clock: Clock,
     server: RecordServer,
     socket: UplinkSocket,
     outbox: Outbox,
 }
 
-impl Run {
+impl ServerRun {
     fn carry(&mut self, signals: &mut Signals) -> anyhow::Result<()> {
         let mut poller = Poller::new()?;
         poller.add(&self.socket, SOCKET, Interest::Read)?;

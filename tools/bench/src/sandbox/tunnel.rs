@@ -46,7 +46,7 @@ pub struct TunnelFiles {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Site<'a> {
+pub struct Testbed<'a> {
     pub program: &'a Path,
     pub directory: &'a Path,
     pub server: &'a NetNs,
@@ -128,23 +128,27 @@ impl TunnelSpec<'_> {
 }
 
 impl Tunnel {
-    pub fn start(site: Site<'_>, files: &TunnelFiles) -> anyhow::Result<Self> {
-        Self::start_as(site, files, ["server", "client"])
+    pub fn start(testbed: Testbed<'_>, files: &TunnelFiles) -> anyhow::Result<Self> {
+        Self::start_as(testbed, files, ["server", "client"])
     }
 
-    pub fn start_routers(site: Site<'_>, files: &TunnelFiles) -> anyhow::Result<Self> {
-        Self::start_as(site, files, ["router"; 2])
+    pub fn start_routers(testbed: Testbed<'_>, files: &TunnelFiles) -> anyhow::Result<Self> {
+        Self::start_as(testbed, files, ["router"; 2])
     }
 
-    fn start_as(site: Site<'_>, files: &TunnelFiles, roles: [&str; 2]) -> anyhow::Result<Self> {
+    fn start_as(
+        testbed: Testbed<'_>,
+        files: &TunnelFiles,
+        roles: [&str; 2],
+    ) -> anyhow::Result<Self> {
         let start = |name: &'static str, role: &str, namespace: &NetNs, config: &Path| {
-            let mut command = namespace.command(site.program);
+            let mut command = namespace.command(testbed.program);
             command.arg(role).arg("--config").arg(config);
-            Daemon::start(name, &mut command, site.directory)
+            Daemon::start(name, &mut command, testbed.directory)
         };
         Ok(Self {
-            server: start("server", roles[0], site.server, &files.server)?,
-            client: start("client", roles[1], site.client, &files.client)?,
+            server: start("server", roles[0], testbed.server, &files.server)?,
+            client: start("client", roles[1], testbed.client, &files.client)?,
             socket: Instance::new(CLIENT_TUN)?.socket_path(),
         })
     }

@@ -13,7 +13,7 @@ use roadweave_node::local::request;
 use serde_json::Value;
 
 use super::controller::Controller;
-use super::world::{ANCHOR, BOXES, CLOUD_NETWORK, PROXIES, World};
+use super::world::{ANCHOR, BOXES, CLOUD_NETWORK, PROXIES, StackWorld};
 use crate::demo::scenario::OPERATORS;
 use crate::sandbox::clock;
 use crate::sandbox::daemon::Daemon;
@@ -27,13 +27,13 @@ const POLL: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Members {
     controller: Option<Controller>,
-    proxies: Vec<Member>,
-    boxes: Vec<Member>,
+    proxies: Vec<StackMember>,
+    boxes: Vec<StackMember>,
     others: Vec<Daemon>,
 }
 
 #[derive(Debug)]
-struct Member {
+struct StackMember {
     name: String,
     daemon: Option<Daemon>,
     socket: PathBuf,
@@ -47,7 +47,7 @@ struct Starter<'a> {
 
 impl Members {
     pub fn start(
-        world: &World,
+        world: &StackWorld,
         directory: &Path,
         product: &Path,
         program: &Path,
@@ -65,12 +65,12 @@ impl Members {
             let address = format!("{address}:{PORT}");
             let file = format!("instance = \"{name}\"\nlisten = \"{address}\"\n");
             let daemon = starter.start(namespace, "proxy", (name, &address), &file)?;
-            proxies.push(Member::new(name, daemon)?);
+            proxies.push(StackMember::new(name, daemon)?);
         }
         let mut boxes = Vec::new();
         for (vehicle, name) in world.vehicles.iter().zip(CLIENTS) {
             let daemon = starter.start(&vehicle.client, "box", (name, ""), &client_file(name))?;
-            boxes.push(Member::new(name, daemon)?);
+            boxes.push(StackMember::new(name, daemon)?);
         }
         Ok(Self { controller: Some(controller), proxies, boxes, others })
     }
@@ -130,7 +130,7 @@ impl Members {
     }
 }
 
-impl Member {
+impl StackMember {
     fn new(name: &str, daemon: Daemon) -> anyhow::Result<Self> {
         let socket = Instance::new(name)?.socket_path();
         Ok(Self { name: name.to_owned(), daemon: Some(daemon), socket })

@@ -3,14 +3,14 @@
 use roadweave_lab::report::page::{self, escape, link_class};
 use roadweave_lab::report::strips;
 
-use super::Results;
-use super::viewing::Seen;
+use super::StackResults;
+use super::viewing::BoxView;
 use crate::demo::report::time_line;
 use crate::demo::scenario::OPERATORS;
 use crate::demo::table::{millis, percent};
 use crate::table::{self, Column};
 
-const COLUMNS: &[Column<Seen>] = &[
+const COLUMNS: &[Column<BoxView>] = &[
     ("box", |seen| seen.name.clone()),
     ("proxy", |seen| match seen.proxy_before == seen.proxy_after {
         true => seen.proxy_before.clone(),
@@ -25,11 +25,11 @@ const COLUMNS: &[Column<Seen>] = &[
     ("p99", |seen| millis(seen.delay_ms.p99)),
 ];
 
-pub fn table(results: &Results) -> String {
+pub fn table(results: &StackResults) -> String {
     format!("{}\n{}", what_happened(results), table::of(COLUMNS, &results.boxes, 2))
 }
 
-pub fn render(results: &Results) -> String {
+pub fn render(results: &StackResults) -> String {
     let mut html = page::begin("Roadweave stack", &what_happened(results));
     html += &table::html(COLUMNS, &results.boxes, |_| String::new());
     let links = OPERATORS.iter().enumerate().map(|(index, name)| (link_class(index), *name));
@@ -45,7 +45,7 @@ pub fn render(results: &Results) -> String {
     html + page::END
 }
 
-fn what_happened(results: &Results) -> String {
+fn what_happened(results: &StackResults) -> String {
     format!(
         "Two boxes with four links each, two proxies, an anchor; their controller was killed, and 2 s \
          later {}, after {:.1} of {} s, seed {}",

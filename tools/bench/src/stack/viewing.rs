@@ -10,9 +10,9 @@ use roadweave_proto::Instant;
 use serde::Serialize;
 
 use super::Times;
-use super::world::{BOXES, World, viewer};
+use super::world::{BOXES, StackWorld, viewer};
 use crate::demo::clip;
-use crate::demo::sampler::{self, Sample};
+use crate::demo::sampler::{self, StatusSample};
 use crate::demo::scenario::OPERATORS;
 use crate::qoe::{Logs, View};
 use crate::sandbox::daemon::Daemon;
@@ -22,14 +22,14 @@ const DRAIN: Duration = Duration::from_secs(2);
 const CHANGE_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
-pub struct Stream {
+pub struct BoxStream {
     logs: Logs,
     camera: Daemon,
     viewer: Daemon,
 }
 
 #[derive(Debug, Serialize)]
-pub struct Seen {
+pub struct BoxView {
     pub name: String,
     pub proxy_before: String,
     pub proxy_after: String,
@@ -48,9 +48,9 @@ pub struct Seen {
     pub stalls: Vec<(Duration, Duration)>,
 }
 
-impl Stream {
+impl BoxStream {
     pub fn start(
-        world: &World,
+        world: &StackWorld,
         number: usize,
         program: &Path,
         clip: &Path,
@@ -76,9 +76,9 @@ impl Stream {
         self,
         number: usize,
         proxies: (String, String),
-        samples: &[Sample],
+        samples: &[StatusSample],
         (start, duration, killed_at): Times,
-    ) -> anyhow::Result<Seen> {
+    ) -> anyhow::Result<BoxView> {
         self.camera.wait(DRAIN)?;
         self.viewer.wait(DRAIN * 2)?;
         let player = Player::default();
@@ -87,7 +87,7 @@ impl Stream {
         let uplinks = OPERATORS.into_iter();
         let mut timeline = sampler::timeline(samples, uplinks, start, duration);
         sampler::count_missing(&stream.log, &arrivals.first, &player, start, &mut timeline);
-        Ok(Seen {
+        Ok(BoxView {
             name: NAMES[number].to_owned(),
             proxy_before: proxies.0,
             proxy_after: proxies.1,

@@ -35,7 +35,7 @@ pub struct Vehicle {
 }
 
 #[derive(Debug)]
-pub struct World {
+pub struct StackWorld {
     pub vehicles: Vec<Vehicle>,
     pub proxies: Vec<NetNs>,
     pub anchor: NetNs,
@@ -48,7 +48,7 @@ pub fn viewer(number: usize) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::new(203, 0, 113, 2), 5_004 + 2 * number as u16))
 }
 
-impl World {
+impl StackWorld {
     /// Builds the namespaces; only inside a sandbox. Equal seeds give equal links.
     pub fn build(seed: u64) -> anyhow::Result<Self> {
         let (net, cloud) = (create("net")?, create("cloud")?);

@@ -74,7 +74,7 @@ struct LinkInfo {
     round_trip: RoundTripStatistics,
 }
 
-struct Way<'a> {
+struct TraceRow<'a> {
     name: String,
     direction: &'static str,
     of: &'a TraceStatistics,
@@ -168,17 +168,17 @@ impl Info {
         links.chain(self.all.iter().map(|all| ("all".to_owned(), all)))
     }
 
-    fn ways(&self) -> impl Iterator<Item = Way<'_>> {
+    fn ways(&self) -> impl Iterator<Item = TraceRow<'_>> {
         self.links().flat_map(|(name, link)| {
             let ways = [("up", &link.up), ("down", &link.down)];
             ways.into_iter().filter_map(move |(direction, of)| {
-                Some(Way { name: name.clone(), direction, of: of.as_ref()? })
+                Some(TraceRow { name: name.clone(), direction, of: of.as_ref()? })
             })
         })
     }
 
     fn capacities(&self) -> String {
-        let columns: &[Column<Way<'_>>] = &[
+        let columns: &[Column<TraceRow<'_>>] = &[
             ("link", |way| way.name.clone()),
             ("way", |way| way.direction.to_owned()),
             ("s", |way| format!("{:.0}", way.of.seconds)),
@@ -200,7 +200,7 @@ impl Info {
     }
 
     fn losses(&self) -> String {
-        let columns: &[Column<Way<'_>>] = &[
+        let columns: &[Column<TraceRow<'_>>] = &[
             ("link", |way| way.name.clone()),
             ("way", |way| way.direction.to_owned()),
             ("p50 ms", |way| millis(way.of.delay_ms.p50)),

@@ -24,7 +24,7 @@ fn pretended_lab(folder: &Path) -> std::path::PathBuf {
 }
 
 #[test]
-fn a_figure_that_fails_is_told_and_hides_no_other() {
+fn a_failed_figure_is_reported_and_hides_no_other() {
     let folder = tempfile::tempdir().unwrap();
     let lab = pretended_lab(folder.path());
     let old = folder.path().join("figures/cellfusion-12.json");
@@ -46,7 +46,7 @@ fn a_figure_that_fails_is_told_and_hides_no_other() {
 }
 
 #[test]
-fn wrong_words_are_told_before_anything_runs() {
+fn wrong_arguments_are_reported_before_anything_runs() {
     let folder = tempfile::tempdir().unwrap();
     let lab = pretended_lab(folder.path());
     for (words, part) in [

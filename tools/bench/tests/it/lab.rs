@@ -87,7 +87,7 @@ fn a_comparison_is_the_same_each_time_and_makes_a_report() {
 }
 
 #[test]
-fn kept_results_are_taken_a_cut_one_is_run_again_and_seeds_are_runs_of_the_same_drives() {
+fn saved_results_are_reused_a_cut_one_runs_again_and_seeds_are_runs_of_the_same_drives() {
     let folder = drives();
     let kept = folder.path().join("kept");
     let compare = |more: &str| {
@@ -128,7 +128,7 @@ fn kept_results_are_taken_a_cut_one_is_run_again_and_seeds_are_runs_of_the_same_
 }
 
 #[test]
-fn mistakes_are_told_with_their_place_and_cure() {
+fn mistakes_are_reported_with_place_and_remedy() {
     let folder = drives();
     let folder = folder.path();
     write_pairs(folder);
@@ -184,7 +184,7 @@ action = 'down'
 ";
 
 #[test]
-fn a_scenario_runs_and_tells_the_same_each_time() {
+fn a_scenario_prints_the_same_each_time() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     write(folder, "dies.toml", SCENARIO);

@@ -37,7 +37,7 @@ fn folder() -> TempDir {
 }
 
 #[test]
-fn info_tells_what_links_are_like_alone_and_together() {
+fn info_describes_links_alone_and_together() {
     let folder = folder();
     assert_golden("trace-info.txt", &printed(folder.path(), "trace info drive"));
     let told = json(folder.path(), "trace info drive");
@@ -74,7 +74,7 @@ fn info_takes_files_parts_and_directories_of_drives() {
 }
 
 #[test]
-fn mistakes_are_told_with_their_place_and_cure() {
+fn mistakes_are_reported_with_place_and_remedy() {
     let folder = folder();
     // It would become a file of terabytes.
     write(folder.path(), "years.csv", "t_ms,capacity_kbps\n0,8000\n1000000000000,8\n");
@@ -189,7 +189,7 @@ fn one_file_goes_to_standard_output_in_even_steps() {
 }
 
 #[test]
-fn generated_links_read_as_a_drive_and_are_what_is_told() {
+fn generated_links_read_as_a_drive_and_match_the_printed_figures() {
     let folder = tempfile::tempdir().unwrap();
     let words = "trace generate --out a --seed 5 --seconds 20 --operators lte,att,lte";
     let told = json(folder.path(), words);
@@ -226,7 +226,7 @@ fn several_drives_have_a_seed_each_which_decides_every_byte() {
 }
 
 #[test]
-fn a_set_is_the_same_each_time_and_told_as_its_files_are() {
+fn a_set_is_reproducible_and_the_output_matches_its_files() {
     let folder = tempfile::tempdir().unwrap();
     let told = printed(folder.path(), "trace generate --set --out a");
     printed(folder.path(), "trace generate --set --seed 1 --drives 2 --out b");
@@ -248,7 +248,7 @@ fn a_set_is_the_same_each_time_and_told_as_its_files_are() {
 }
 
 #[test]
-fn a_full_disk_is_told_with_the_file() {
+fn a_full_disk_is_reported_with_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let drive = folder.path().join("full/drive-001");
     fs::create_dir_all(&drive).unwrap();

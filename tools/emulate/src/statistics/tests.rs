@@ -95,7 +95,7 @@ fn round_trips_add_both_ways_and_spikes_rise_from_their_median() {
 }
 
 #[test]
-fn loss_is_told_with_its_bursts() {
+fn loss_is_reported_with_its_bursts() {
     // 2 s of blackout in 60 s are ten probes in a row.
     let burst = constant().with_loss(timeline(&[(0, 0.0), (9_000, 1.0), (11_000, 0.0)], 60));
     let LossStatistics { share, after_a_loss, burst_probes, longest_seconds } = of(&burst).loss;

@@ -46,8 +46,8 @@ impl DriveSet {
         Drive { links: links.collect() }
     }
 
-    fn trace(&self, index: u32, link: u64, kind: &Kind) -> Trace {
-        let Kind { paired, .. } = *kind;
+    fn trace(&self, index: u32, link: u64, kind: &OperatorKind) -> Trace {
+        let OperatorKind { paired, .. } = *kind;
         let own = |what: u64| self.score(index, link, what, 0.0);
         let level = self.score(index, link, LEVELS, if paired { LEVEL_SHARED } else { 0.0 });
         // Each has mean 1, the volatility a mean square of 1.
@@ -99,7 +99,7 @@ impl DriveSet {
     }
 }
 
-struct Kind {
+struct OperatorKind {
     operator: Operator,
     /// Deviation of the logarithm of a drive's frequency of spikes and losses.
     unrest: f64,
@@ -110,8 +110,8 @@ struct Kind {
 /// Capacities are the quantiles of half seconds. The median of round trips is recorded; their other
 /// quantiles are chosen such that the time above the median + 100 ms is near the recorded one, and
 /// p99.9 no higher. Loss is the recorded share, or more where [`UNREST_MAX`] reduces it.
-const KINDS: [Kind; 4] = [
-    Kind {
+const KINDS: [OperatorKind; 4] = [
+    OperatorKind {
         operator: Operator {
             capacity: &quantiles([0.08, 0.75, 3.1, 15.1, 37.4, 71.7]),
             rtt: RttQuantiles { p50_ms: 71.0, p99_ms: 305.0, p999_ms: 905.0 },
@@ -123,7 +123,7 @@ const KINDS: [Kind; 4] = [
         unrest: 0.8,
         paired: true,
     },
-    Kind {
+    OperatorKind {
         operator: Operator {
             capacity: &quantiles([0.05, 0.95, 4.0, 17.2, 33.8, 74.4]),
             rtt: RttQuantiles { p50_ms: 62.0, p99_ms: 477.0, p999_ms: 5_721.0 },
@@ -135,7 +135,7 @@ const KINDS: [Kind; 4] = [
         unrest: 1.2,
         paired: false,
     },
-    Kind {
+    OperatorKind {
         operator: Operator {
             capacity: &quantiles([0.05, 1.5, 9.5, 47.2, 80.3, 133.0]),
             rtt: RttQuantiles { p50_ms: 62.0, p99_ms: 1_050.0, p999_ms: 9_940.0 },
@@ -151,7 +151,7 @@ const KINDS: [Kind; 4] = [
         unrest: 1.8,
         paired: false,
     },
-    Kind {
+    OperatorKind {
         operator: Operator {
             capacity: &quantiles([0.01, 0.33, 2.1, 14.1, 32.3, 65.8]),
             rtt: RttQuantiles { p50_ms: 60.0, p99_ms: 290.0, p999_ms: 2_284.0 },

@@ -46,10 +46,10 @@ pub(super) fn arrivals(
 ) -> Vec<Option<Instant>> {
     let mut lanes: Vec<Lane<'_>> =
         links.iter().map(|trace| Lane::new(trace, origin, horizon)).collect();
-    let mut packets: Vec<Packet> = packets
-        .map(|(released, bytes)| Packet { released, bytes, sent: None, arrives: None })
+    let mut packets: Vec<OraclePacket> = packets
+        .map(|(released, bytes)| OraclePacket { released, bytes, sent: None, arrives: None })
         .collect();
-    let turn = |(number, packet): (usize, &Packet)| Reverse((packet.released, number));
+    let turn = |(number, packet): (usize, &OraclePacket)| Reverse((packet.released, number));
     // By time, so that no link is queried about its past.
     let mut turns: BinaryHeap<_> = packets.iter().enumerate().map(turn).collect();
     let mut premium = 0.0;
@@ -70,20 +70,20 @@ pub(super) fn arrivals(
     packets.into_iter().map(|packet| packet.arrives).collect()
 }
 
-struct Packet {
+struct OraclePacket {
     released: Instant,
     bytes: usize,
-    sent: Option<Sent>,
+    sent: Option<Transmission>,
     arrives: Option<Instant>,
 }
 
-struct Sent {
+struct Transmission {
     link: usize,
     departs: Instant,
     lost: Option<Instant>,
 }
 
-impl Packet {
+impl OraclePacket {
     /// Sends the packet unless a transmission is known to bring it; returns the link.
     fn take_turn(&mut self, lanes: &mut [Lane<'_>], now: Instant, means: Means) -> Option<usize> {
         if means.copies == Copies::Free {
@@ -105,7 +105,7 @@ impl Packet {
         let (link, _) = soonest.min_by(|a, b| a.1.total_cmp(&b.1))?;
         let (departs, arrives) = lanes[link].send(now, self.bytes);
         let lost = arrives.is_none().then(|| departs + lanes[link].delay(departs) * 2);
-        self.sent = Some(Sent { link, departs, lost });
+        self.sent = Some(Transmission { link, departs, lost });
         self.arrives = earliest(self.arrives, arrives);
         Some(link)
     }

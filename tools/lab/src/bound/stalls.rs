@@ -18,7 +18,7 @@ use super::slots::{Budget, Slot, budget_of, nanos};
 use crate::video::quality::{Player, STALL_GAP};
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Frame {
+pub(super) struct BoundFrame {
     pub captured: u64,
     pub released: u64,
     pub bytes: u64,
@@ -29,7 +29,7 @@ pub(super) struct Frame {
 /// `frames` ascend by capture; the last lasts until `stream_end`. The observation ends at `end`.
 pub(super) fn unavoidable(
     slots: &[Slot],
-    frames: &[Frame],
+    frames: &[BoundFrame],
     player: &Player,
     stream_end: u64,
     end: u64,
@@ -60,7 +60,7 @@ fn stall(from: u64, to: u64) -> u64 {
 }
 
 /// When the first frame can be complete if each frame has the links for itself, unless after `end`.
-fn first_completion(slots: &[Slot], frames: &[Frame], end: u64) -> Option<u64> {
+fn first_completion(slots: &[Slot], frames: &[BoundFrame], end: u64) -> Option<u64> {
     let mut first: Option<u64> = None;
     for frame in frames {
         let end = first.unwrap_or(end);
@@ -72,7 +72,7 @@ fn first_completion(slots: &[Slot], frames: &[Frame], end: u64) -> Option<u64> {
     first
 }
 
-fn completion(slots: &[Slot], frame: &Frame, end: u64) -> Option<u64> {
+fn completion(slots: &[Slot], frame: &BoundFrame, end: u64) -> Option<u64> {
     let need = budget_of(frame.bytes);
     if carried(slots, frame.released, end) < need {
         return None;

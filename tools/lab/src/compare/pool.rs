@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::interval::{Interval, Share, interval};
-use super::{Compared, Entry, ratio};
+use super::{Compared, ComparedStrategy, ratio};
 use crate::figures::Figures;
 use crate::histogram::Histogram;
 use crate::run::Causes;
@@ -76,11 +76,11 @@ impl Pooled {
         pooled
     }
 
-    fn new(entries: &[(&Compared, &Entry)]) -> Self {
+    fn new(entries: &[(&Compared, &ComparedStrategy)]) -> Self {
         let mean_of = |value: &dyn Fn(&Figures) -> f64| {
             mean(entries.iter().map(|(_, entry)| value(&entry.measured.figures))).unwrap_or(0.0)
         };
-        let mean_ratio = |ratio_of: fn(&Entry) -> Option<f64>| {
+        let mean_ratio = |ratio_of: fn(&ComparedStrategy) -> Option<f64>| {
             mean(entries.iter().filter_map(|(_, entry)| ratio_of(entry)))
         };
         let mut stalls: Vec<f64> =
@@ -92,7 +92,7 @@ impl Pooled {
         let bound = mean(entries.iter().map(|(drive, _)| drive.bound.stall_ratio));
         let strategy = entries.first().map_or("", |(_, entry)| name(entry));
         let drives: Vec<&Compared> = entries.iter().map(|(drive, _)| *drive).collect();
-        let interval_of = |value: &dyn Fn(&Entry) -> Option<f64>| {
+        let interval_of = |value: &dyn Fn(&ComparedStrategy) -> Option<f64>| {
             interval(&by_drive(&drives, |drive| {
                 Some(Share { part: value(find(drive, strategy)?)?, whole: 1.0 })
             }))
@@ -142,20 +142,20 @@ fn by_drive(drives: &[&Compared], share: impl Fn(&Compared) -> Option<Share>) ->
 }
 
 fn stalls_by_first(drive: &Compared, strategy: &str) -> Option<Share> {
-    let stalls = |entry: &Entry| entry.measured.figures.stall_ratio;
+    let stalls = |entry: &ComparedStrategy| entry.measured.figures.stall_ratio;
     let part = stalls(find(drive, strategy)?);
     Some(Share { part, whole: stalls(drive.strategies.first()?) })
 }
 
-fn find<'a>(drive: &'a Compared, strategy: &str) -> Option<&'a Entry> {
+fn find<'a>(drive: &'a Compared, strategy: &str) -> Option<&'a ComparedStrategy> {
     drive.strategies.iter().find(|entry| name(entry) == strategy)
 }
 
-fn name(entry: &Entry) -> &str {
+fn name(entry: &ComparedStrategy) -> &str {
     &entry.measured.figures.strategy
 }
 
-fn delays(entries: &[(&Compared, &Entry)]) -> Percentiles {
+fn delays(entries: &[(&Compared, &ComparedStrategy)]) -> Percentiles {
     let mut all = Histogram::default();
     for detail in entries.iter().filter_map(|(_, entry)| entry.measured.detail.as_ref()) {
         all.merge(&detail.delays);
@@ -166,7 +166,7 @@ fn delays(entries: &[(&Compared, &Entry)]) -> Percentiles {
     Percentiles { p50, p95, p99, p999 }
 }
 
-fn causes(entries: &[(&Compared, &Entry)]) -> Causes {
+fn causes(entries: &[(&Compared, &ComparedStrategy)]) -> Causes {
     let mut all = Causes::default();
     entries.iter().for_each(|(_, entry)| all.merge(&entry.measured.causes));
     all

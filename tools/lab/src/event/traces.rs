@@ -6,15 +6,16 @@ use std::time::Duration;
 use roadweave_emulate::{AtEnd, Capacity, DuplexLink, Opportunities, Timeline, Trace};
 use roadweave_proto::Rate;
 
-use super::{Action, Event};
+use super::{Action, ScriptEvent};
 
 /// Writes the delay and capacity events of `events` into the traces of `links`.
 ///
 /// A changed trace is written out for all of `length` and then holds its last value. The default
 /// queue of a link is that of its trace without events.
-pub fn apply_to_traces(links: &mut [DuplexLink], events: &[Event], length: Duration) {
+pub fn apply_to_traces(links: &mut [DuplexLink], events: &[ScriptEvent], length: Duration) {
     for (index, link) in links.iter_mut().enumerate() {
-        let mut own: Vec<&Event> = events.iter().filter(|event| event.link == index).collect();
+        let mut own: Vec<&ScriptEvent> =
+            events.iter().filter(|event| event.link == index).collect();
         own.sort_by_key(|event| event.at);
         for settings in [&mut link.up, &mut link.down] {
             settings.trace = changed(&settings.trace, &own, length);
@@ -22,7 +23,7 @@ pub fn apply_to_traces(links: &mut [DuplexLink], events: &[Event], length: Durat
     }
 }
 
-fn changed(trace: &Trace, events: &[&Event], length: Duration) -> Trace {
+fn changed(trace: &Trace, events: &[&ScriptEvent], length: Duration) -> Trace {
     let mut trace = trace.clone();
     let extra: Vec<(Duration, Duration)> = events
         .iter()
@@ -130,8 +131,10 @@ mod tests {
     fn apply(trace: Trace, events: &[(u32, Action)]) -> Trace {
         let settings = LinkSettings::new(trace, 1);
         let link = DuplexLink { name: "a".into(), up: settings.clone(), down: settings };
-        let events: Vec<Event> =
-            events.iter().map(|&(at, action)| Event { at: S * at, link: 0, action }).collect();
+        let events: Vec<ScriptEvent> = events
+            .iter()
+            .map(|&(at, action)| ScriptEvent { at: S * at, link: 0, action })
+            .collect();
         let mut links = [link];
         apply_to_traces(&mut links, &events, S * 10);
         links[0].up.trace.clone()

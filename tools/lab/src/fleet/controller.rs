@@ -10,9 +10,9 @@ use roadweave_fleet::{
 };
 use roadweave_proto::Instant;
 
-use super::cast::Cast;
+use super::roster::Roster;
 use super::store::{Change, Store};
-use super::{Event, TURN, World};
+use super::{FleetEvent, FleetWorld, TURN};
 
 /// Interval, ms, of reading the outbox without a notification.
 const OUTBOX_MS: u64 = 250;
@@ -37,7 +37,7 @@ pub(super) struct Replica {
 }
 
 impl Replica {
-    pub fn new(store: &Store, cast: &Cast) -> Self {
+    pub fn new(store: &Store, roster: &Roster) -> Self {
         Self {
             is_up: true,
             is_hung: false,
@@ -45,7 +45,7 @@ impl Replica {
             backlog: Vec::new(),
             seen: store.outbox.len(),
             proxies: Proxies::new(Instant::ZERO),
-            on: vec![0; cast.proxies],
+            on: vec![0; roster.proxies],
             placed: BTreeMap::new(),
         }
     }
@@ -74,24 +74,24 @@ impl Replica {
     }
 }
 
-impl World {
+impl FleetWorld {
     pub(super) fn leader(&self) -> Option<usize> {
         let works = self.replicas.iter().position(Replica::works);
         works.filter(|_| !self.is_database_away)
     }
 
     pub(super) fn open_desk(&mut self, replica: usize, who: usize, stream: u64) {
-        let is_box = self.cast.is_box(who);
+        let is_box = self.roster.is_box(who);
         let store = &self.store;
-        let state = store.state(&self.cast, who);
+        let state = store.state(&self.roster, who);
         let is_member = !is_box || state == Some(DeviceState::Active);
         let published = if is_box { &store.published_to_boxes } else { &store.published };
-        let key = self.cast.key(who);
+        let key = self.roster.key(who);
         let mut desk = ControllerSession::new(self.now, key, is_member, published.clone());
         if is_box {
-            store.desire(&self.cast, who, &mut desk);
+            store.desire(&self.roster, who, &mut desk);
         } else {
-            if let Some(table) = store.tables.get(&(who - self.cast.boxes)) {
+            if let Some(table) = store.tables.get(&(who - self.roster.boxes)) {
                 desk.desire_table(table.clone(), None);
             }
             desk.drain(self.is_drained(who));
@@ -101,7 +101,7 @@ impl World {
     }
 
     fn is_drained(&self, who: usize) -> bool {
-        let proxy = self.store.fleet.proxies.get(&self.cast.id(who));
+        let proxy = self.store.fleet.proxies.get(&self.roster.id(who));
         proxy.is_some_and(|proxy| proxy.state == ProxyState::Draining)
     }
 
@@ -166,9 +166,9 @@ impl World {
 
     fn join(&mut self, replica: usize, who: usize) {
         let planner = self.leader().unwrap_or(replica);
-        self.store.admit(&self.cast, &self.replicas[planner].proxies, who);
+        self.store.admit(&self.roster, &self.replicas[planner].proxies, who);
         self.notify();
-        let (chain, tenant) = (self.cast.chain(who), self.cast.tenant(who).clone());
+        let (chain, tenant) = (self.roster.chain(who), self.roster.tenant(who).clone());
         if let Some((_, desk)) = self.replicas[replica].desks.get_mut(&who) {
             desk.welcome(chain, tenant);
         }
@@ -178,8 +178,8 @@ impl World {
 
     fn on_have(&mut self, replica: usize, who: usize, have: &HeldVersions) {
         self.status(who);
-        if self.cast.is_box(who) {
-            let proxy = have.proxy.and_then(|key| self.cast.proxy(&key));
+        if self.roster.is_box(who) {
+            let proxy = have.proxy.and_then(|key| self.roster.proxy(&key));
             self.replicas[replica].place(who, proxy);
             if !self.is_database_away {
                 self.store.on[who] = have.proxy;
@@ -192,7 +192,7 @@ impl World {
     }
 
     fn status(&mut self, who: usize) -> Option<&mut ProxyStatus> {
-        let proxy = who.checked_sub(self.cast.boxes).filter(|_| !self.is_database_away)?;
+        let proxy = who.checked_sub(self.roster.boxes).filter(|_| !self.is_database_away)?;
         self.store.status[proxy].seen_ms = self.now_ms();
         Some(&mut self.store.status[proxy])
     }
@@ -205,28 +205,28 @@ impl World {
     }
 
     pub(super) fn replace(&mut self, proxy: usize) {
-        let served = self.cast.served(self.cast.region(self.cast.boxes + proxy));
+        let served = self.roster.served(self.roster.region(self.roster.boxes + proxy));
         self.store.unplaced.extend(served);
     }
 
     /// Adds revocations that a proxy has and the database lacks.
     fn merge(&mut self, entries: &[Revocation], head: &Signed<Head>) {
         let mut former = Revocations::default();
-        let controller = self.cast.controller.public_key();
+        let controller = self.roster.controller.public_key();
         if self.is_database_away || former.extend(entries, head, [controller]).is_err() {
             return;
         }
         let keys: Vec<_> = entries.iter().map(|entry| entry.key).collect();
-        let merged = self.store.revoke(&self.cast, &keys);
+        let merged = self.store.revoke(&self.roster, &keys);
         self.figures.revocations_handed_back += merged as u64;
         self.notify();
     }
 
     /// One sample stands for two.
     pub(super) fn send_samples(&mut self) {
-        let capacity = (self.config.boxes as u64 * CAPACITY / self.cast.proxies as u64).max(1);
-        for proxy in 0..self.cast.proxies {
-            let who = self.cast.boxes + proxy;
+        let capacity = (self.config.boxes as u64 * CAPACITY / self.roster.proxies as u64).max(1);
+        for proxy in 0..self.roster.proxies {
+            let who = self.roster.boxes + proxy;
             if !self.proxies[proxy].is_running() || self.members[who].stream.is_none() {
                 continue;
             }
@@ -255,7 +255,7 @@ impl World {
         self.keep_time_line();
         let Some(leader) = self.leader() else { return };
         let (now, now_ms) = (self.now, self.now_ms());
-        for proxy in 0..self.cast.proxies {
+        for proxy in 0..self.roster.proxies {
             let is_used = |replica: &Replica| replica.works() && replica.on[proxy] > 0;
             if self.replicas.iter().any(is_used) {
                 self.store.status[proxy].witnessed_ms = now_ms;
@@ -263,14 +263,14 @@ impl World {
         }
         let (fleet, status) = (&self.store.fleet, &self.store.status);
         self.replicas[leader].proxies.look(fleet, status, now, now_ms);
-        for proxy in 0..self.cast.proxies {
-            let key = self.cast.key(self.cast.boxes + proxy);
+        for proxy in 0..self.roster.proxies {
+            let key = self.roster.key(self.roster.boxes + proxy);
             let (vital, band) = self.replicas[leader].proxies.health(&key);
             self.on_health(proxy, vital, band);
         }
         let minute = self.figures.turns / TURNS_PER_MINUTE;
         if self.figures.turns.is_multiple_of(TURNS_PER_MINUTE) {
-            self.store.sign_tables(&self.cast);
+            self.store.sign_tables(&self.roster);
             self.configure();
             if minute.is_multiple_of(BOXES_HEAR) {
                 self.store.tell_boxes();
@@ -278,8 +278,8 @@ impl World {
         }
         let regions = std::mem::take(&mut self.store.unplaced);
         if !regions.is_empty() {
-            let is_placed = |who| regions.contains(&self.cast.region(who));
-            self.store.place(&self.cast, &self.replicas[leader].proxies, is_placed);
+            let is_placed = |who| regions.contains(&self.roster.region(who));
+            self.store.place(&self.roster, &self.replicas[leader].proxies, is_placed);
         }
         self.notify();
     }
@@ -318,7 +318,7 @@ impl World {
                 let is_lost = self.random.below(LOST_NOTICE) == 0;
                 let (least, most) = if is_lost { (1, OUTBOX_MS) } else { (2, 10) };
                 let span = self.between(least, most);
-                self.after(span, Event::Outbox(replica));
+                self.after(span, FleetEvent::Outbox(replica));
             }
         }
     }
@@ -335,7 +335,7 @@ impl World {
                 Change::Device(who) => self.send_documents(replica, who),
                 Change::Table(proxy) => self.send_table(replica, proxy),
                 Change::Drain(proxy) => {
-                    let who = self.cast.boxes + proxy;
+                    let who = self.roster.boxes + proxy;
                     let is_drained = self.is_drained(who);
                     self.use_desk(replica, who, |desk| desk.drain(is_drained));
                 }
@@ -345,9 +345,9 @@ impl World {
 
     fn publish(&mut self, replica: usize, boxes_too: bool) {
         let desks = self.replicas[replica].desks.keys().copied();
-        let whom: Vec<usize> = desks.filter(|who| boxes_too || !self.cast.is_box(*who)).collect();
+        let whom: Vec<usize> = desks.filter(|who| boxes_too || !self.roster.is_box(*who)).collect();
         for who in whom {
-            let (store, to_boxes) = (&self.store, self.cast.is_box(who));
+            let (store, to_boxes) = (&self.store, self.roster.is_box(who));
             let published = if to_boxes { &store.published_to_boxes } else { &store.published };
             let published = published.clone();
             self.use_desk(replica, who, |desk| desk.publish(published));
@@ -356,12 +356,12 @@ impl World {
 
     fn send_documents(&mut self, replica: usize, who: usize) {
         let Some((_, desk)) = self.replicas[replica].desks.get_mut(&who) else { return };
-        self.store.desire(&self.cast, who, desk);
+        self.store.desire(&self.roster, who, desk);
         self.flush_desk(replica, who);
     }
 
     fn send_table(&mut self, replica: usize, proxy: usize) {
-        let who = self.cast.boxes + proxy;
+        let who = self.roster.boxes + proxy;
         let Some(table) = self.store.tables.get(&proxy).cloned() else { return };
         let former = self.sent_tables[proxy].clone();
         if let Some((_, desk)) = self.replicas[replica].desks.get_mut(&who) {
@@ -391,6 +391,6 @@ impl World {
         for (who, stream, frames) in std::mem::take(&mut self.replicas[replica].backlog) {
             self.handle_up(who, stream, frames);
         }
-        self.after(Duration::from_millis(OUTBOX_MS), Event::Outbox(replica));
+        self.after(Duration::from_millis(OUTBOX_MS), FleetEvent::Outbox(replica));
     }
 }

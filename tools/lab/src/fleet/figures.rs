@@ -8,14 +8,14 @@ use roadweave_proto::Instant;
 use serde::Serialize;
 
 use super::members::Shortfall;
-use super::{FleetConfig, World};
+use super::{FleetConfig, FleetWorld};
 
 const MOMENT_TURNS: u64 = 120;
 const MONTH_HOURS: f64 = 30.0 * 24.0;
 const WARNINGS_MAX: usize = 20;
 
 #[derive(Default)]
-pub(super) struct Figures {
+pub(super) struct FleetFigures {
     pub events: u64,
     pub turns: u64,
     pub counts: Counts,
@@ -125,7 +125,7 @@ pub struct FleetOutcome {
     pub time_line: Vec<Moment>,
 }
 
-impl Figures {
+impl FleetFigures {
     pub fn warn(&mut self, text: &str) {
         if self.texts.len() < WARNINGS_MAX {
             self.texts.insert(text.to_owned());
@@ -153,7 +153,7 @@ impl Figures {
     }
 }
 
-impl World {
+impl FleetWorld {
     pub(super) fn keep_time_line(&mut self) {
         if !self.figures.turns.is_multiple_of(MOMENT_TURNS) {
             return;
@@ -171,7 +171,7 @@ impl World {
     }
 
     pub(super) fn outcome(mut self) -> FleetOutcome {
-        for who in 0..self.cast.boxes {
+        for who in 0..self.roster.boxes {
             if let Some((lack, since)) = self.rides[who].lacking.take() {
                 self.figures.lacked(lack, self.now - since);
             }
@@ -181,7 +181,7 @@ impl World {
             }
         }
         let (drift, cut_off) = (self.drift(), self.cut_off());
-        let boxes = &self.members[..self.cast.boxes];
+        let boxes = &self.members[..self.roster.boxes];
         let box_hours = Self::hours(self.end) * self.config.boxes as f64;
         let monthly = |sum: u64| (sum as f64 / box_hours * MONTH_HOURS) as u64;
         let ppm = |span: Duration| span.as_secs_f64() / 3_600.0 / box_hours * 1e6;

@@ -7,9 +7,9 @@ use roadweave_fleet::{
 };
 use roadweave_proto::Instant;
 
-use super::{Event, World};
+use super::{FleetEvent, FleetWorld};
 
-pub(super) struct Member {
+pub(super) struct FleetMember {
     pub agent: Agent,
     /// The replica at the other end, and the number of the stream.
     pub stream: Option<(usize, u64)>,
@@ -71,11 +71,11 @@ impl ProxyModel {
 
 const SOFTWARE: &str = "1.0.0";
 
-impl World {
+impl FleetWorld {
     pub(super) fn people(&mut self) {
-        for who in 0..self.cast.boxes + self.cast.proxies {
+        for who in 0..self.roster.boxes + self.roster.proxies {
             let agent = self.newcomer(who);
-            self.members.push(Member {
+            self.members.push(FleetMember {
                 agent,
                 stream: None,
                 attempt: 0,
@@ -89,13 +89,13 @@ impl World {
                 bytes: 0,
                 connected_ms: 0,
             });
-            match self.cast.is_box(who) {
+            match self.roster.is_box(who) {
                 true => self.rides.push(Ride::default()),
                 false => self.proxies.push(ProxyModel::default()),
             }
         }
         for who in 0..self.members.len() {
-            if !self.cast.is_box(who) || who < self.config.boxes {
+            if !self.roster.is_box(who) || who < self.config.boxes {
                 self.enrol(who);
                 let soon = self.between(0, 10_000);
                 self.connect_after(who, soon);
@@ -104,20 +104,20 @@ impl World {
     }
 
     pub(super) fn newcomer(&self, who: usize) -> Agent {
-        let role = if self.cast.is_box(who) { Role::Box } else { Role::Proxy };
-        let how = self.cast.joining(who);
-        Agent::joining(self.now, self.cast.key(who), role, SOFTWARE, how)
+        let role = if self.roster.is_box(who) { Role::Box } else { Role::Proxy };
+        let how = self.roster.joining(who);
+        Agent::joining(self.now, self.roster.key(who), role, SOFTWARE, how)
     }
 
     fn enrol(&mut self, who: usize) {
-        let (chain, tenant) = (self.cast.chain(who), self.cast.tenant(who).clone());
+        let (chain, tenant) = (self.roster.chain(who), self.roster.tenant(who).clone());
         let agent = &mut self.members[who].agent;
         agent.on_stream_up(Instant::ZERO);
         agent.handle_frame(Instant::ZERO, Down::Welcome { chain, tenant });
         agent.on_stream_down(Instant::ZERO);
         while agent.poll_frame().is_some() {}
         while agent.poll_event().is_some() {}
-        if self.cast.is_box(who) {
+        if self.roster.is_box(who) {
             self.rides[who].in_tables_from = Some(Version::default());
         }
     }
@@ -131,8 +131,8 @@ impl World {
             }
             false => persisted.clone(),
         };
-        let role = if self.cast.is_box(who) { Role::Box } else { Role::Proxy };
-        let agent = Agent::restore(self.now, self.cast.key(who), role, SOFTWARE, persisted);
+        let role = if self.roster.is_box(who) { Role::Box } else { Role::Proxy };
+        let agent = Agent::restore(self.now, self.roster.key(who), role, SOFTWARE, persisted);
         self.members[who].agent = agent;
         self.flush(who);
     }
@@ -147,16 +147,16 @@ impl World {
             && member.timeout.is_none_or(|set| at < set)
         {
             member.timeout = Some(at);
-            self.at(at, Event::Timeout { who });
+            self.at(at, FleetEvent::Timeout { who });
         }
         self.send_up(who, frames);
     }
 
     fn handle_agent_event(&mut self, who: usize, event: AgentEvent) {
-        let is_box = self.cast.is_box(who);
+        let is_box = self.roster.is_box(who);
         match event {
             AgentEvent::Candidates(servers) => {
-                let of = |it: &VerifiedServer| Some((self.cast.proxy(&it.key)?, it.last_resort));
+                let of = |it: &VerifiedServer| Some((self.roster.proxy(&it.key)?, it.last_resort));
                 let candidates = servers.iter().filter_map(of).collect();
                 self.on_candidates(who, candidates);
             }
@@ -164,7 +164,7 @@ impl World {
                 self.on_configure(who, &text.unwrap_or_default());
             }
             AgentEvent::Revoked(keys) if !is_box => {
-                let proxy = who - self.cast.boxes;
+                let proxy = who - self.roster.boxes;
                 for key in keys {
                     self.end_session(proxy, &key);
                 }
@@ -173,7 +173,7 @@ impl World {
             // A box has no sessions; its candidates are updated separately.
             AgentEvent::Revoked(_) => self.members[who].agent.on_revoked(),
             AgentEvent::Table => self.on_table(who),
-            AgentEvent::Drain(drained) => self.on_drain(who - self.cast.boxes, drained),
+            AgentEvent::Drain(drained) => self.on_drain(who - self.roster.boxes, drained),
             AgentEvent::Refused { .. } => {
                 let later = self.between(5_000, 15_000);
                 self.drop_stream(who, Some(later));
@@ -200,7 +200,7 @@ impl World {
     }
 
     fn on_table(&mut self, who: usize) {
-        let proxy = who - self.cast.boxes;
+        let proxy = who - self.roster.boxes;
         let agent = &self.members[who].agent;
         self.proxies[proxy].table = agent.persisted().taken().get(&Kind::Table).copied();
         if self.config.is_thorough {

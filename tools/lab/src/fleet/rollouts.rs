@@ -7,14 +7,14 @@ use roadweave_fleet::{Kind, Outcome, Report, Version};
 use roadweave_proto::{Instant, SplitMix64};
 use serde_json::json;
 
-use super::plan::Event as Planned;
-use super::{Event, World};
+use super::plan::PlannedEvent;
+use super::{FleetEvent, FleetWorld};
 
-const PATIENCE_S: u32 = 1_800;
+const WAVE_REST_S: u32 = 1_800;
 const REVIEW: Duration = Duration::from_secs(1_200);
 const UNREADABLE: &str = "unreadable";
 
-impl World {
+impl FleetWorld {
     /// Whether a configuration cuts off a box, by the percentage in its text.
     pub(super) fn cuts_off(who: usize, text: &str) -> bool {
         let field = |name: &str| {
@@ -47,7 +47,7 @@ impl World {
 
     pub(super) fn roll(&mut self, number: u32, cuts: u8, is_refused: bool) {
         if self.is_rolling() || self.leader().is_none() {
-            let again = Event::Planned(Planned::Roll { number, cuts, is_refused });
+            let again = FleetEvent::Planned(PlannedEvent::Roll { number, cuts, is_refused });
             return self.after(Duration::from_secs(300), again);
         }
         let id = number.to_string();
@@ -57,12 +57,12 @@ impl World {
         };
         let settings = json!({ "body": body });
         let config = json!({ "id": id, "number": number, "author": "", "settings": settings });
-        let (waves, rest_s) = ([1, 5, 25, 100], PATIENCE_S);
+        let (waves, rest_s) = ([1, 5, 25, 100], WAVE_REST_S);
         let settings = json!({ "config": id, "waves": waves, "rest_s": rest_s, "refusals_max": 2 });
         let rollout = json!({ "id": id, "wave": 0, "wave_since_ms": 0, "settings": settings });
         let config: Config = serde_json::from_value(config).expect("a configuration");
         let rollout: Rollout = serde_json::from_value(rollout).expect("a rollout");
-        for tenant in self.cast.tenants() {
+        for tenant in self.roster.tenants() {
             let of = (tenant, id.clone());
             self.store.fleet.configs.insert(of.clone(), config.clone());
             self.store.fleet.rollouts.insert(of, rollout.clone());
@@ -74,17 +74,17 @@ impl World {
 
     pub(super) fn configure(&mut self) {
         let (was_rolling, was_halted) = (self.is_rolling(), self.is_any(RolloutState::Paused));
-        self.store.configure(&self.cast, self.now);
+        self.store.configure(&self.roster, self.now);
         self.figures.counts.rollouts[1] += u64::from(was_rolling && !self.is_rolling());
         if self.is_any(RolloutState::Paused) && !was_halted {
             self.figures.counts.rollouts[2] += 1;
-            self.after(REVIEW, Event::Planned(Planned::Review));
+            self.after(REVIEW, FleetEvent::Planned(PlannedEvent::Review));
         }
         self.notify();
     }
 
     pub(super) fn on_report(&mut self, who: usize, report: &Report) {
-        if report.kind != Kind::Configuration || !self.cast.is_box(who) {
+        if report.kind != Kind::Configuration || !self.roster.is_box(who) {
             return;
         }
         let stage = match report.outcome {
@@ -98,7 +98,7 @@ impl World {
             return;
         }
         self.figures.counts.versions[usize::from(stage)] += 1;
-        let key = self.cast.key(who);
+        let key = self.roster.key(who);
         let Some(written) = self.store.documents.get_mut(&(key, report.kind)) else { return };
         if written.version == report.version {
             written.outcome = Some(report.outcome.clone());
@@ -111,7 +111,7 @@ impl World {
 
     pub(super) fn review(&mut self) {
         if self.leader().is_none() {
-            return self.after(Duration::from_secs(10), Event::Planned(Planned::Review));
+            return self.after(Duration::from_secs(10), FleetEvent::Planned(PlannedEvent::Review));
         }
         if !self.is_any(RolloutState::Paused) {
             return;
@@ -131,12 +131,12 @@ impl World {
             self.members[*who].agent.persisted().configuration_in_force().0
         };
         let is_other = |who: &usize| {
-            let of = (self.cast.key(*who), Kind::Configuration);
+            let of = (self.roster.key(*who), Kind::Configuration);
             let wanted = self.store.documents.get(&of).map(|written| written.version);
-            let state = self.store.state(&self.cast, *who);
+            let state = self.store.state(&self.roster, *who);
             state == Some(DeviceState::Active) && in_force(who) != wanted
         };
-        (0..self.cast.boxes).filter(is_other).count() as u64
+        (0..self.roster.boxes).filter(is_other).count() as u64
     }
 
     pub(super) fn cut_off(&self) -> u64 {

@@ -6,20 +6,20 @@ use roadweave_fleet::records::ProxyState;
 use roadweave_identity::PublicKey;
 
 use super::members::Shortfall;
-use super::plan::Event as Planned;
+use super::plan::PlannedEvent;
 use super::store::Change;
-use super::{Event, World};
+use super::{FleetEvent, FleetWorld};
 
 const PROBE: Duration = Duration::from_secs(1_800);
 const AGAIN: Duration = Duration::from_secs(5);
 /// Bytes of measuring one candidate: three probes over two uplinks.
 const PROBE_BYTES: u64 = 3 * 2 * 1_200;
 
-impl World {
+impl FleetWorld {
     pub(super) fn choose_after(&mut self, who: usize, span: Duration) {
         self.rides[who].round += 1;
         let round = self.rides[who].round;
-        self.after(span, Event::Choose { who, round });
+        self.after(span, FleetEvent::Choose { who, round });
     }
 
     fn wants(&self, who: usize) -> bool {
@@ -45,7 +45,7 @@ impl World {
             return self.set_proxy(who, None);
         }
         let half_hour = self.now.as_nanos() / PROBE.as_nanos() as u64;
-        let delay = |proxy: usize| self.cast.round_trip(who, proxy, half_hour);
+        let delay = |proxy: usize| self.roster.round_trip(who, proxy, half_hour);
         let ride = &self.rides[who];
         let usable = ride.candidates.iter().filter(|(proxy, _)| self.accepts(*proxy, who));
         let best = usable.min_by_key(|(proxy, last_resort)| (*last_resort, delay(*proxy)));
@@ -79,7 +79,7 @@ impl World {
             proxy.iter().for_each(|proxy| {
                 self.proxies[*proxy].boxes.insert(who);
             });
-            let key = proxy.map(|proxy| self.cast.key(self.cast.boxes + proxy));
+            let key = proxy.map(|proxy| self.roster.key(self.roster.boxes + proxy));
             let now = self.now;
             let agent = &mut self.members[who].agent;
             agent.on_session(now, proxy.is_some());
@@ -140,7 +140,7 @@ impl World {
 
     pub(super) fn end_session(&mut self, proxy: usize, key: &PublicKey) {
         self.figures.revoked_at(*key, proxy, self.now);
-        let Some(who) = self.cast.who(key).filter(|who| self.cast.is_box(*who)) else { return };
+        let Some(who) = self.roster.who(key).filter(|who| self.roster.is_box(*who)) else { return };
         if self.rides[who].on == Some(proxy) {
             self.rides[who].is_revoked = true;
             self.set_proxy(who, None);
@@ -161,7 +161,7 @@ impl World {
             return;
         }
         self.drop_stream(who, None);
-        if self.store.state(&self.cast, who).is_none() {
+        if self.store.state(&self.roster, who).is_none() {
             // The operator issues another token.
             self.figures.counts.forgotten += 1;
             let newcomer = self.newcomer(who);
@@ -189,47 +189,48 @@ impl World {
         }
     }
 
-    pub(super) fn handle_planned(&mut self, event: Planned) {
+    pub(super) fn handle_planned(&mut self, event: PlannedEvent) {
         match event {
-            Planned::Join { who } => self.connect_after(who, Duration::ZERO),
-            Planned::Garage { who, is_in } => {
+            PlannedEvent::Join { who } => self.connect_after(who, Duration::ZERO),
+            PlannedEvent::Garage { who, is_in } => {
                 self.rides[who].is_in_garage = is_in;
                 self.on_network(who, !is_in && !self.rides[who].is_cut_off);
             }
-            Planned::Revoke { who } => self.revoke(who),
-            Planned::Roll { number, cuts, is_refused } => self.roll(number, cuts, is_refused),
-            Planned::Review => self.review(),
-            Planned::Killed { replica, is_over: false } => self.end_replica(replica),
-            Planned::Killed { replica, is_over: true } => self.begin_replica(replica),
-            Planned::Hung { replica, is_over } => self.hang(replica, is_over),
-            Planned::Database { is_over } => self.is_database_away = !is_over,
-            Planned::Backup => self.backup = Some(Box::new(self.store.clone())),
-            Planned::Restored { is_over: false } => {
+            PlannedEvent::Revoke { who } => self.revoke(who),
+            PlannedEvent::Roll { number, cuts, is_refused } => self.roll(number, cuts, is_refused),
+            PlannedEvent::Review => self.review(),
+            PlannedEvent::Killed { replica, is_over: false } => self.end_replica(replica),
+            PlannedEvent::Killed { replica, is_over: true } => self.begin_replica(replica),
+            PlannedEvent::Hung { replica, is_over } => self.hang(replica, is_over),
+            PlannedEvent::Database { is_over } => self.is_database_away = !is_over,
+            PlannedEvent::Backup => self.backup = Some(Box::new(self.store.clone())),
+            PlannedEvent::Restored { is_over: false } => {
                 (0..self.replicas.len()).for_each(|replica| self.end_replica(replica));
             }
-            Planned::Restored { is_over: true } => self.restore(),
-            Planned::ProxyKilled { proxy, is_over } => self.kill_proxy(proxy, is_over),
-            Planned::Frozen { proxy, is_over } => self.freeze(proxy, is_over),
-            Planned::Drained { proxy, is_over } => self.drain(proxy, is_over),
-            Planned::Partition { proxy, is_over } => self.partition(proxy, is_over),
+            PlannedEvent::Restored { is_over: true } => self.restore(),
+            PlannedEvent::ProxyKilled { proxy, is_over } => self.kill_proxy(proxy, is_over),
+            PlannedEvent::Frozen { proxy, is_over } => self.freeze(proxy, is_over),
+            PlannedEvent::Drained { proxy, is_over } => self.drain(proxy, is_over),
+            PlannedEvent::Partition { proxy, is_over } => self.partition(proxy, is_over),
         }
     }
 
     fn revoke(&mut self, who: usize) {
         if self.leader().is_none() {
-            return self.after(Duration::from_secs(1), Event::Planned(Planned::Revoke { who }));
+            return self
+                .after(Duration::from_secs(1), FleetEvent::Planned(PlannedEvent::Revoke { who }));
         }
-        let key = self.cast.key(who);
-        if self.store.revoke(&self.cast, &[key]) == 0 {
+        let key = self.roster.key(who);
+        if self.store.revoke(&self.roster, &[key]) == 0 {
             return;
         }
         let is_reached = |proxy: &usize| {
-            let (model, who) = (&self.proxies[*proxy], self.cast.boxes + proxy);
+            let (model, who) = (&self.proxies[*proxy], self.roster.boxes + proxy);
             let replica = self.members[who].stream.map(|(replica, _)| replica);
             let is_served = replica.is_some_and(|replica| !self.replicas[replica].is_hung);
             model.is_running() && !model.is_partitioned && is_served
         };
-        let reached = (0..self.cast.proxies).filter(is_reached).collect();
+        let reached = (0..self.roster.proxies).filter(is_reached).collect();
         self.figures.revoke(key, self.now, reached);
         self.notify();
     }
@@ -253,9 +254,9 @@ impl World {
                 // Proxies probe every ten seconds, boxes every minute to save traffic. Both notice
                 // before another replica's watch declares a proxy dead.
                 let (least, most) =
-                    if self.cast.is_box(who) { (15_000, 75_000) } else { (10_000, 30_000) };
+                    if self.roster.is_box(who) { (15_000, 75_000) } else { (10_000, 30_000) };
                 let noticed = self.between(least, most);
-                self.after(noticed, Event::Silent { replica, who });
+                self.after(noticed, FleetEvent::Silent { replica, who });
             }
         }
     }
@@ -272,10 +273,10 @@ impl World {
     fn restore(&mut self) {
         let Some(backup) = self.backup.take() else { return };
         let (epoch, config) = (self.store.epoch + 1, self.config.clone());
-        self.store = backup.restored(&self.cast, epoch, &config);
-        self.sent_tables = vec![None; self.cast.proxies];
-        for who in 0..self.cast.boxes {
-            let is_unknown = self.store.state(&self.cast, who).is_none();
+        self.store = backup.restored(&self.roster, epoch, &config);
+        self.sent_tables = vec![None; self.roster.proxies];
+        for who in 0..self.roster.boxes {
+            let is_unknown = self.store.state(&self.roster, who).is_none();
             let ride = &mut self.rides[who];
             ride.is_forgotten = ride.in_tables_from.is_some() && is_unknown;
         }
@@ -283,7 +284,7 @@ impl World {
     }
 
     fn kill_proxy(&mut self, proxy: usize, is_over: bool) {
-        let who = self.cast.boxes + proxy;
+        let who = self.roster.boxes + proxy;
         self.proxies[proxy].is_killed = !is_over;
         if is_over {
             self.restart(who);
@@ -299,7 +300,7 @@ impl World {
     }
 
     fn freeze(&mut self, proxy: usize, is_over: bool) {
-        let who = self.cast.boxes + proxy;
+        let who = self.roster.boxes + proxy;
         self.proxies[proxy].is_frozen = !is_over;
         if !is_over {
             self.expire_later(who);
@@ -319,10 +320,10 @@ impl World {
 
     fn drain(&mut self, proxy: usize, is_over: bool) {
         if self.leader().is_none() {
-            let again = Event::Planned(Planned::Drained { proxy, is_over });
+            let again = FleetEvent::Planned(PlannedEvent::Drained { proxy, is_over });
             return self.after(Duration::from_secs(10), again);
         }
-        let id = self.cast.id(self.cast.boxes + proxy);
+        let id = self.roster.id(self.roster.boxes + proxy);
         let state = if is_over { ProxyState::Active } else { ProxyState::Draining };
         self.store.fleet.proxies.get_mut(&id).expect("proxies stay").state = state;
         self.replace(proxy);
@@ -331,7 +332,7 @@ impl World {
     }
 
     fn partition(&mut self, proxy: usize, is_over: bool) {
-        let who = self.cast.boxes + proxy;
+        let who = self.roster.boxes + proxy;
         self.proxies[proxy].is_partitioned = !is_over;
         match is_over {
             true => self.connect_after(who, Duration::from_secs(1)),

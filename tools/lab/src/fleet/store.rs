@@ -13,7 +13,7 @@ use roadweave_identity::PublicKey;
 use roadweave_proto::Instant;
 
 use super::FleetConfig;
-use super::cast::Cast;
+use super::roster::Roster;
 
 /// A change that replicas send. Revocations go to proxies at once, and to boxes if `boxes_too`.
 #[derive(Clone, Copy, Debug)]
@@ -48,18 +48,18 @@ pub(super) struct Store {
 }
 
 impl Store {
-    pub fn new(cast: &Cast, config: &FleetConfig) -> Self {
-        let published = Arc::new(published(cast, 0, &[]));
-        let proxies = cast.boxes..cast.boxes + config.proxies;
+    pub fn new(roster: &Roster, config: &FleetConfig) -> Self {
+        let published = Arc::new(published(roster, 0, &[]));
+        let proxies = roster.boxes..roster.boxes + config.proxies;
         let status = proxies.clone().map(|who| {
-            let (tenant, proxy) = cast.id(who);
+            let (tenant, proxy) = roster.id(who);
             ProxyStatus { tenant, proxy, ..ProxyStatus::default() }
         });
         let status = status.collect();
         let fleet = Fleet {
-            devices: (0..config.boxes).map(|who| (cast.id(who), cast.device(who))).collect(),
-            proxies: proxies.map(|who| (cast.id(who), cast.gate(who))).collect(),
-            pools: cast.pools(),
+            devices: (0..config.boxes).map(|who| (roster.id(who), roster.device(who))).collect(),
+            proxies: proxies.map(|who| (roster.id(who), roster.gate(who))).collect(),
+            pools: roster.pools(),
             ..Fleet::default()
         };
         let mut store = Self {
@@ -68,8 +68,8 @@ impl Store {
             published_to_boxes: published.clone(),
             published,
             fleet,
-            on: vec![None; cast.boxes],
-            reported: vec![None; cast.boxes],
+            on: vec![None; roster.boxes],
+            reported: vec![None; roster.boxes],
             rollouts: Rollouts::default(),
             documents: Documents::default(),
             envelopes: BTreeMap::new(),
@@ -82,19 +82,19 @@ impl Store {
             lacks_tables: true,
             lacks_configurations: false,
         };
-        store.place(cast, &Proxies::new(Instant::ZERO), |_| true);
-        store.sign_tables(cast);
+        store.place(roster, &Proxies::new(Instant::ZERO), |_| true);
+        store.sign_tables(roster);
         store
     }
 
     /// The restored backup: a new epoch with its own chain of revocations.
-    pub fn restored(mut self, cast: &Cast, epoch: u64, config: &FleetConfig) -> Self {
+    pub fn restored(mut self, roster: &Roster, epoch: u64, config: &FleetConfig) -> Self {
         self.epoch = epoch;
-        self.published = Arc::new(published(cast, epoch, self.published.revocations.entries(0)));
+        self.published = Arc::new(published(roster, epoch, self.published.revocations.entries(0)));
         self.published_to_boxes = self.published.clone();
         self.unplaced = (0..config.regions).collect();
         (self.lacks_tables, self.lacks_configurations) = (true, true);
-        self.sign_tables(cast);
+        self.sign_tables(roster);
         self
     }
 
@@ -107,15 +107,15 @@ impl Store {
         Planning { fleet: &self.fleet, documents: &self.documents, epoch: self.epoch }
     }
 
-    fn write(&mut self, cast: &Cast, drafts: &[Draft]) {
+    fn write(&mut self, roster: &Roster, drafts: &[Draft]) {
         let version = self.next_version();
         for draft in drafts {
             let (key, kind) = draft.of();
-            let who = cast.who(&key).expect("records are about the cast");
-            let envelope = draft.sign(&cast.controller, version).expect("it fits an envelope");
+            let who = roster.who(&key).expect("records are about the roster");
+            let envelope = draft.sign(&roster.controller, version).expect("it fits an envelope");
             self.documents.insert((key, kind), draft.written(version));
             if let Some(table) = draft.table() {
-                let (proxy, table, head) = (who - cast.boxes, table.clone(), envelope.into());
+                let (proxy, table, head) = (who - roster.boxes, table.clone(), envelope.into());
                 self.tables.insert(proxy, Arc::new(PublishedTable { version, table, head }));
                 self.outbox.push(Change::Table(proxy));
             } else {
@@ -125,35 +125,35 @@ impl Store {
         }
     }
 
-    pub fn state(&self, cast: &Cast, who: usize) -> Option<DeviceState> {
-        self.fleet.devices.get(&cast.id(who)).map(|device| device.state)
+    pub fn state(&self, roster: &Roster, who: usize) -> Option<DeviceState> {
+        self.fleet.devices.get(&roster.id(who)).map(|device| device.state)
     }
 
-    pub fn desire(&self, cast: &Cast, who: usize, desk: &mut ControllerSession) {
+    pub fn desire(&self, roster: &Roster, who: usize, desk: &mut ControllerSession) {
         for kind in [Kind::Candidates, Kind::Configuration] {
-            let written = self.documents.get(&(cast.key(who), kind));
+            let written = self.documents.get(&(roster.key(who), kind));
             if let Some((written, envelope)) = written.zip(self.envelopes.get(&(who, kind))) {
                 desk.desire(kind, written.version, envelope.clone());
             }
         }
     }
 
-    pub fn admit(&mut self, cast: &Cast, proxies: &Proxies, who: usize) {
-        self.fleet.devices.entry(cast.id(who)).or_insert_with(|| cast.device(who));
+    pub fn admit(&mut self, roster: &Roster, proxies: &Proxies, who: usize) {
+        self.fleet.devices.entry(roster.id(who)).or_insert_with(|| roster.device(who));
         (self.lacks_tables, self.lacks_configurations) = (true, true);
-        self.place(cast, proxies, |other| other == who);
+        self.place(roster, proxies, |other| other == who);
     }
 
     /// Revokes keys; returns how many were not revoked before.
-    pub fn revoke(&mut self, cast: &Cast, keys: &[PublicKey]) -> usize {
+    pub fn revoke(&mut self, roster: &Roster, keys: &[PublicKey]) -> usize {
         let mut published = Published::clone(&self.published);
         let before = published.revocations.head().serial;
         for key in keys {
             if !published.revocations.is_revoked(key) {
-                published.head = add(&mut published.revocations, cast, self.epoch, *key);
+                published.head = add(&mut published.revocations, roster, self.epoch, *key);
             }
-            if let Some(who) = cast.who(key)
-                && let Some(device) = self.fleet.devices.get_mut(&cast.id(who))
+            if let Some(who) = roster.who(key)
+                && let Some(device) = self.fleet.devices.get_mut(&roster.id(who))
             {
                 (device.state, self.lacks_tables) = (DeviceState::Revoked, true);
             }
@@ -174,63 +174,63 @@ impl Store {
         }
     }
 
-    pub fn place(&mut self, cast: &Cast, proxies: &Proxies, is_placed: impl Fn(usize) -> bool) {
+    pub fn place(&mut self, roster: &Roster, proxies: &Proxies, is_placed: impl Fn(usize) -> bool) {
         let drafts = self.planning().candidates(&proxies.offers(&self.fleet), |_, key| {
-            let who = cast.who(key).filter(|who| is_placed(*who))?;
+            let who = roster.who(key).filter(|who| is_placed(*who))?;
             Some(self.on[who])
         });
-        self.write(cast, &drafts);
+        self.write(roster, &drafts);
     }
 
-    pub fn sign_tables(&mut self, cast: &Cast) {
+    pub fn sign_tables(&mut self, roster: &Roster) {
         if std::mem::take(&mut self.lacks_tables) {
             let mut entries = std::mem::take(&mut self.entries);
             let drafts = self.planning().tables(&mut entries);
             self.entries = entries;
-            self.write(cast, &drafts);
+            self.write(roster, &drafts);
         }
     }
 
-    pub fn configure(&mut self, cast: &Cast, now: Instant) {
+    pub fn configure(&mut self, roster: &Roster, now: Instant) {
         self.rollouts.refresh(&self.fleet, &self.documents, BTreeMap::new(), now);
         let turned = self.rollouts.turn(&self.fleet, now, 0);
         // Progress alone changes no configuration.
-        let is_news = !turned.records.is_empty() || self.lacks_configurations;
+        let has_changes = !turned.records.is_empty() || self.lacks_configurations;
         self.fleet.rollouts.extend(turned.records);
-        if is_news {
+        if has_changes {
             self.lacks_configurations = false;
             let drafts = self.planning().configurations(&self.rollouts);
-            self.write(cast, &drafts);
+            self.write(roster, &drafts);
         }
     }
 }
 
-fn published(cast: &Cast, epoch: u64, entries: &[Revocation]) -> Published {
+fn published(roster: &Roster, epoch: u64, entries: &[Revocation]) -> Published {
     let list = TrustList {
         number: 1 + epoch,
         epoch,
-        roots: vec![cast.root.public_key()],
+        roots: vec![roster.root.public_key()],
         spares: Vec::new(),
-        controllers: vec![cast.controller.public_key()],
+        controllers: vec![roster.controller.public_key()],
         approvers: Vec::new(),
     };
     let mut revocations = Revocations::default();
     let empty = Head { epoch, ..Head::EMPTY };
-    let mut head = Signed::sign(&empty, &cast.controller).expect("a head is small");
-    revocations.extend(&[], &head, [cast.controller.public_key()]).expect("an epoch begins");
+    let mut head = Signed::sign(&empty, &roster.controller).expect("a head is small");
+    revocations.extend(&[], &head, [roster.controller.public_key()]).expect("an epoch begins");
     for entry in entries {
-        head = add(&mut revocations, cast, epoch, entry.key);
+        head = add(&mut revocations, roster, epoch, entry.key);
     }
-    let trust = Signed::sign(&list, &cast.root).expect("a list is small");
+    let trust = Signed::sign(&list, &roster.root).expect("a list is small");
     let trust = vec![PublishedTrust { number: 1 + epoch, list: trust }];
     Published { trust, revocations, head }
 }
 
-fn add(revocations: &mut Revocations, cast: &Cast, epoch: u64, key: PublicKey) -> Signed<Head> {
+fn add(revocations: &mut Revocations, roster: &Roster, epoch: u64, key: PublicKey) -> Signed<Head> {
     let entry = revocations.next(key);
     let head = Head { epoch, serial: entry.serial, hash: entry.hash() };
-    let head = Signed::sign(&head, &cast.controller).expect("a head is small");
-    let key = cast.controller.public_key();
+    let head = Signed::sign(&head, &roster.controller).expect("a head is small");
+    let key = roster.controller.public_key();
     revocations.extend(&[entry], &head, [key]).expect("it follows on what is there");
     head
 }

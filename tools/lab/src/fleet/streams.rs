@@ -6,8 +6,8 @@ use roadweave_fleet::{Down, FrameDecoder, Up, encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::members::Member;
-use super::{Event, World};
+use super::members::FleetMember;
+use super::{FleetEvent, FleetWorld};
 
 /// Bytes of opening a stream: TCP and TLS 1.3 with raw keys.
 const OPENING: u64 = 3_000;
@@ -17,7 +17,7 @@ const KEEPALIVE_MS: u64 = 60_000;
 /// Silence after which a replica drops a stream.
 const EXPIRY: Duration = Duration::from_secs(75);
 
-impl Member {
+impl FleetMember {
     fn count(&mut self, message: &impl Serialize) -> Vec<u8> {
         let bytes = encode(message).expect("a message of the product fits a frame");
         self.messages += 1;
@@ -31,21 +31,21 @@ impl Member {
     }
 }
 
-impl World {
+impl FleetWorld {
     pub(super) fn connect_after(&mut self, who: usize, span: Duration) {
         self.members[who].attempt += 1;
         let attempt = self.members[who].attempt;
-        self.after(span, Event::Connect { who, attempt });
+        self.after(span, FleetEvent::Connect { who, attempt });
     }
 
     fn has_network(&self, who: usize) -> bool {
-        match self.cast.is_box(who) {
+        match self.roster.is_box(who) {
             true => {
                 let ride = &self.rides[who];
                 !ride.is_in_garage && !ride.is_cut_off
             }
             false => {
-                let model = &self.proxies[who - self.cast.boxes];
+                let model = &self.proxies[who - self.roster.boxes];
                 model.is_running() && !model.is_partitioned
             }
         }
@@ -83,7 +83,7 @@ impl World {
             member.agent.on_stream_down(now);
             // A member without a network cannot send a close.
             let span = if self.has_network(who) { Duration::from_millis(20) } else { EXPIRY };
-            self.after(span, Event::Expire { replica, who, stream });
+            self.after(span, FleetEvent::Expire { replica, who, stream });
             self.flush(who);
         }
         if let Some(again) = again {
@@ -93,7 +93,7 @@ impl World {
 
     pub(super) fn expire_later(&mut self, who: usize) {
         if let Some((replica, stream)) = self.members[who].stream {
-            self.after(EXPIRY, Event::Expire { replica, who, stream });
+            self.after(EXPIRY, FleetEvent::Expire { replica, who, stream });
         }
     }
 
@@ -101,7 +101,7 @@ impl World {
         let desk = self.replicas[replica].desks.get(&who);
         let Some((held, _)) = desk else { return };
         let is_live = self.members[who].stream == Some((replica, *held));
-        let is_frozen = !self.cast.is_box(who) && self.proxies[who - self.cast.boxes].is_frozen;
+        let is_frozen = !self.roster.is_box(who) && self.proxies[who - self.roster.boxes].is_frozen;
         // The member returned in time.
         if stream.is_some_and(|stream| stream != *held || (is_live && !is_frozen)) {
             return;
@@ -119,7 +119,7 @@ impl World {
         // Streams are ordered.
         let at = at.max(self.members[who].up_until);
         self.members[who].up_until = at;
-        self.at(at, Event::Up { who, stream, frames });
+        self.at(at, FleetEvent::Up { who, stream, frames });
     }
 
     pub(super) fn send_down(&mut self, who: usize, stream: u64, frames: Vec<Down>) {
@@ -130,7 +130,7 @@ impl World {
         let at = self.now + self.between(10, 80);
         let at = at.max(self.members[who].down_until);
         self.members[who].down_until = at;
-        self.at(at, Event::Down { who, stream, frames });
+        self.at(at, FleetEvent::Down { who, stream, frames });
     }
 
     fn cross<T: Serialize + DeserializeOwned>(&mut self, who: usize, message: T) -> T {
@@ -147,8 +147,8 @@ impl World {
         if self.members[who].stream.map(|(_, held)| held) != Some(stream) {
             return;
         }
-        if !self.cast.is_box(who) {
-            let model = &mut self.proxies[who - self.cast.boxes];
+        if !self.roster.is_box(who) {
+            let model = &mut self.proxies[who - self.roster.boxes];
             if model.is_frozen {
                 return model.backlog.push((stream, frames));
             }

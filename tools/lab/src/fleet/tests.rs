@@ -54,7 +54,7 @@ fn a_fleet_lives_through_its_faults() {
 }
 
 #[test]
-fn a_fleet_without_faults_declares_nobody_dead() {
+fn a_fleet_without_faults_declares_no_proxy_dead() {
     let outcome = run(&FleetConfig { faults: false, ..small(7) });
     assert_eq!((outcome.counts.declared_dead, outcome.on_dead_proxy_ppm), (0, 0.0));
     assert_eq!(outcome.revoked.revoke_open, 0);

@@ -22,14 +22,14 @@ use crate::world::{WorldConfig, WorldError};
 
 /// A large load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Load {
+pub enum LinkLoad {
     /// 50 MB in chunks of 1 MB, one after the other.
     Video,
     /// 50 MB in one piece: a video whose player never empties its queue.
     Unbroken,
 }
 
-impl Load {
+impl LinkLoad {
     /// All loads.
     pub const ALL: [Self; 2] = [Self::Video, Self::Unbroken];
 
@@ -54,7 +54,7 @@ impl Load {
     }
 }
 
-impl FromStr for Load {
+impl FromStr for LinkLoad {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
@@ -68,7 +68,7 @@ impl FromStr for Load {
 pub struct Loaded {
     /// The route.
     pub route: String,
-    /// The load: [`Load::name`].
+    /// The load: [`LinkLoad::name`].
     pub load: &'static str,
     /// The strategy.
     pub strategy: String,
@@ -89,7 +89,7 @@ pub struct Loaded {
 /// Loads `load` on `route`; fails if the world cannot be created.
 pub fn load(
     route: (&str, &Drive),
-    load: Load,
+    load: LinkLoad,
     strategy: &Strategy,
     learned: &str,
     seed: u64,

@@ -1,4 +1,4 @@
-use super::loads::{Load, load};
+use super::loads::{LinkLoad, load};
 use super::*;
 
 fn recording(rtts_ms: [u64; 2], seconds: u64) -> Drive {
@@ -26,15 +26,15 @@ fn recordings_are_joined_one_behind_the_other() {
     assert_eq!(super::routes(&recordings[..1], 2), Err(RouteError::TooFew(1, 2)));
 }
 
-fn talk(stage: &mut Stage, seconds: u32) {
-    let end = stage.world.now() + Duration::from_secs(seconds.into());
-    while stage.world.now() < end {
+fn talk(traffic_world: &mut TrafficWorld, seconds: u32) {
+    let end = traffic_world.world.now() + Duration::from_secs(seconds.into());
+    while traffic_world.world.now() < end {
         for direction in [Direction::Up, Direction::Down] {
             let packet = inner::udp(direction, FIRST_PORT, &[7; 200]);
-            stage.world.handle_inner(direction, &packet);
+            traffic_world.world.handle_inner(direction, &packet);
         }
-        stage.world.flush();
-        stage.run_until(stage.world.now() + Duration::from_millis(100));
+        traffic_world.world.flush();
+        traffic_world.run_until(traffic_world.world.now() + Duration::from_millis(100));
     }
 }
 
@@ -43,14 +43,14 @@ fn what_is_learned_outlives_sessions_and_the_program() {
     let route = recording([50, 55], 60);
     let strategy: Strategy = "raven".parse().expect("known");
     let scenario = Scenario::new("talk", links(&route, 1), strategy);
-    let mut stage = Stage::new(scenario.world().expect("two links"));
-    warm_up(&mut stage, &scenario);
-    talk(&mut stage, 30);
-    stage.world.restart_server().expect("it could be started before");
-    stage.run_until(stage.world.now() + Duration::from_secs(10));
-    assert!(stage.world.is_joined(), "the client has a new session");
-    talk(&mut stage, 1);
-    let (client, server) = stage.world.ends_mut();
+    let mut traffic_world = TrafficWorld::new(scenario.world().expect("two links"));
+    warm_up(&mut traffic_world, &scenario);
+    talk(&mut traffic_world, 30);
+    traffic_world.world.restart_server().expect("it could be started before");
+    traffic_world.run_until(traffic_world.world.now() + Duration::from_secs(10));
+    assert!(traffic_world.world.is_joined(), "the client has a new session");
+    talk(&mut traffic_world, 1);
+    let (client, server) = traffic_world.world.ends_mut();
     server.ask_all_learned();
     let of_client = client.learned().values().next().expect("one server").clone();
     for learned in [&of_client, server.learned().values().next().expect("one client")] {
@@ -67,23 +67,23 @@ fn what_is_learned_outlives_sessions_and_the_program() {
 }
 
 #[test]
-fn encoders_are_told_what_to_do_under_every_strategy() {
+fn encoders_get_targets_under_every_strategy() {
     let route = recording([50, 55], 60);
     let single = format!("single:{}", links(&route, 1)[1].name);
     for strategy in ["lola", "xnc", "redundant", "bonding", &single, "raven"] {
         let strategy = crate::strategies::strategy(strategy).expect("known");
         let scenario = Scenario::new("frames", links(&route, 1), strategy.clone());
-        let mut stage = Stage::new(scenario.world().expect("two links"));
-        warm_up(&mut stage, &scenario);
-        talk(&mut stage, 1);
-        let now = stage.world.now();
-        let (client, server) = stage.world.ends_mut();
+        let mut traffic_world = TrafficWorld::new(scenario.world().expect("two links"));
+        warm_up(&mut traffic_world, &scenario);
+        talk(&mut traffic_world, 1);
+        let now = traffic_world.world.now();
+        let (client, server) = traffic_world.world.ends_mut();
         let (targets, of_clients) = (client.encoder_targets(now), server.encoder_targets(now));
         let target = targets[LANE];
         assert!(target.frame_bytes > 10_000, "{strategy}: {target:?}");
         assert!(target.bitrate > Rate::from_kbps(500), "{strategy}: {target:?}");
         assert!(of_clients["vehicle"].contains_key(LANE), "{of_clients:?}");
-        let told = stage.world.client_status().expect("joined").stats.lanes[0].encoder;
+        let told = traffic_world.world.client_status().expect("joined").stats.lanes[0].encoder;
         assert_eq!(told, Some(target));
     }
 }
@@ -94,7 +94,7 @@ fn confidence_costs_few_bytes_of_large_loads() {
     let route = recording([50, 52], 40);
     let learned = learn([&route]);
     let strategy = "raven:100".parse().expect("known");
-    for (what, most) in [(Load::Video, 0.1), (Load::Unbroken, 0.001)] {
+    for (what, most) in [(LinkLoad::Video, 0.1), (LinkLoad::Unbroken, 0.001)] {
         let loaded = load(("first", &route), what, &strategy, &learned, 1).expect("two links");
         assert_eq!((loaded.whole, loaded.parts), (what.parts(), what.parts()), "{loaded:?}");
         assert!(0.0 < loaded.copies && loaded.copies < most, "{loaded:?}");

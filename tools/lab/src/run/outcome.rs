@@ -7,11 +7,11 @@ use roadweave_proto::{DropCounters, DropReason, Instant};
 use roadweave_tunnel::{ClientEvent, ServerEvent};
 use serde::{Deserialize, Serialize};
 
-use super::{Causes, Stage};
+use super::{Causes, TrafficWorld};
 use crate::event::slots_until;
 use crate::figures::{Run, Timeline};
 use crate::scenario::Scenario;
-use crate::traffic::{Detail, Stream, TrafficReport, fairness};
+use crate::traffic::{DataStream, Detail, TrafficReport, fairness};
 use crate::video::quality::{Percentiles, Player};
 use crate::world::World;
 
@@ -57,7 +57,7 @@ pub struct LinkReport {
 pub(super) struct Recorder {
     start: Instant,
     timeline: Timeline,
-    last: Reading,
+    last: WorldCounters,
     inner_bytes: u64,
     datagram_bytes: u64,
     repaired: u64,
@@ -67,7 +67,7 @@ pub(super) struct Recorder {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Reading {
+struct WorldCounters {
     link_bytes: Vec<u64>,
     repairs: u64,
     inner_bytes: u64,
@@ -91,7 +91,7 @@ impl Recorder {
         Self {
             start: world.now(),
             timeline,
-            last: Reading::take(world),
+            last: WorldCounters::take(world),
             inner_bytes: 0,
             datagram_bytes: 0,
             repaired: 0,
@@ -101,9 +101,9 @@ impl Recorder {
         }
     }
 
-    pub(super) fn sample(&mut self, stage: &mut Stage) {
-        let world = &mut stage.world;
-        let reading = Reading::take(world);
+    pub(super) fn sample(&mut self, traffic_world: &mut TrafficWorld) {
+        let world = &mut traffic_world.world;
+        let reading = WorldCounters::take(world);
         let to_mbps = 8.0 / 1e6 / Timeline::STEP.as_secs_f64();
         for (link, (_, rates)) in self.timeline.uplinks.iter_mut().enumerate() {
             let bytes = reading.link_bytes[link] - self.last.link_bytes[link];
@@ -119,23 +119,27 @@ impl Recorder {
         let now = &self.last;
         let repairs = now.repairs.saturating_sub(last.repairs);
         self.timeline.repairs.push(u32::try_from(repairs).unwrap_or(u32::MAX));
-        let repaired = stage.repaired - self.repaired;
+        let repaired = traffic_world.repaired - self.repaired;
         self.repaired += repaired;
         self.timeline.recovered.push(u32::try_from(repaired).unwrap_or(u32::MAX));
         self.inner_bytes += now.inner_bytes.saturating_sub(last.inner_bytes);
         self.datagram_bytes += now.datagram_bytes.saturating_sub(last.datagram_bytes);
     }
 
-    pub(super) fn finish(mut self, scenario: &Scenario, stage: &mut Stage) -> Outcome {
-        let end = stage.world.now();
+    pub(super) fn finish(
+        mut self,
+        scenario: &Scenario,
+        traffic_world: &mut TrafficWorld,
+    ) -> Outcome {
+        let end = traffic_world.world.now();
         let traffic: Vec<TrafficReport> =
-            stage.traffic.iter().map(|traffic| traffic.report(end)).collect();
+            traffic_world.traffic.iter().map(|traffic| traffic.report(end)).collect();
         let judged = scenario.judged().and_then(|index| traffic.get(index));
         let mut outcome = Outcome {
-            causes: stage.causes.clone(),
-            links: self.link_reports(&stage.world),
-            events: self.events(&stage.world),
-            drops: self.drops(&stage.world),
+            causes: traffic_world.causes.clone(),
+            links: self.link_reports(&traffic_world.world),
+            events: self.events(&traffic_world.world),
+            drops: self.drops(&traffic_world.world),
             ..Outcome::default()
         };
         outcome.run.figures.strategy = scenario.strategy();
@@ -173,7 +177,7 @@ impl Recorder {
         self.count_missing(stream, deadline);
     }
 
-    fn count_missing(&mut self, stream: &Stream, deadline: Duration) {
+    fn count_missing(&mut self, stream: &DataStream, deadline: Duration) {
         let steps = self.timeline.repairs.len();
         (self.timeline.missing, self.timeline.late) = (vec![0; steps], vec![0; steps]);
         for (sent, arrival) in stream.log.packets.iter().zip(&stream.arrivals) {
@@ -221,7 +225,7 @@ impl Recorder {
     }
 }
 
-impl Reading {
+impl WorldCounters {
     fn take(world: &World) -> Self {
         let pushed = |link| {
             let cross = world.cross_stats(link, Direction::Up).pushed_bytes;
@@ -280,7 +284,7 @@ fn describe_server(event: &ServerEvent) -> String {
     match event {
         ServerEvent::Joined { .. } => "the server has a session".into(),
         ServerEvent::Left { reason, .. } => format!("the server ended a session: {reason}"),
-        ServerEvent::Leg { told } => told.clone(),
+        ServerEvent::Leg { text } => text.clone(),
         ServerEvent::Refused { reason } => format!("the server refused {reason}"),
     }
 }

@@ -4,7 +4,7 @@ use roadweave_quic::CongestionControl;
 use roadweave_tunnel::Strategy;
 
 use super::*;
-use crate::event::{Action, Event};
+use crate::event::{Action, ScriptEvent};
 
 fn constant(name: &str, mbps: u64, delay_ms: u64, index: u64) -> DuplexLink {
     let trace = Trace::constant(Rate::from_kbps(mbps * 1_000), Duration::from_millis(delay_ms));
@@ -23,8 +23,8 @@ fn video(strategy: &str, links: Vec<DuplexLink>, mbps: u64, seconds: u32) -> Sce
     }
 }
 
-fn event(at_ms: u64, link: usize, action: Action) -> Event {
-    Event { at: Duration::from_millis(at_ms), link, action }
+fn event(at_ms: u64, link: usize, action: Action) -> ScriptEvent {
+    ScriptEvent { at: Duration::from_millis(at_ms), link, action }
 }
 
 fn peak(values: &[f64], from: usize, to: usize) -> f64 {

@@ -13,7 +13,7 @@ use roadweave_proto::Rate;
 use roadweave_quic::CongestionControl;
 use serde::{Deserialize, Serialize};
 
-use crate::event::{Action, CrossTraffic, Event};
+use crate::event::{Action, CrossTraffic, ScriptEvent};
 use crate::tcp::Algorithm;
 use crate::traffic::{App, Bulk, FIRST_PORT, FrameSource, Tcp, TrafficKind, TrafficSpec};
 use crate::video::h264::{AccessUnit, Splitter};
@@ -28,7 +28,7 @@ fn fault_at(table: &str, index: usize, field: &str, message: impl fmt::Display) 
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Kind {
+enum KindName {
     Video,
     Constant,
     Requests,
@@ -39,7 +39,7 @@ enum Kind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TrafficFields {
-    kind: Kind,
+    kind: KindName,
     name: Option<String>,
     #[serde(default)]
     direction: Direction,
@@ -82,13 +82,13 @@ impl TrafficFields {
         }
         self.check_unused(index)?;
         let kind = match self.kind {
-            Kind::Video => self.video(index, dir)?,
-            Kind::Constant => self.constant(index)?,
-            Kind::Requests => TrafficKind::Requests(
+            KindName::Video => self.video(index, dir)?,
+            KindName::Constant => self.constant(index)?,
+            KindName::Requests => TrafficKind::Requests(
                 self.app.ok_or_else(|| fault("app", "absent; speech, music or recommender"))?,
             ),
-            Kind::Bulk => self.bulk(index)?,
-            Kind::Tcp => self.tcp(index)?,
+            KindName::Bulk => self.bulk(index)?,
+            KindName::Tcp => self.tcp(index)?,
         };
         Ok(TrafficSpec {
             name: self.name.clone().unwrap_or_else(|| self.default_name()),
@@ -102,13 +102,13 @@ impl TrafficFields {
 
     fn default_name(&self) -> String {
         match (self.kind, self.app) {
-            (Kind::Requests, Some(App::Speech)) => "speech",
-            (Kind::Requests, Some(App::Music)) => "music",
-            (Kind::Requests, _) => "recommender",
-            (Kind::Video, _) => "video",
-            (Kind::Constant, _) => "constant",
-            (Kind::Bulk, _) => "bulk",
-            (Kind::Tcp, _) => "tcp",
+            (KindName::Requests, Some(App::Speech)) => "speech",
+            (KindName::Requests, Some(App::Music)) => "music",
+            (KindName::Requests, _) => "recommender",
+            (KindName::Video, _) => "video",
+            (KindName::Constant, _) => "constant",
+            (KindName::Bulk, _) => "bulk",
+            (KindName::Tcp, _) => "tcp",
         }
         .to_owned()
     }
@@ -116,13 +116,21 @@ impl TrafficFields {
     fn check_unused(&self, index: usize) -> Result<(), Fault> {
         let kind = self.kind;
         let given = [
-            ("rate_kbps", self.rate_kbps.is_some(), matches!(kind, Kind::Video | Kind::Constant)),
-            ("packet_bytes", self.packet_bytes.is_some(), kind == Kind::Constant),
-            ("file", self.file.is_some(), kind == Kind::Video),
-            ("fps", self.fps.is_some(), kind == Kind::Video),
-            ("app", self.app.is_some(), kind == Kind::Requests),
-            ("bytes", self.bytes.is_some(), matches!(kind, Kind::Bulk | Kind::Tcp)),
-            ("congestion", self.congestion.is_some(), matches!(kind, Kind::Bulk | Kind::Tcp)),
+            (
+                "rate_kbps",
+                self.rate_kbps.is_some(),
+                matches!(kind, KindName::Video | KindName::Constant),
+            ),
+            ("packet_bytes", self.packet_bytes.is_some(), kind == KindName::Constant),
+            ("file", self.file.is_some(), kind == KindName::Video),
+            ("fps", self.fps.is_some(), kind == KindName::Video),
+            ("app", self.app.is_some(), kind == KindName::Requests),
+            ("bytes", self.bytes.is_some(), matches!(kind, KindName::Bulk | KindName::Tcp)),
+            (
+                "congestion",
+                self.congestion.is_some(),
+                matches!(kind, KindName::Bulk | KindName::Tcp),
+            ),
         ];
         match given.into_iter().find(|(_, given, belongs)| *given && !belongs) {
             Some((field, ..)) => {
@@ -217,7 +225,7 @@ impl EventFields {
         index: usize,
         links: &[&str],
         duration: Duration,
-    ) -> Result<Event, Fault> {
+    ) -> Result<ScriptEvent, Fault> {
         let fault = |field: &str, message: &str| fault_at("event", index, field, message);
         let only_for = |field: &str, action: &str| {
             fault(field, &format!("only for events with action = \"{action}\""))
@@ -250,7 +258,7 @@ impl EventFields {
         if at >= duration {
             return Err(fault("at_s", &too_late(self.at_s, duration)));
         }
-        Ok(Event { at, link: find_link("event", index, &self.link, links)?, action })
+        Ok(ScriptEvent { at, link: find_link("event", index, &self.link, links)?, action })
     }
 }
 

@@ -30,7 +30,7 @@ use roadweave_recovery::{Recovery, RecoveryConfig, RecoveryStats, Repair, SentCo
 pub(super) struct Pluribus {
     expire_after: Duration,
     /// W: the unacknowledged packets of the last round trip, ascending.
-    window: VecDeque<Member>,
+    window: VecDeque<WindowPacket>,
     /// r·W: how many of them the receiver is expected to have.
     received: f64,
     credit: usize,
@@ -41,7 +41,7 @@ pub(super) struct Pluribus {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Member {
+struct WindowPacket {
     id: PacketId,
     sent: Instant,
 }
@@ -68,7 +68,7 @@ impl Pluribus {
     fn note(&mut self, now: Instant, id: PacketId) {
         let is_new = self.window.back().is_none_or(|newest| newest.id.precedes(id));
         if is_new {
-            self.window.push_back(Member { id, sent: now });
+            self.window.push_back(WindowPacket { id, sent: now });
             self.received += 1.0 - self.loss;
             self.credit += 1;
             if self.window.len() > WINDOW_MAX {

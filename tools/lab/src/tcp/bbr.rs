@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use roadweave_proto::{Instant, SplitMix64};
 
-use super::congestion::{Acked, Congestion, INITIAL_WINDOW, Phase, Window};
+use super::congestion::{Acked, Congestion, CongestionPhase, INITIAL_WINDOW, Window};
 
 #[derive(Clone, Debug)]
 pub(super) struct Bbr {
@@ -37,7 +37,7 @@ pub(super) struct Bbr {
     probed_at: Option<Instant>,
     probe_round_passed: bool,
     saved: u32,
-    phase: Phase,
+    phase: CongestionPhase,
     conserves: bool,
     heaps: Heaps,
     pace: f64,
@@ -94,7 +94,7 @@ impl Bbr {
             probed_at: None,
             probe_round_passed: false,
             saved: 0,
-            phase: Phase::Open,
+            phase: CongestionPhase::Open,
             conserves: false,
             heaps: Heaps::default(),
             pace: 0.0,
@@ -254,7 +254,7 @@ impl Bbr {
     }
 
     fn save(&mut self, window: &Window) {
-        let is_free = self.phase == Phase::Open && self.mode != Mode::ProbeRoundTrip;
+        let is_free = self.phase == CongestionPhase::Open && self.mode != Mode::ProbeRoundTrip;
         self.saved = if is_free { window.cwnd } else { self.saved.max(window.cwnd) };
     }
 
@@ -276,11 +276,11 @@ impl Bbr {
     fn recovers(&mut self, acked: &Acked, window: &mut Window) -> bool {
         let before = std::mem::replace(&mut self.phase, acked.phase);
         window.cwnd = window.cwnd.saturating_sub(acked.lost).max(1);
-        if acked.phase == Phase::Recovery && before != Phase::Recovery {
+        if acked.phase == CongestionPhase::Recovery && before != CongestionPhase::Recovery {
             self.conserves = true;
             self.round_end = acked.delivered_total;
             window.cwnd = acked.in_flight + acked.delivered;
-        } else if before != Phase::Open && acked.phase == Phase::Open {
+        } else if before != CongestionPhase::Open && acked.phase == CongestionPhase::Open {
             window.cwnd = window.cwnd.max(self.saved);
             self.conserves = false;
         }
@@ -319,13 +319,13 @@ impl Congestion for Bbr {
         self.set_window(acked, window);
     }
 
-    fn on_congestion(&mut self, _: Instant, _: Phase, window: &Window) -> u32 {
+    fn on_congestion(&mut self, _: Instant, _: CongestionPhase, window: &Window) -> u32 {
         self.save(window);
         window.ssthresh
     }
 
     fn on_timeout(&mut self) {
-        self.phase = Phase::Loss;
+        self.phase = CongestionPhase::Loss;
         self.full = 0.0;
         self.begins_round = true;
     }

@@ -14,7 +14,7 @@ pub(super) struct Window {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum CongestionPhase {
     Open,
     Recovery,
     Loss,
@@ -33,7 +33,7 @@ pub(super) struct Acked {
     pub(super) smoothed: Option<Duration>,
     pub(super) is_delayed: bool,
     pub(super) rate: Option<RateSample>,
-    pub(super) phase: Phase,
+    pub(super) phase: CongestionPhase,
     pub(super) is_cwnd_limited: bool,
     pub(super) una: u64,
     pub(super) nxt: u64,
@@ -43,7 +43,7 @@ pub(super) trait Congestion: fmt::Debug + Send {
     fn on_ack(&mut self, acked: &Acked, window: &mut Window);
 
     /// Returns the new threshold, segments. Called once for each window of data.
-    fn on_congestion(&mut self, now: Instant, phase: Phase, window: &Window) -> u32;
+    fn on_congestion(&mut self, now: Instant, phase: CongestionPhase, window: &Window) -> u32;
 
     fn on_timeout(&mut self);
 
@@ -84,7 +84,7 @@ pub(super) mod tests_support {
             smoothed: Some(round_trip),
             is_delayed: false,
             rate: None,
-            phase: Phase::Open,
+            phase: CongestionPhase::Open,
             is_cwnd_limited: true,
             una: 0,
             nxt: 0,

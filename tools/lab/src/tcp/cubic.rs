@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-use super::congestion::{Acked, Congestion, Phase, Window};
+use super::congestion::{Acked, Congestion, CongestionPhase, Window};
 use super::hystart::HyStart;
 
 #[derive(Clone, Debug, Default)]
@@ -91,13 +91,16 @@ impl Congestion for Cubic {
             self.hystart.on_round_trip(round_trip);
             let is_slow_start = window.cwnd < window.ssthresh;
             if is_slow_start
-                && acked.phase == Phase::Open
+                && acked.phase == CongestionPhase::Open
                 && self.hystart.is_over(acked.now, (acked.una, acked.nxt), round_trip, window.cwnd)
             {
                 window.ssthresh = window.cwnd;
             }
         }
-        if !acked.is_cwnd_limited || acked.phase == Phase::Recovery || acked.delivered == 0 {
+        if !acked.is_cwnd_limited
+            || acked.phase == CongestionPhase::Recovery
+            || acked.delivered == 0
+        {
             return;
         }
         let mut rest = acked.delivered;
@@ -121,7 +124,7 @@ impl Congestion for Cubic {
     }
 
     /// Sections 4.6 and 4.7.
-    fn on_congestion(&mut self, _: Instant, _: Phase, window: &Window) -> u32 {
+    fn on_congestion(&mut self, _: Instant, _: CongestionPhase, window: &Window) -> u32 {
         let cwnd = f64::from(window.cwnd);
         self.epoch = None;
         let converges = cwnd < self.window_max;
@@ -153,7 +156,7 @@ mod tests {
     fn after_cut(round_trip: Duration, seconds: f64) -> f64 {
         let mut cubic = Cubic::default();
         let mut window = Window { cwnd: 1_000, ssthresh: u32::MAX };
-        window.ssthresh = cubic.on_congestion(Instant::ZERO, Phase::Open, &window);
+        window.ssthresh = cubic.on_congestion(Instant::ZERO, CongestionPhase::Open, &window);
         window.cwnd = window.ssthresh;
         assert_eq!(window.cwnd, 700);
         let mut now = Instant::ZERO;
@@ -190,7 +193,7 @@ mod tests {
         let mut cubic = Cubic::default();
         let mut cut = |cwnd| {
             let window = Window { cwnd, ssthresh: 0 };
-            (cubic.on_congestion(Instant::ZERO, Phase::Open, &window), cubic.window_max)
+            (cubic.on_congestion(Instant::ZERO, CongestionPhase::Open, &window), cubic.window_max)
         };
         assert_eq!(cut(100), (70, 100.0));
         assert_eq!(cut(80), (56, 68.0), "80 (1 + 0.7) / 2");

@@ -5,7 +5,7 @@ use roadweave_emulate::Direction;
 use roadweave_proto::{Instant, earliest};
 
 use super::segment::{Segment, data_max};
-use super::socket::{Role, Socket, SocketConfig};
+use super::socket::{Socket, SocketConfig, SocketRole};
 use crate::inner;
 
 #[derive(Debug)]
@@ -29,8 +29,8 @@ impl Exchange {
             port,
             mss: (data_max(config.mtu) + TIMESTAMPS) as u16,
             bytes,
-            vehicle: Socket::new(Role::Client, config),
-            cloud: Socket::new(Role::Server, config),
+            vehicle: Socket::new(SocketRole::Client, config),
+            cloud: Socket::new(SocketRole::Server, config),
             has_answered: false,
             completed: None,
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-use super::scoreboard::{Scoreboard, Sent};
+use super::scoreboard::{Scoreboard, SentSegment};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rack {
@@ -32,7 +32,7 @@ pub(super) struct Circumstances {
 
 impl Rack {
     /// Steps 1 and 2.
-    pub(super) fn on_delivered(&mut self, now: Instant, sent: &Sent) {
+    pub(super) fn on_delivered(&mut self, now: Instant, sent: &SentSegment) {
         let round_trip = now.since(sent.at);
         if sent.times > 1 && round_trip < self.least {
             // The acknowledgement belongs to an earlier transmission.
@@ -75,13 +75,13 @@ impl Rack {
         at: Circumstances,
     ) -> (u32, Option<Instant>) {
         let Some(newest) = self.newest else { return (0, None) };
-        let patience = self.round_trip + self.window(at, board.sacked);
+        let wait = self.round_trip + self.window(at, board.sacked);
         let mut look_again = None;
         let lost = board.mark_lost(|sent| {
             if (sent.at, sent.end()) >= newest {
                 return false;
             }
-            let due = sent.at + patience;
+            let due = sent.at + wait;
             if due > now {
                 look_again = look_again.max(Some(due));
             }

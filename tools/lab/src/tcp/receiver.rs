@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_a_gap_is_told_newest_first_and_what_came_twice_before_it() {
+    fn sacks_list_the_newest_block_first_after_any_duplicate() {
         let mut receiver = Receiver { at_once: 0, ..Receiver::new(MSS) };
         receiver.window.limit = WINDOW_FIRST;
         for number in [0, 2, 4, 6, 8] {

@@ -10,11 +10,11 @@
 
 use roadweave_proto::Instant;
 
-use super::congestion::{Phase, Window};
+use super::congestion::{CongestionPhase, Window};
 
 #[derive(Clone, Debug)]
 pub(super) struct Recovery {
-    pub(super) phase: Phase,
+    pub(super) phase: CongestionPhase,
     pub(super) end: u64,
     pub(super) before: Window,
     delivered: u32,
@@ -28,7 +28,7 @@ pub(super) struct Recovery {
 impl Recovery {
     pub(super) fn new() -> Self {
         Self {
-            phase: Phase::Open,
+            phase: CongestionPhase::Open,
             end: 0,
             before: Window { cwnd: 0, ssthresh: u32::MAX },
             delivered: 0,
@@ -41,7 +41,13 @@ impl Recovery {
 
     /// `repair` is the timestamp of an earlier repair that is still under way; its acknowledgement
     /// does not prove a recovery spurious.
-    pub(super) fn begin(&mut self, phase: Phase, nxt: u64, before: Window, repair: Option<u32>) {
+    pub(super) fn begin(
+        &mut self,
+        phase: CongestionPhase,
+        nxt: u64,
+        before: Window,
+        repair: Option<u32>,
+    ) {
         let repairs = Some(u32::from(repair.is_some()));
         *self = Self { phase, end: nxt, before, repairs, first_repair: repair, ..Self::new() };
     }
@@ -67,7 +73,7 @@ impl Recovery {
     }
 
     pub(super) fn finish(&mut self) {
-        self.phase = Phase::Open;
+        self.phase = CongestionPhase::Open;
         self.repairs = None;
         self.timeout_at = None;
     }
@@ -100,7 +106,7 @@ mod tests {
 
     fn begun(cwnd: u32) -> Recovery {
         let mut recovery = Recovery::new();
-        recovery.begin(Phase::Recovery, 1_000, Window { cwnd, ssthresh: u32::MAX }, None);
+        recovery.begin(CongestionPhase::Recovery, 1_000, Window { cwnd, ssthresh: u32::MAX }, None);
         recovery
     }
 

@@ -13,7 +13,7 @@ use roadweave_proto::Instant;
 use super::rate::Mark;
 
 #[derive(Clone, Debug)]
-pub(super) struct Sent {
+pub(super) struct SentSegment {
     pub(super) seq: u64,
     pub(super) len: u32,
     pub(super) at: Instant,
@@ -31,14 +31,14 @@ pub(super) enum Fate {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scoreboard {
-    pub(super) sent: VecDeque<Sent>,
+    pub(super) sent: VecDeque<SentSegment>,
     pub(super) sacked: u32,
     pub(super) lost: u32,
     highest: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Told {
+pub(super) struct AckSummary {
     pub(super) delivered: u32,
     /// Round trips of the first and the last newly delivered segment that was sent once.
     pub(super) round_trip: Option<Duration>,
@@ -49,7 +49,7 @@ pub(super) struct Told {
     pub(super) original: Option<Instant>,
 }
 
-impl Sent {
+impl SentSegment {
     pub(super) fn end(&self) -> u64 {
         self.seq + u64::from(self.len)
     }
@@ -57,7 +57,14 @@ impl Sent {
 
 impl Scoreboard {
     pub(super) fn push(&mut self, now: Instant, seq: u64, len: u32, mark: Mark) {
-        self.sent.push_back(Sent { seq, len, at: now, times: 1, fate: Fate::UnderWay, mark });
+        self.sent.push_back(SentSegment {
+            seq,
+            len,
+            at: now,
+            times: 1,
+            fate: Fate::UnderWay,
+            mark,
+        });
     }
 
     /// Retransmits the first lost segment or, with `probes`, the last undelivered one. Returns its
@@ -86,19 +93,19 @@ impl Scoreboard {
         &mut self,
         now: Instant,
         (ack, sacks): (u64, &[(u64, u64)]),
-        mut on_delivered: impl FnMut(&Sent),
-    ) -> Told {
-        let mut told = Told::default();
+        mut on_delivered: impl FnMut(&SentSegment),
+    ) -> AckSummary {
+        let mut summary = AckSummary::default();
         let highest = self.highest;
-        let mut on_news = |sent: &Sent, told: &mut Told| {
-            told.delivered += 1;
+        let mut on_newly_acked = |sent: &SentSegment, summary: &mut AckSummary| {
+            summary.delivered += 1;
             on_delivered(sent);
             if sent.times == 1 {
                 let round_trip = now.since(sent.at);
-                told.round_trip = told.round_trip.or(Some(round_trip));
-                told.round_trip_last = Some(round_trip);
-                told.is_reordered |= sent.end() < highest;
-                told.original = told.original.max(Some(sent.at));
+                summary.round_trip = summary.round_trip.or(Some(round_trip));
+                summary.round_trip_last = Some(round_trip);
+                summary.is_reordered |= sent.end() < highest;
+                summary.original = summary.original.max(Some(sent.at));
             }
         };
         while let Some(first) = self.sent.front().filter(|sent| sent.end() <= ack) {
@@ -108,7 +115,7 @@ impl Scoreboard {
                 Fate::UnderWay => {}
             }
             if first.fate != Fate::Sacked {
-                on_news(first, &mut told);
+                on_newly_acked(first, &mut summary);
             }
             self.highest = self.highest.max(first.end());
             self.sent.pop_front();
@@ -119,17 +126,17 @@ impl Scoreboard {
                 if sent.fate == Fate::Sacked {
                     continue;
                 }
-                on_news(sent, &mut told);
+                on_newly_acked(sent, &mut summary);
                 self.lost -= u32::from(sent.fate == Fate::Lost);
                 self.sacked += 1;
                 sent.fate = Fate::Sacked;
                 self.highest = self.highest.max(sent.end());
             }
         }
-        told
+        summary
     }
 
-    pub(super) fn mark_lost(&mut self, mut is_lost: impl FnMut(&Sent) -> bool) -> u32 {
+    pub(super) fn mark_lost(&mut self, mut is_lost: impl FnMut(&SentSegment) -> bool) -> u32 {
         let mut marked = 0;
         for sent in self.sent.iter_mut().filter(|sent| sent.fate == Fate::UnderWay) {
             if is_lost(sent) {
@@ -168,24 +175,24 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn each_segment_is_told_of_once_and_losses_leave_again_in_order() {
+    fn each_segment_is_reported_once_and_losses_are_resent_in_order() {
         let mut board = Scoreboard::default();
         let at = Instant::from_millis;
         (0..10).for_each(|n| board.push(at(n), n * 100, 100, Mark::default()));
         let ack =
             |board: &mut Scoreboard, ack, sacks: &[_]| board.on_ack(at(100), (ack, sacks), |_| {});
-        let told = ack(&mut board, 100, &[(300, 500), (700, 750)]);
-        assert_eq!((told.delivered, told.is_reordered), (3, false), "half a segment is none");
-        assert_eq!((told.round_trip, told.round_trip_last), (Some(MS * 100), Some(MS * 96)));
+        let summary = ack(&mut board, 100, &[(300, 500), (700, 750)]);
+        assert_eq!((summary.delivered, summary.is_reordered), (3, false), "half a segment is none");
+        assert_eq!((summary.round_trip, summary.round_trip_last), (Some(MS * 100), Some(MS * 96)));
         assert_eq!((board.out(), board.sacked, board.in_flight()), (9, 2, 7));
         assert_eq!(board.mark_lost(|sent| sent.end() <= 300), 2);
         assert_eq!(board.send_again(at(101), false, Mark::default), Some((100, 100)));
         assert_eq!((board.lost, board.in_flight()), (1, 6));
         // 200 was late but not lost.
-        let told = ack(&mut board, 100, &[(200, 500)]);
-        assert_eq!((told.delivered, told.is_reordered), (1, true));
-        let told = ack(&mut board, 1_000, &[]);
-        assert_eq!((told.delivered, told.original), (6, Some(at(9))));
+        let summary = ack(&mut board, 100, &[(200, 500)]);
+        assert_eq!((summary.delivered, summary.is_reordered), (1, true));
+        let summary = ack(&mut board, 1_000, &[]);
+        assert_eq!((summary.delivered, summary.original), (6, Some(at(9))));
         assert_eq!((board.out(), board.in_flight(), board.lost), (0, 0, 0));
     }
 }

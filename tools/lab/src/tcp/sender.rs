@@ -11,12 +11,12 @@ use std::time::Duration;
 use roadweave_proto::{Instant, earliest};
 
 use super::algorithm::Algorithm;
-use super::congestion::{Acked, Congestion, INITIAL_WINDOW, Phase, Window};
+use super::congestion::{Acked, Congestion, CongestionPhase, INITIAL_WINDOW, Window};
 use super::rack::{Circumstances, Rack};
 use super::rate::RateEstimator;
 use super::recovery::Recovery;
 use super::rtt::{RoundTrips, TIMEOUT_MIN};
-use super::scoreboard::{Scoreboard, Told};
+use super::scoreboard::{AckSummary, Scoreboard};
 use super::segment::Segment;
 
 #[derive(Debug)]
@@ -131,30 +131,31 @@ impl Sender {
         self.allowed = self.allowed.max(ack + u64::from(segment.window));
         self.una = ack;
         let comes_twice = self.note_duplicate(&segment.sacks);
-        let news = (ack, &segment.sacks[..]);
-        let told = self.board.on_ack(now, news, |sent| {
+        let acks = (ack, &segment.sacks[..]);
+        let summary = self.board.on_ack(now, acks, |sent| {
             self.rate.on_delivered(now, sent.mark, sent.at);
             self.rack.on_delivered(now, sent);
         });
         let by_echo = || Duration::from_millis(millis(now).wrapping_sub(segment.echo).into());
-        if let Some(round_trip) = told.round_trip.or((told.delivered > 0 && advances).then(by_echo))
+        if let Some(round_trip) =
+            summary.round_trip.or((summary.delivered > 0 && advances).then(by_echo))
         {
             self.rtt.on_sample(now, round_trip);
             self.rack.least = self.rtt.least().unwrap_or_default();
         }
-        if told.is_reordered {
+        if summary.is_reordered {
             self.rack.is_reordering = true;
         }
         if advances {
             self.backoffs = 0;
         }
         self.judge_probe(now, segment, advances, comes_twice);
-        self.undo_if_spurious(segment.echo, advances, &told);
+        self.undo_if_spurious(segment.echo, advances, &summary);
         let lost = self.detect(now);
         self.settle(advances, comes_twice);
         let is_progress = advances && lost == 0;
-        self.control(now, (told, lost), is_progress);
-        if advances || told.delivered > 0 {
+        self.control(now, (summary, lost), is_progress);
+        if advances || summary.delivered > 0 {
             self.rearm(now);
         }
     }
@@ -178,11 +179,15 @@ impl Sender {
             return;
         }
         let answers_twice = !advances && self.una == probe.end && ack.sacks.is_empty();
-        if !probe.is_repair || comes_twice || answers_twice || self.recovery.phase != Phase::Open {
+        if !probe.is_repair
+            || comes_twice
+            || answers_twice
+            || self.recovery.phase != CongestionPhase::Open
+        {
             self.probe = None;
         } else if self.una > probe.end {
             self.probe = None;
-            let ssthresh = self.congestion.on_congestion(now, Phase::Open, &self.window);
+            let ssthresh = self.congestion.on_congestion(now, CongestionPhase::Open, &self.window);
             if !self.congestion.rules_in_recovery() {
                 self.window = Window { cwnd: ssthresh, ssthresh };
             }
@@ -190,13 +195,13 @@ impl Sender {
     }
 
     /// Undoes spurious recoveries (RFC 3522, RFC 5682 section 3).
-    fn undo_if_spurious(&mut self, echo: u32, advances: bool, told: &Told) {
-        if self.recovery.phase == Phase::Open {
+    fn undo_if_spurious(&mut self, echo: u32, advances: bool, summary: &AckSummary) {
+        if self.recovery.phase == CongestionPhase::Open {
             return;
         }
-        let original_since = |at: Instant| told.original.is_some_and(|sent| sent < at);
+        let original_since = |at: Instant| summary.original.is_some_and(|sent| sent < at);
         let is_spurious = self.recovery.is_spurious(echo, advances)
-            || self.recovery.phase == Phase::Loss
+            || self.recovery.phase == CongestionPhase::Loss
                 && self.recovery.timeout_at.is_some_and(original_since);
         if is_spurious {
             let before = self.recovery.before;
@@ -210,28 +215,31 @@ impl Sender {
 
     fn detect(&mut self, now: Instant) -> u32 {
         let at = Circumstances {
-            is_recovering: self.recovery.phase != Phase::Open,
+            is_recovering: self.recovery.phase != CongestionPhase::Open,
             smoothed: self.rtt.smoothed().unwrap_or_default(),
         };
         let (lost, look_again) = self.rack.detect(now, &mut self.board, at);
         self.look_again = look_again;
-        if lost > 0 && self.recovery.phase == Phase::Open {
+        if lost > 0 && self.recovery.phase == CongestionPhase::Open {
             self.counts.recoveries += 1;
             self.probe = None;
             let before = self.window;
-            self.window.ssthresh = self.congestion.on_congestion(now, Phase::Open, &self.window);
+            self.window.ssthresh =
+                self.congestion.on_congestion(now, CongestionPhase::Open, &self.window);
             let repair = self.board.first_repair().map(millis);
-            self.recovery.begin(Phase::Recovery, self.nxt, before, repair);
+            self.recovery.begin(CongestionPhase::Recovery, self.nxt, before, repair);
         }
         lost
     }
 
     fn settle(&mut self, advances: bool, comes_twice: bool) {
-        if self.recovery.phase == Phase::Open || !advances && !comes_twice {
+        if self.recovery.phase == CongestionPhase::Open || !advances && !comes_twice {
             return;
         }
         if self.una >= self.recovery.end {
-            if self.recovery.phase == Phase::Recovery && !self.congestion.rules_in_recovery() {
+            if self.recovery.phase == CongestionPhase::Recovery
+                && !self.congestion.rules_in_recovery()
+            {
                 self.window.cwnd = self.window.ssthresh;
             }
             self.recovery.finish();
@@ -239,17 +247,17 @@ impl Sender {
         }
     }
 
-    fn control(&mut self, now: Instant, (told, lost): (Told, u32), is_progress: bool) {
+    fn control(&mut self, now: Instant, (summary, lost): (AckSummary, u32), is_progress: bool) {
         let phase = self.recovery.phase;
         let acked = Acked {
             now,
-            delivered: told.delivered,
+            delivered: summary.delivered,
             lost,
             delivered_total: self.rate.delivered,
             in_flight: self.board.in_flight(),
-            round_trip: told.round_trip_last,
+            round_trip: summary.round_trip_last,
             smoothed: self.rtt.smoothed(),
-            is_delayed: told.delivered == 1 && self.board.sent.is_empty(),
+            is_delayed: summary.delivered == 1 && self.board.sent.is_empty(),
             rate: self.rate.sample(self.rtt.least()),
             phase,
             is_cwnd_limited: self.is_cwnd_limited(),
@@ -257,11 +265,11 @@ impl Sender {
             nxt: self.nxt,
         };
         self.congestion.on_ack(&acked, &mut self.window);
-        if phase == Phase::Recovery && !self.congestion.rules_in_recovery() {
+        if phase == CongestionPhase::Recovery && !self.congestion.rules_in_recovery() {
             let (in_flight, ssthresh) = (self.board.in_flight(), self.window.ssthresh);
-            if told.delivered > 0 || lost > 0 {
+            if summary.delivered > 0 || lost > 0 {
                 let sends =
-                    self.recovery.may_send(told.delivered, in_flight, ssthresh, is_progress);
+                    self.recovery.may_send(summary.delivered, in_flight, ssthresh, is_progress);
                 self.window.cwnd = in_flight + sends;
             }
         }
@@ -276,7 +284,7 @@ impl Sender {
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         if self.look_again.is_some_and(|at| at <= now) {
             let lost = self.detect(now);
-            self.control(now, (Told::default(), lost), false);
+            self.control(now, (AckSummary::default(), lost), false);
             self.rearm(now);
         }
         let Some((_, timer)) = self.timer.filter(|(at, _)| *at <= now) else { return };
@@ -306,18 +314,18 @@ impl Sender {
         let first = self.board.sent.front().map_or(self.una, |first| first.seq);
         let recent = self.rtt.smoothed().unwrap_or_default();
         let before = self.window;
-        let is_new = self.recovery.phase == Phase::Open
+        let is_new = self.recovery.phase == CongestionPhase::Open
             || self.una >= self.recovery.end
-            || self.recovery.phase == Phase::Loss && self.backoffs == 0;
+            || self.recovery.phase == CongestionPhase::Loss && self.backoffs == 0;
         if is_new {
             let phase = self.recovery.phase;
             self.window.ssthresh = self.congestion.on_congestion(now, phase, &self.window);
             self.congestion.on_timeout();
             let repair = self.board.first_repair().map(millis);
-            self.recovery.begin(Phase::Loss, self.nxt, before, repair);
+            self.recovery.begin(CongestionPhase::Loss, self.nxt, before, repair);
             self.recovery.timeout_at = Some(now);
         } else {
-            (self.recovery.phase, self.recovery.end) = (Phase::Loss, self.nxt);
+            (self.recovery.phase, self.recovery.end) = (CongestionPhase::Loss, self.nxt);
         }
         self.board.mark_lost(|sent| sent.seq == first || now.since(sent.at) > recent);
         self.window.cwnd = self.board.in_flight() + 1;
@@ -334,16 +342,16 @@ impl Sender {
             return;
         }
         let timeout = self.rtt.timeout(self.backoffs);
-        let probes = self.recovery.phase == Phase::Open
+        let probes = self.recovery.phase == CongestionPhase::Open
             && self.board.sacked == 0
             && self.probe.is_none()
             && self.backoffs == 0;
-        let patience = self.rtt.smoothed().map(|smoothed| {
+        let probe_wait = self.rtt.smoothed().map(|smoothed| {
             let alone = self.board.out() == 1;
             smoothed * 2 + if alone { TIMEOUT_MIN } else { PROBE_SLACK }
         });
-        self.timer = Some(match patience.filter(|_| probes) {
-            Some(patience) => (now + patience.min(timeout), Timer::Probe),
+        self.timer = Some(match probe_wait.filter(|_| probes) {
+            Some(wait) => (now + wait.min(timeout), Timer::Probe),
             None => (now + timeout, Timer::Timeout),
         });
     }
@@ -361,7 +369,7 @@ impl Sender {
         if self.board.in_flight() >= self.window.cwnd {
             return None;
         }
-        if self.board.lost > 0 && self.recovery.phase != Phase::Open {
+        if self.board.lost > 0 && self.recovery.phase != CongestionPhase::Open {
             return Some(Next::Repair);
         }
         self.new_data().map(Next::New)

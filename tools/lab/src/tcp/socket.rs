@@ -20,7 +20,7 @@ pub struct SocketConfig {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum SocketRole {
     Client,
     Server,
 }
@@ -29,8 +29,8 @@ pub type SocketStats = SenderStats;
 
 #[derive(Debug)]
 pub struct Socket {
-    role: Role,
-    state: State,
+    role: SocketRole,
+    state: SocketState,
     sender: Sender,
     receiver: Receiver,
     opened_at: Option<Instant>,
@@ -38,18 +38,18 @@ pub struct Socket {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum SocketState {
     Idle,
     Opening(Instant, u32),
     Open,
 }
 
 impl Socket {
-    pub fn new(role: Role, config: &SocketConfig) -> Self {
+    pub fn new(role: SocketRole, config: &SocketConfig) -> Self {
         let mss = data_max(config.mtu);
         Self {
             role,
-            state: State::Idle,
+            state: SocketState::Idle,
             sender: Sender::new(config.algorithm, (mss, config.mtu.into()), config.seed),
             receiver: Receiver::new(mss),
             opened_at: None,
@@ -58,8 +58,8 @@ impl Socket {
     }
 
     pub fn connect(&mut self, now: Instant) {
-        if self.state == State::Idle {
-            self.state = State::Opening(now, 0);
+        if self.state == SocketState::Idle {
+            self.state = SocketState::Opening(now, 0);
         }
     }
 
@@ -86,31 +86,31 @@ impl Socket {
 
     pub fn handle_segment(&mut self, now: Instant, segment: &Segment) {
         match (self.state, self.role, segment.is_syn) {
-            (State::Idle, Role::Server, true) => {
-                self.state = State::Opening(now, 0);
+            (SocketState::Idle, SocketRole::Server, true) => {
+                self.state = SocketState::Opening(now, 0);
                 self.receiver.on_segment(now, segment, None);
             }
-            (State::Opening(..), Role::Server, true) => {
-                self.state = State::Opening(now, 0);
+            (SocketState::Opening(..), SocketRole::Server, true) => {
+                self.state = SocketState::Opening(now, 0);
             }
-            (State::Opening(_, times), Role::Client, true) if segment.ack.is_some() => {
+            (SocketState::Opening(_, times), SocketRole::Client, true) if segment.ack.is_some() => {
                 self.receiver.on_segment(now, segment, None);
                 self.open(now, segment, times);
                 self.receiver.answer_by(now);
             }
-            (State::Opening(_, times), Role::Server, false) => {
+            (SocketState::Opening(_, times), SocketRole::Server, false) => {
                 self.open(now, segment, times);
                 self.take(now, segment);
             }
             // The final ACK of the handshake was lost.
-            (State::Open, Role::Client, true) => self.receiver.answer_by(now),
-            (State::Open, _, false) => self.take(now, segment),
+            (SocketState::Open, SocketRole::Client, true) => self.receiver.answer_by(now),
+            (SocketState::Open, _, false) => self.take(now, segment),
             _ => {}
         }
     }
 
     fn open(&mut self, now: Instant, segment: &Segment, times: u32) {
-        self.state = State::Open;
+        self.state = SocketState::Open;
         self.sender.allowed = segment.window.into();
         if let Some(at) = self.opened_at.filter(|_| times == 1) {
             self.sender.rtt.on_sample(now, now.since(at));
@@ -141,9 +141,9 @@ impl Socket {
 
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
-            State::Idle => None,
-            State::Opening(at, _) => Some(at),
-            State::Open => {
+            SocketState::Idle => None,
+            SocketState::Opening(at, _) => Some(at),
+            SocketState::Open => {
                 let answers = self.answers.front().map(|_| Instant::ZERO);
                 earliest([answers, self.sender.poll_timeout(), self.receiver.due])
             }
@@ -155,20 +155,20 @@ impl Socket {
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Segment> {
         let mut segment = Segment { timestamp: millis(now), ..Segment::default() };
         match self.state {
-            State::Idle => return None,
-            State::Opening(at, times) if at <= now => {
+            SocketState::Idle => return None,
+            SocketState::Opening(at, times) if at <= now => {
                 let backoff = INITIAL * 2_u32.pow(times.min(6));
-                self.state = State::Opening(now + backoff, times + 1);
+                self.state = SocketState::Opening(now + backoff, times + 1);
                 self.opened_at = Some(now);
                 segment.is_syn = true;
-                if self.role == Role::Server {
+                if self.role == SocketRole::Server {
                     self.receiver.acknowledge(&mut segment);
                 }
                 segment.window = WINDOW_FIRST;
                 return Some(segment);
             }
-            State::Opening(..) => return None,
-            State::Open => {}
+            SocketState::Opening(..) => return None,
+            SocketState::Open => {}
         }
         if let Some(answer) = self.answers.pop_front() {
             return Some(answer);

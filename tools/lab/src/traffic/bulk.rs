@@ -18,7 +18,7 @@ use roadweave_quic::CongestionControl;
 use serde::Serialize;
 
 use self::transfer::{Half, Transfer};
-use super::{Base, Detail, Stream, Traffic, TrafficReport, TrafficSpec};
+use super::{Base, DataStream, Detail, Traffic, TrafficReport, TrafficSpec};
 use crate::inner;
 use crate::world::MTU;
 
@@ -50,7 +50,7 @@ pub struct BulkReport {
     pub is_broken: bool,
     /// Send and arrival times of packets with data.
     #[serde(skip)]
-    pub stream: Stream,
+    pub stream: DataStream,
 }
 
 #[derive(Debug)]
@@ -60,8 +60,8 @@ pub struct BulkTraffic {
     end: Instant,
     transfer: Box<Transfer>,
     has_begun: bool,
-    data: Stream,
-    answers: Stream,
+    data: DataStream,
+    answers: DataStream,
 }
 
 impl BulkTraffic {
@@ -73,12 +73,12 @@ impl BulkTraffic {
             end: begin + spec.lasting,
             transfer: Box::new(Transfer::new(bulk, seed)),
             has_begun: false,
-            data: Stream::default(),
-            answers: Stream::default(),
+            data: DataStream::default(),
+            answers: DataStream::default(),
         }
     }
 
-    fn stream(&mut self, direction: Direction) -> &mut Stream {
+    fn stream(&mut self, direction: Direction) -> &mut DataStream {
         if direction == self.base.direction { &mut self.data } else { &mut self.answers }
     }
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use roadweave_emulate::Direction;
 use roadweave_proto::{Instant, Rate};
 
-use super::{Base, Detail, Stream, Traffic, TrafficReport, TrafficSpec};
+use super::{Base, DataStream, Detail, Traffic, TrafficReport, TrafficSpec};
 use crate::inner;
 use crate::video::quality::Percentiles;
 
@@ -18,7 +18,7 @@ pub struct ConstantTraffic {
     interval: Duration,
     packet_bytes: usize,
     count: u64,
-    stream: Stream,
+    stream: DataStream,
 }
 
 impl ConstantTraffic {
@@ -33,7 +33,7 @@ impl ConstantTraffic {
             interval,
             packet_bytes,
             count: u64::try_from(count).unwrap_or(u64::MAX),
-            stream: Stream::default(),
+            stream: DataStream::default(),
         }
     }
 

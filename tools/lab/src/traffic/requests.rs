@@ -23,7 +23,7 @@ use roadweave_emulate::{Direction, Random};
 use roadweave_proto::Instant;
 use serde::{Deserialize, Serialize};
 
-use self::message::{Header, Incoming, Kind, Outgoing};
+use self::message::{Header, Incoming, MessageKind, Outgoing};
 use super::{Base, Detail, Traffic, TrafficReport, TrafficSpec};
 use crate::inner;
 use crate::video::quality::Percentiles;
@@ -60,7 +60,7 @@ pub struct RequestTraffic {
     end: Instant,
     next_request: Instant,
     number: u32,
-    current: Option<Request>,
+    current: Option<PendingRequest>,
     acknowledgements: VecDeque<(Direction, Header)>,
     responses: Vec<Duration>,
     asked: u64,
@@ -69,7 +69,7 @@ pub struct RequestTraffic {
 }
 
 #[derive(Debug)]
-struct Request {
+struct PendingRequest {
     began: Instant,
     asked: Instant,
     turn: u8,
@@ -104,7 +104,7 @@ impl RequestTraffic {
             App::Speech => Outgoing::speech(now, spoken(&mut self.random)),
             App::Music | App::Recommender => Outgoing::message(now, self.app.turn(0).0),
         };
-        self.current = Some(Request {
+        self.current = Some(PendingRequest {
             began: now,
             asked: up.complete_at(),
             turn: 0,
@@ -125,7 +125,7 @@ impl RequestTraffic {
     }
 
     fn keep_up(&mut self, now: Instant) {
-        let over = |request: &Request| now >= request.asked + REQUEST_TIMEOUT;
+        let over = |request: &PendingRequest| now >= request.asked + REQUEST_TIMEOUT;
         if self.current.as_ref().is_some_and(over) {
             self.end_request(now, false);
         }
@@ -135,7 +135,7 @@ impl RequestTraffic {
     }
 
     fn on_data(&mut self, now: Instant, direction: Direction, header: Header) {
-        let acknowledgement = Header { kind: Kind::Acknowledgement, ..header };
+        let acknowledgement = Header { kind: MessageKind::Acknowledgement, ..header };
         self.acknowledgements.push_back((direction.opposite(), acknowledgement));
         let number = self.number;
         let Some(request) = self.current.as_mut().filter(|_| header.request == number) else {
@@ -187,7 +187,8 @@ impl RequestTraffic {
         let up = request.up.poll(now).map(|packet| (Direction::Up, packet));
         let down = || Some((Direction::Down, request.down.as_mut()?.poll(now)?));
         let (direction, (index, count, bytes)) = up.or_else(down)?;
-        let header = Header { kind: Kind::Data, turn, index, count, request: number, sent: now };
+        let header =
+            Header { kind: MessageKind::Data, turn, index, count, request: number, sent: now };
         Some((direction, header, bytes))
     }
 }
@@ -222,11 +223,11 @@ impl Traffic for RequestTraffic {
         self.base.count(header.is_some());
         let Some(header) = header else { return };
         match header.kind {
-            Kind::Data => {
+            MessageKind::Data => {
                 self.delays.push(now.since(header.sent));
                 self.on_data(now, direction, header);
             }
-            Kind::Acknowledgement => self.on_acknowledgement(direction, header),
+            MessageKind::Acknowledgement => self.on_acknowledgement(direction, header),
         }
     }
 
@@ -235,7 +236,7 @@ impl Traffic for RequestTraffic {
         responses.sort_unstable();
         let mut delays = self.delays.clone();
         delays.sort_unstable();
-        let over = |request: &Request| end >= request.asked + REQUEST_TIMEOUT;
+        let over = |request: &PendingRequest| end >= request.asked + REQUEST_TIMEOUT;
         let detail = Detail::Requests(RequestReport {
             asked: self.asked + u64::from(self.current.as_ref().is_some_and(over)),
             answered: responses.len() as u64,

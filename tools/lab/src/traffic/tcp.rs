@@ -11,7 +11,7 @@ use roadweave_emulate::Direction;
 use roadweave_proto::Instant;
 use serde::Serialize;
 
-use super::{Base, Detail, Stream, Traffic, TrafficReport, TrafficSpec};
+use super::{Base, DataStream, Detail, Traffic, TrafficReport, TrafficSpec};
 use crate::tcp::{Algorithm, Exchange, SocketConfig};
 use crate::world::MTU;
 
@@ -43,7 +43,7 @@ pub struct TcpReport {
     pub timeouts: u64,
     /// Send and arrival times of packets in the direction of the data.
     #[serde(skip)]
-    pub stream: Stream,
+    pub stream: DataStream,
 }
 
 #[derive(Debug)]
@@ -53,8 +53,8 @@ pub struct TcpTraffic {
     end: Instant,
     exchange: Exchange,
     has_begun: bool,
-    data: Stream,
-    answers: Stream,
+    data: DataStream,
+    answers: DataStream,
 }
 
 impl TcpTraffic {
@@ -67,12 +67,12 @@ impl TcpTraffic {
             end: begin + spec.lasting,
             exchange: Exchange::new(&config, spec.direction, spec.port, tcp.bytes),
             has_begun: false,
-            data: Stream::default(),
-            answers: Stream::default(),
+            data: DataStream::default(),
+            answers: DataStream::default(),
         }
     }
 
-    fn stream(&mut self, direction: Direction) -> &mut Stream {
+    fn stream(&mut self, direction: Direction) -> &mut DataStream {
         if direction == self.base.direction { &mut self.data } else { &mut self.answers }
     }
 

@@ -18,7 +18,7 @@ use roadweave_emulate::{Direction, Random};
 use roadweave_proto::{Instant, Rate};
 use roadweave_tunnel::{EncoderTarget, Superseded};
 
-use super::{Base, Detail, Stream, Traffic, TrafficReport, TrafficSpec};
+use super::{Base, DataStream, Detail, Traffic, TrafficReport, TrafficSpec};
 use crate::inner;
 use crate::video::encoder::{AdaptiveEncoder, Buffer, ssim_db};
 use crate::video::h264::{AccessUnit, NAL_IDR};
@@ -44,7 +44,7 @@ pub enum FrameSource {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct VideoReport {
     /// Send and arrival times of packets.
-    pub stream: Stream,
+    pub stream: DataStream,
     /// Fate of each frame at the player.
     pub playout: Playout,
     pub quality: Quality,
@@ -72,7 +72,7 @@ pub struct VideoTraffic {
     random: Random,
     noise: Bytes,
     outgoing: VecDeque<Bytes>,
-    stream: Stream,
+    stream: DataStream,
     records: Vec<PacketRecord>,
     target: EncoderTarget,
     buffer: Buffer,
@@ -106,7 +106,7 @@ impl VideoTraffic {
             random,
             noise,
             outgoing: VecDeque::new(),
-            stream: Stream::default(),
+            stream: DataStream::default(),
             records: Vec::new(),
             target: EncoderTarget::default(),
             buffer: Buffer::default(),
@@ -231,7 +231,7 @@ impl Traffic for VideoTraffic {
     }
 
     fn report(&self, end: Instant) -> TrafficReport {
-        let Stream { log, arrivals } = &self.stream;
+        let DataStream { log, arrivals } = &self.stream;
         let playout = Playout::new(log, arrivals, &self.player, end);
         let quality = quality::measure(log, arrivals, &playout, &self.player);
         let detail = Detail::Video(Box::new(VideoReport {

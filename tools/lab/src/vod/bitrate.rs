@@ -11,8 +11,8 @@ use std::time::Duration;
 use roadweave_emulate::Capacity;
 use roadweave_proto::Rate;
 
-use super::player::{AHEAD_MAX, Kind};
-use super::{Over, Pair, Seen, Sent, Setting};
+use super::player::{AHEAD_MAX, ProgramKind};
+use super::{Over, Pair, ServerTraffic, Setting, Viewing};
 use crate::world::WorldError;
 
 /// A bitrate, and its results over each link alone.
@@ -21,7 +21,7 @@ pub struct Chosen {
     /// The rate of the video.
     pub bitrate: Rate,
     /// By link: results of each viewer of a long video.
-    pub alone: Vec<Vec<(Seen, Sent)>>,
+    pub alone: Vec<Vec<(Viewing, ServerTraffic)>>,
     /// The link with the least stalled time.
     pub best: usize,
     /// Stalled time of that link by the time played; within [`STANDS_STILL`] if possible.
@@ -61,10 +61,11 @@ pub fn choose(pair: &Pair, setting: Setting) -> Result<Chosen, WorldError> {
 }
 
 fn alone(pair: &Pair, setting: Setting, bitrate: Rate) -> Result<Chosen, WorldError> {
-    let view =
-        |link: usize, seed| pair.view(&Over::One(link), (Kind::Long, bitrate), setting, seed);
+    let view = |link: usize, seed| {
+        pair.view(&Over::One(link), (ProgramKind::Long, bitrate), setting, seed)
+    };
     let of_link = |link| (1..=setting.seeds).map(|seed| view(link, seed)).collect();
-    let alone: Vec<Vec<(Seen, Sent)>> =
+    let alone: Vec<Vec<(Viewing, ServerTraffic)>> =
         (0..pair.links.len()).map(of_link).collect::<Result<_, _>>()?;
     let still: Vec<f64> = alone.iter().map(|seen| stands_still(seen)).collect();
     let best = (0..still.len()).min_by(|a, b| still[*a].total_cmp(&still[*b])).unwrap_or(0);
@@ -72,8 +73,8 @@ fn alone(pair: &Pair, setting: Setting, bitrate: Rate) -> Result<Chosen, WorldEr
 }
 
 /// Stalled time by the time played, of all viewers together; infinite if nothing was played.
-fn stands_still(all: &[(Seen, Sent)]) -> f64 {
-    let sum = |of: fn(&Seen) -> Duration| all.iter().map(|(seen, _)| of(seen)).sum::<Duration>();
+fn stands_still(all: &[(Viewing, ServerTraffic)]) -> f64 {
+    let sum = |of: fn(&Viewing) -> Duration| all.iter().map(|(seen, _)| of(seen)).sum::<Duration>();
     let (stalled, played) = (sum(|seen| seen.stalled), sum(|seen| seen.played));
     if played.is_zero() { f64::INFINITY } else { stalled.as_secs_f64() / played.as_secs_f64() }
 }

@@ -16,12 +16,12 @@ use roadweave_proto::{Instant, Rate, SplitMix64, earliest};
 use roadweave_tunnel::Qoe;
 use serde::{Deserialize, Serialize};
 
-use super::seen::Seen;
+use super::seen::Viewing;
 
 /// What the viewer does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum ProgramKind {
     /// Watches one video.
     Long,
     /// Watches short videos, and swipes to the next after some seconds.
@@ -30,7 +30,7 @@ pub enum Kind {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Program {
-    pub kind: Kind,
+    pub kind: ProgramKind,
     pub bitrate: Rate,
     pub lasting: Duration,
     /// Seed of the sizes of chunks and of swipes.
@@ -54,7 +54,7 @@ pub struct Player {
     next: u32,
     play: Play,
     next_sample: Instant,
-    seen: Seen,
+    seen: Viewing,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +84,7 @@ impl Player {
             next: 0,
             play: Play::Starting,
             next_sample: start,
-            seen: Seen::default(),
+            seen: Viewing::default(),
         }
     }
 
@@ -131,7 +131,7 @@ impl Player {
         let id = ChunkId { video: self.video, chunk: self.next };
         let has_begun = |loading: &Loading| loading.came * 4 >= loading.bytes * 3;
         let is_free = self.loading.len() < LOADING_MAX && self.loading.values().all(has_begun);
-        let ends = self.program.kind == Kind::Short && self.next >= SHORT_CHUNKS;
+        let ends = self.program.kind == ProgramKind::Short && self.next >= SHORT_CHUNKS;
         let wanted = self.play != Play::Over && is_free && !ends && now >= self.wants_at();
         wanted.then(|| (id, self.bytes(id)))
     }
@@ -191,13 +191,13 @@ impl Player {
     }
 
     fn swipes_at(&self) -> Option<Instant> {
-        if self.program.kind == Kind::Long {
+        if self.program.kind == ProgramKind::Long {
             return None;
         }
         let seed = SplitMix64::word(!self.program.seed, self.video.into());
         let watched =
             WATCHED_MIN + (WATCHED_MAX - WATCHED_MIN).mul_f64(SplitMix64::new(seed).unit());
-        Some(self.first_frame.map_or(self.begun + PATIENCE, |at| at + watched))
+        Some(self.first_frame.map_or(self.begun + FIRST_FRAME_TIMEOUT, |at| at + watched))
     }
 
     /// Handles due timers; returns whether the viewer left this video, which ends its requests.
@@ -230,7 +230,9 @@ impl Player {
             Play::Still(since, _) => self.seen.stalled += now.since(since),
             Play::Starting | Play::Over => {}
         }
-        if self.first_frame.is_none() && now >= self.begun + PATIENCE.min(self.program.lasting) {
+        if self.first_frame.is_none()
+            && now >= self.begun + FIRST_FRAME_TIMEOUT.min(self.program.lasting)
+        {
             self.seen.first_frames.push(now.since(self.begun));
             self.seen.never_began += 1;
         }
@@ -238,7 +240,7 @@ impl Player {
 
     fn move_on(&mut self, now: Instant) {
         let left = self.left(now);
-        let ends = self.program.kind == Kind::Short && self.loaded() >= CHUNK * SHORT_CHUNKS;
+        let ends = self.program.kind == ProgramKind::Short && self.loaded() >= CHUNK * SHORT_CHUNKS;
         match self.play {
             Play::Starting if left >= START => self.play = Play::Moving(now, Duration::ZERO),
             Play::Still(since, at) if left >= START || (ends && !left.is_zero()) => {
@@ -264,7 +266,7 @@ impl Player {
     }
 
     /// The viewer's results; incomplete requests count with their time until `now`.
-    pub fn finish(mut self, now: Instant) -> Seen {
+    pub fn finish(mut self, now: Instant) -> Viewing {
         for loading in self.loading.values() {
             self.seen.requests.push(now.since(loading.asked));
             self.seen.unanswered += 1;
@@ -285,7 +287,7 @@ const SHORT_CHUNKS: u32 = 15;
 /// Range of times after the first frame at which the viewer swipes.
 const WATCHED_MIN: Duration = Duration::from_secs(2);
 const WATCHED_MAX: Duration = Duration::from_secs(10);
-const PATIENCE: Duration = Duration::from_secs(10);
+const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(10);
 const SAMPLE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Results of a viewer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct Viewing {
     /// Time from the request of each chunk to its last byte.
     pub requests: Vec<Duration>,
     /// Requests without an answer at the end; their time until then counts.
@@ -25,7 +25,7 @@ pub struct Seen {
 
 /// Traffic to the vehicle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sent {
+pub struct ServerTraffic {
     /// Bytes of datagrams sent for the first time.
     pub source: u64,
     /// Number of these datagrams.

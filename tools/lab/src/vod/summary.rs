@@ -14,7 +14,7 @@ use std::time::Duration;
 use roadweave_proto::SplitMix64;
 use serde::Serialize;
 
-use super::{Seen, Sent};
+use super::{ServerTraffic, Viewing};
 
 /// A figure with its 95 % interval over draws of the pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -113,12 +113,13 @@ impl Samples {
 
 impl Viewings {
     /// The viewings of each pair, with pairs in the same order for each way.
-    pub fn new(pairs: &[Vec<(Seen, Sent)>]) -> Self {
-        let samples = |of: fn(&Seen) -> &[Duration]| {
-            let of_pair = |(pair, all): (usize, &Vec<(Seen, Sent)>)| -> Vec<(f64, usize)> {
-                let durations = all.iter().flat_map(|(seen, _)| of(seen));
-                durations.map(|took| (took.as_secs_f64() * 1e3, pair)).collect()
-            };
+    pub fn new(pairs: &[Vec<(Viewing, ServerTraffic)>]) -> Self {
+        let samples = |of: fn(&Viewing) -> &[Duration]| {
+            let of_pair =
+                |(pair, all): (usize, &Vec<(Viewing, ServerTraffic)>)| -> Vec<(f64, usize)> {
+                    let durations = all.iter().flat_map(|(seen, _)| of(seen));
+                    durations.map(|took| (took.as_secs_f64() * 1e3, pair)).collect()
+                };
             Samples::sorted(pairs.iter().enumerate().flat_map(of_pair).collect())
         };
         Self {
@@ -165,7 +166,7 @@ impl Viewings {
     }
 }
 
-fn sums_of(all: &[(Seen, Sent)]) -> Sums {
+fn sums_of(all: &[(Viewing, ServerTraffic)]) -> Sums {
     let mut sums = Sums::default();
     for (seen, sent) in all {
         let danger = seen.levels.iter().filter(|left| **left < DANGER).count();

@@ -17,8 +17,8 @@ use roadweave_quic::CongestionControl;
 use roadweave_tunnel::default_lanes;
 
 use super::player::{ChunkId, Player, Program};
-use super::seen::{Seen, Sent};
-use super::theatre::{DRAIN, recorded, sent, steady};
+use super::seen::{ServerTraffic, Viewing};
+use super::viewer::{DRAIN, recorded, sent, steady};
 use crate::inner;
 use crate::tcp::{Algorithm, Exchange, SocketConfig};
 use crate::web::{LEAD_IN, WARM_UP};
@@ -28,12 +28,12 @@ use crate::world::{MTU, World, WorldConfig, WorldError};
 struct Connections {
     world: World,
     config: SocketConfig,
-    open: BTreeMap<u16, Connection>,
+    open: BTreeMap<u16, PlayerConnection>,
     port: u16,
 }
 
 #[derive(Debug)]
-struct Connection {
+struct PlayerConnection {
     exchange: Exchange,
     chunk: Option<ChunkId>,
     told: u64,
@@ -45,7 +45,7 @@ pub(super) fn watch(
     (links, from): (&[DriveLink], Duration),
     (algorithm, congestion): (Algorithm, CongestionControl),
     program: Program,
-) -> Result<(Seen, Sent), WorldError> {
+) -> Result<(Viewing, ServerTraffic), WorldError> {
     let seed = program.seed;
     let plain = WorldConfig::plain(steady(links, seed), default_lanes(), seed);
     let mut tunnel = Connections {
@@ -108,7 +108,7 @@ impl Connections {
     fn ask(&mut self, chunk: Option<ChunkId>, bytes: u64) {
         let mut exchange = Exchange::new(&self.config, Direction::Down, self.port, Some(bytes));
         exchange.begin(self.world.now());
-        self.open.insert(self.port, Connection { exchange, chunk, told: 0 });
+        self.open.insert(self.port, PlayerConnection { exchange, chunk, told: 0 });
         self.port = self.port.checked_add(1).unwrap_or(FIRST_PORT);
     }
 

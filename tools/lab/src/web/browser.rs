@@ -10,7 +10,7 @@ use super::{ConnectionId, header, read_all};
 use crate::world::World;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum BrowserEvent {
     /// Bytes of answers arrived.
     Came(ConnectionId, u64),
     /// The connection ended early.
@@ -65,8 +65,8 @@ impl Browser {
     }
 
     /// Reads all arrived data; call [`World::flush`] afterwards.
-    pub fn poll(&mut self, world: &mut World) -> Vec<News> {
-        let mut news = Vec::new();
+    pub fn poll(&mut self, world: &mut World) -> Vec<BrowserEvent> {
+        let mut events = Vec::new();
         let open = &mut self.open;
         let owner = world.use_client_streams(|now, owner, streams| {
             while let Some(event) = streams.poll_event(now) {
@@ -77,18 +77,18 @@ impl Browser {
                 else {
                     continue;
                 };
-                news.extend(take(now, streams, &event, (owner, id), open));
+                events.extend(take(now, streams, &event, (owner, id), open));
             }
             owner
         });
-        let Some(owner) = owner else { return news };
+        let Some(owner) = owner else { return events };
         // Connections of previous sessions have ended.
         let past: Vec<_> = open.keys().filter(|id| id.0 != owner).copied().collect();
         for id in past {
             open.remove(&id);
-            news.push(News::Over(id));
+            events.push(BrowserEvent::Over(id));
         }
-        news
+        events
     }
 }
 
@@ -98,12 +98,12 @@ fn take(
     event: &Event,
     id: ConnectionId,
     open: &mut BTreeMap<ConnectionId, Unwritten>,
-) -> Option<News> {
+) -> Option<BrowserEvent> {
     match event {
         Event::Readable(_) => {
             let mut came = 0;
             read_all(now, streams, id.1, |bytes| came += bytes.len() as u64);
-            return (came > 0 && open.contains_key(&id)).then_some(News::Came(id, came));
+            return (came > 0 && open.contains_key(&id)).then_some(BrowserEvent::Came(id, came));
         }
         Event::Writable(_) => {
             if let Some(unwritten) = open.get_mut(&id) {
@@ -111,7 +111,7 @@ fn take(
             }
         }
         Event::Finished(_) => _ = open.remove(&id),
-        _ => return open.remove(&id).map(|_| News::Over(id)),
+        _ => return open.remove(&id).map(|_| BrowserEvent::Over(id)),
     }
     None
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use roadweave_proto::Instant;
 use roadweave_proto::wire::StreamPriority;
 
-use super::{Browser, ConnectionId, News, REQUEST, Visitor};
+use super::{Browser, BrowserEvent, ConnectionId, REQUEST, Visitor};
 use crate::world::World;
 
 #[derive(Debug)]
@@ -34,17 +34,17 @@ impl Loading {
 }
 
 impl Visitor for Loading {
-    fn act(&mut self, world: &mut World, browser: &mut Browser, news: Vec<News>) {
-        for news in news {
-            match news {
-                News::Came(id, bytes) if self.connection == Some(id) => {
+    fn act(&mut self, world: &mut World, browser: &mut Browser, events: Vec<BrowserEvent>) {
+        for event in events {
+            match event {
+                BrowserEvent::Came(id, bytes) if self.connection == Some(id) => {
                     self.missing = self.missing.saturating_sub(bytes);
                     if self.missing == 0 {
                         self.took.push(world.now().since(self.begun));
                     }
                 }
-                News::Over(id) => self.is_over |= self.connection == Some(id),
-                News::Came(..) => {}
+                BrowserEvent::Over(id) => self.is_over |= self.connection == Some(id),
+                BrowserEvent::Came(..) => {}
             }
         }
         if !self.goes_on() {

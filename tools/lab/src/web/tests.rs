@@ -29,24 +29,24 @@ fn world_over(trace: Trace) -> World {
     world
 }
 
-fn run(world: &mut World, browser: &mut Browser, host: &mut Host) -> Vec<News> {
+fn run(world: &mut World, browser: &mut Browser, host: &mut Host) -> Vec<BrowserEvent> {
     let end = world.now() + Duration::from_secs(1);
-    let mut news = Vec::new();
+    let mut events = Vec::new();
     while let Some(due) = world.poll_timeout().filter(|due| *due <= end) {
         world.handle_timeout(due.max(world.now()));
-        news.extend(browser.poll(world));
+        events.extend(browser.poll(world));
         host.act(world);
         world.flush();
     }
-    news
+    events
 }
 
-fn came(news: &[News], wanted: ConnectionId) -> u64 {
-    let of = |news: &News| match news {
-        News::Came(id, bytes) if *id == wanted => *bytes,
+fn came(events: &[BrowserEvent], wanted: ConnectionId) -> u64 {
+    let of = |event: &BrowserEvent| match event {
+        BrowserEvent::Came(id, bytes) if *id == wanted => *bytes,
         _ => 0,
     };
-    news.iter().map(of).sum()
+    events.iter().map(of).sum()
 }
 
 #[test]
@@ -59,18 +59,18 @@ fn a_request_is_answered_when_it_has_come_whole_and_several_over_one_connection(
     browser.ask(&mut world, one, 200_000, 11);
     browser.ask(&mut world, other, 0, 0);
     world.flush();
-    let news = run(&mut world, &mut browser, &mut host);
-    assert_eq!((came(&news, one), came(&news, other)), (50_018, 0));
+    let events = run(&mut world, &mut browser, &mut host);
+    assert_eq!((came(&events, one), came(&events, other)), (50_018, 0));
     browser.ask(&mut world, other, 1, 300_000);
     browser.finish(&mut world, other);
     world.flush();
-    let news = run(&mut world, &mut browser, &mut host);
-    assert_eq!((came(&news, one), came(&news, other)), (0, 300_000));
-    assert!(!news.contains(&News::Over(other)), "it was finished in order");
+    let events = run(&mut world, &mut browser, &mut host);
+    assert_eq!((came(&events, one), came(&events, other)), (0, 300_000));
+    assert!(!events.contains(&BrowserEvent::Over(other)), "it was finished in order");
 }
 
 #[test]
-fn what_is_cancelled_brings_nothing_more_and_what_the_server_forgets_is_told() {
+fn a_cancelled_request_brings_no_more_data_and_one_lost_by_the_server_is_reported() {
     let (mut world, mut browser, mut host) = (world(), Browser::default(), Host::default());
     let one = browser.open(&mut world, StreamPriority::default()).unwrap();
     let other = browser.open(&mut world, StreamPriority::default()).unwrap();
@@ -85,9 +85,9 @@ fn what_is_cancelled_brings_nothing_more_and_what_the_server_forgets_is_told() {
     assert_eq!(came(&after, one), 0);
     assert!(came(&after, other) > 3_000_000, "there is room now: {}", came(&after, other));
     world.restart_server().unwrap();
-    let end: Vec<News> =
+    let end: Vec<BrowserEvent> =
         (0..5).flat_map(|_| run(&mut world, &mut browser, &mut Host::default())).collect();
-    assert!(end.contains(&News::Over(other)), "nobody knows it any more");
+    assert!(end.contains(&BrowserEvent::Over(other)), "nobody knows it any more");
 }
 
 fn upload(world: &mut World, bytes: u32) -> Duration {
@@ -99,10 +99,10 @@ fn upload(world: &mut World, bytes: u32) -> Duration {
     world.flush();
     while let Some(due) = world.poll_timeout().filter(|due| due.since(begun).as_secs() < 10) {
         world.handle_timeout(due.max(world.now()));
-        let news = browser.poll(world);
+        let events = browser.poll(world);
         host.act(world);
         world.flush();
-        if came(&news, id) == 7 {
+        if came(&events, id) == 7 {
             return world.now().since(begun);
         }
     }

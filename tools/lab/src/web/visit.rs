@@ -5,7 +5,7 @@ use std::time::Duration;
 use roadweave_proto::{Instant, earliest};
 use roadweave_stream::Stats;
 
-use super::{Browser, Host, Loading, News};
+use super::{Browser, BrowserEvent, Host, Loading};
 use crate::world::{World, WorldConfig, WorldError};
 
 pub trait Visitor {
@@ -14,7 +14,7 @@ pub trait Visitor {
         None
     }
 
-    fn act(&mut self, world: &mut World, browser: &mut Browser, news: Vec<News>);
+    fn act(&mut self, world: &mut World, browser: &mut Browser, events: Vec<BrowserEvent>);
 
     fn goes_on(&self) -> bool {
         true
@@ -24,7 +24,7 @@ pub trait Visitor {
 struct Idle;
 
 impl Visitor for Idle {
-    fn act(&mut self, _: &mut World, _: &mut Browser, _: Vec<News>) {}
+    fn act(&mut self, _: &mut World, _: &mut Browser, _: Vec<BrowserEvent>) {}
 }
 
 /// A world with a browser at the client, and a host behind the server.
@@ -67,8 +67,8 @@ impl Visit {
     }
 
     fn act(&mut self, visitor: &mut impl Visitor) {
-        let news = self.browser.poll(&mut self.world);
-        visitor.act(&mut self.world, &mut self.browser, news);
+        let events = self.browser.poll(&mut self.world);
+        visitor.act(&mut self.world, &mut self.browser, events);
         self.host.act(&mut self.world);
         self.world.flush();
     }

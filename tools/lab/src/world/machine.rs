@@ -94,7 +94,7 @@ impl FromStr for Machine {
 }
 
 #[derive(Debug)]
-pub(super) enum Waiting {
+pub(super) enum HeldInput {
     Inner(Bytes),
     Packet { meta: RecvMeta, packet: Bytes, ride: Option<Transit> },
 }
@@ -105,7 +105,7 @@ pub(super) struct Sleeper {
     random: SplitMix64,
     asleep_since: Instant,
     pub(super) wakes: Option<Instant>,
-    held: VecDeque<Waiting>,
+    held: VecDeque<HeldInput>,
 }
 
 impl Sleeper {
@@ -117,12 +117,12 @@ impl Sleeper {
         }
     }
 
-    pub(super) fn hold(&mut self, now: Instant, waiting: Waiting) {
+    pub(super) fn hold(&mut self, now: Instant, waiting: HeldInput) {
         self.held.push_back(waiting);
         self.rouse(now, &self.lateness.packet);
     }
 
-    pub(super) fn wake(&mut self, now: Instant) -> Option<VecDeque<Waiting>> {
+    pub(super) fn wake(&mut self, now: Instant) -> Option<VecDeque<HeldInput>> {
         self.wakes.take_if(|wakes| *wakes <= now)?;
         self.asleep_since = now;
         Some(std::mem::take(&mut self.held))
@@ -188,10 +188,10 @@ mod tests {
     fn what_comes_to_a_sleeper_waits_and_is_handled_together() {
         let mut sleeper = Machine::Busy.sleeper(1).unwrap();
         assert_eq!(sleeper.wakes, None);
-        sleeper.hold(at(1_000), Waiting::Inner(Bytes::from_static(b"a")));
+        sleeper.hold(at(1_000), HeldInput::Inner(Bytes::from_static(b"a")));
         let wakes = sleeper.wakes.unwrap();
         assert!(wakes > at(1_000));
-        sleeper.hold(wakes - Duration::from_nanos(1), Waiting::Inner(Bytes::from_static(b"b")));
+        sleeper.hold(wakes - Duration::from_nanos(1), HeldInput::Inner(Bytes::from_static(b"b")));
         sleeper.on_due(wakes, at(1_100));
         assert_eq!(sleeper.wakes, Some(wakes), "it is woken once");
         assert!(sleeper.wake(wakes - Duration::from_nanos(1)).is_none());

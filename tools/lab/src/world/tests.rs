@@ -72,7 +72,7 @@ fn packets_cross_in_both_directions_in_the_time_that_the_link_takes() {
 }
 
 #[test]
-fn trails_tell_how_lost_packets_came_back() {
+fn trails_show_how_lost_packets_were_recovered() {
     let links = vec![lossy(link("a", 20, 20), 0.1), lossy(link("b", 20, 22), 0.1)];
     let mut world = joined(config("xnc", links));
     let arrived = send(&mut world, Direction::Up, 2_000);

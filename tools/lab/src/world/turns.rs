@@ -12,7 +12,7 @@ use roadweave_tunnel::{
 };
 
 use super::wire::Wire;
-use super::{Arrival, SERVER, Transit, Waiting, World};
+use super::{Arrival, HeldInput, SERVER, Transit, World};
 
 struct EndIo<'a> {
     now: Instant,
@@ -72,16 +72,16 @@ impl World {
     pub(super) fn wake_ends(&mut self) {
         for waiting in self.client.wake(self.now) {
             match waiting {
-                Waiting::Inner(packet) => self.client.end.handle_inner(self.now, &packet),
-                Waiting::Packet { meta, packet, ride } => {
+                HeldInput::Inner(packet) => self.client.end.handle_inner(self.now, &packet),
+                HeldInput::Packet { meta, packet, ride } => {
                     self.handle_at_client(&meta, &packet, ride);
                 }
             }
         }
         for waiting in self.server.wake(self.now) {
             match waiting {
-                Waiting::Inner(packet) => self.server.end.handle_inner(self.now, &packet),
-                Waiting::Packet { meta, packet, ride } => {
+                HeldInput::Inner(packet) => self.server.end.handle_inner(self.now, &packet),
+                HeldInput::Packet { meta, packet, ride } => {
                     self.handle_at_server(&meta, &packet, ride);
                 }
             }
@@ -164,6 +164,6 @@ impl World {
     }
 }
 
-fn waiting(now: Instant, meta: RecvMeta, packet: Bytes, ride: Option<Transit>) -> Waiting {
-    Waiting::Packet { meta: RecvMeta { received: Some(now), ..meta }, packet, ride }
+fn waiting(now: Instant, meta: RecvMeta, packet: Bytes, ride: Option<Transit>) -> HeldInput {
+    HeldInput::Packet { meta: RecvMeta { received: Some(now), ..meta }, packet, ride }
 }

@@ -12,7 +12,7 @@ use super::tamper::{Tamperer, Tampering};
 use super::{Transit, UDP_IP_HEADERS};
 
 #[derive(Debug)]
-pub(super) enum Load {
+pub(super) enum LinkPacket {
     Tunnel {
         /// Apparent source address.
         from: SocketAddr,
@@ -45,7 +45,7 @@ pub(super) struct Wire {
 
 #[derive(Debug)]
 struct OneWay {
-    link: Link<Load>,
+    link: Link<LinkPacket>,
     cross: CrossStats,
     boarded: u64,
     newest: u64,
@@ -102,7 +102,7 @@ impl Wire {
         let OneWay { link, cross, .. } = self.way_mut(direction);
         cross.pushed += 1;
         cross.pushed_bytes += bytes as u64;
-        let _ = link.push(now, bytes, Load::Cross);
+        let _ = link.push(now, bytes, LinkPacket::Cross);
     }
 
     /// The next tunnel packet that has arrived by `now`; the caller sets the link's number.
@@ -149,11 +149,11 @@ impl Wire {
         self.way_mut(direction).useless_bytes += bytes as u64;
     }
 
-    pub(super) fn link(&self, direction: Direction) -> &Link<Load> {
+    pub(super) fn link(&self, direction: Direction) -> &Link<LinkPacket> {
         &self.way(direction).link
     }
 
-    pub(super) fn link_mut(&mut self, direction: Direction) -> &mut Link<Load> {
+    pub(super) fn link_mut(&mut self, direction: Direction) -> &mut Link<LinkPacket> {
         &mut self.way_mut(direction).link
     }
 
@@ -191,7 +191,7 @@ impl OneWay {
 
     fn push(&mut self, now: Instant, from: SocketAddr, to: SocketAddr, packet: BytesMut) {
         let bytes = packet.len() + UDP_IP_HEADERS;
-        let load = Load::Tunnel { from, to, boarded: now, number: self.boarded, packet };
+        let load = LinkPacket::Tunnel { from, to, boarded: now, number: self.boarded, packet };
         self.boarded += 1;
         // The link counts its drops.
         let _ = self.link.push(now, bytes, load);
@@ -207,8 +207,8 @@ impl OneWay {
                 return Some(out);
             }
             match self.link.poll(now)? {
-                Load::Cross => self.cross.delivered += 1,
-                Load::Tunnel { from, to, boarded, number, packet } => {
+                LinkPacket::Cross => self.cross.delivered += 1,
+                LinkPacket::Tunnel { from, to, boarded, number, packet } => {
                     self.newest = self.newest.max(number);
                     if self.newest - number >= TOO_LATE {
                         self.useless_bytes += packet.len() as u64;

@@ -158,7 +158,7 @@ fn after_a_short_pause_the_session_lives_if_its_paths_answer() {
 }
 
 #[test]
-fn after_a_pause_nobody_waits_for_a_session_that_does_not_answer() {
+fn after_a_pause_a_silent_session_is_not_awaited() {
     let mut world = World::joined(two_links());
     world.run(ms(40_000));
     let attempts = |world: &World| world.attempts(0) + world.attempts(1);

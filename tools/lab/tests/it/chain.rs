@@ -155,7 +155,7 @@ fn a_box_that_knows_no_other_proxy_says_that_nothing_passes_and_goes_on_when_it_
 }
 
 #[test]
-fn an_anchor_that_kept_the_bindings_refuses_older_ones_after_a_restart() {
+fn an_anchor_with_persisted_bindings_refuses_older_ones_after_a_restart() {
     let mut chain = joined(Config::chain(1));
     chain.start((0, 1));
     chain.run(ms(500));
@@ -330,7 +330,7 @@ fn an_anchor_that_closes_legs_at_once_is_asked_ever_less_often_and_counts_as_awa
 }
 
 #[test]
-fn of_two_boxes_with_one_key_the_former_is_told_and_rests() {
+fn of_two_boxes_with_one_key_the_former_is_notified_and_backs_off() {
     let mut chain = joined(Config::chain(1));
     chain.start((0, 1));
     chain.run(ms(500));

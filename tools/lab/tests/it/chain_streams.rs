@@ -135,7 +135,7 @@ fn an_anchor_that_restarts_resets_streams_at_once_and_takes_new_ones() {
 }
 
 #[test]
-fn a_box_that_restarts_begins_anew() {
+fn a_restarted_box_begins_without_streams() {
     let mut chain = Chain::at_one_proxy(&config(1));
     chain.request(0, [100, 900_000_000]).unwrap();
     chain.run(ms(300));

@@ -107,7 +107,7 @@ fn fate(crowd: &mut Nodes, vehicle: usize, id: ConnectionId) -> (bool, Option<Cl
 }
 
 #[test]
-fn who_fills_all_lanes_uses_up_their_own_share_and_nobody_elses() {
+fn a_client_that_fills_all_lanes_uses_up_only_its_own_share() {
     let share = 4 << 20;
     let mut crowd = Nodes::new(Config {
         client_memory_max: share,
@@ -208,7 +208,7 @@ fn one_session_after_the_other_is_more_than_a_client_may_begin() {
 }
 
 #[test]
-fn those_that_are_crowded_out_are_counted_and_told() {
+fn displaced_handshakes_are_counted_and_reported() {
     let mut crowd = Nodes::new(Config::crowd(2, "minrtt"));
     crowd.start_bare(0);
     let (now, server) = (crowd.now(), key(NodeId::Server(0)));

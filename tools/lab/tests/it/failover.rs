@@ -173,7 +173,7 @@ fn a_network_that_comes_and_goes_moves_the_client_a_few_times_at_most() {
 }
 
 #[test]
-fn a_server_serves_again_once_nobody_wants_it_drained() {
+fn a_server_serves_again_once_no_drain_is_requested() {
     let mut fleet = two_servers(1);
     fleet.run_to(4_000);
     for reason in [DrainReason::Command, DrainReason::Controller] {
@@ -217,7 +217,7 @@ fn uplinks_that_die_in_the_middle_of_a_move_cost_time_and_no_session() {
 }
 
 #[test]
-fn a_server_that_goes_on_after_a_freeze_takes_nobody_back() {
+fn a_server_that_resumes_after_a_freeze_takes_no_client_back() {
     let mut fleet = two_servers(1);
     fleet.run_to(4_000);
     fleet.befall(0, Fault::Freeze);
@@ -259,7 +259,7 @@ fn a_client_starts_with_the_next_server_when_the_first_is_gone_or_drains() {
 }
 
 #[test]
-fn a_nearer_server_that_is_gone_sends_nobody_to_a_third() {
+fn a_nearer_server_that_is_down_moves_no_client_to_a_third() {
     let to_anchor = [100, 90, 0].map(ms).into();
     let mut fleet = Servers::new(Config { to_anchor, ..config(&["a", "b", "c"], 1) });
     fleet.run_to(4_000);

@@ -36,7 +36,7 @@ fn a_session_with_outages_and_its_end_are_logged_once_each() {
 }
 
 #[test]
-fn without_a_session_it_is_told_why() {
+fn without_a_session_the_reason_is_reported() {
     let mut world = World::new(two_links());
     world.set_all_dead(true);
     world.run(ms(5000));
@@ -157,7 +157,7 @@ fn an_uplink_that_comes_and_goes_all_day_is_known_by_its_name_at_both_ends() {
 }
 
 #[test]
-fn an_uplink_beyond_the_most_paths_is_told_as_that_and_not_as_blocked() {
+fn an_uplink_beyond_the_path_limit_is_reported_as_that_and_not_as_blocked() {
     let links = (0..17).map(|number| link(5, 20 + number)).collect();
     let mut world = World::joined(plan("xnc", links));
     world.run(ms(60_000));

@@ -135,7 +135,7 @@ fn a_near_link_with_a_small_limit_delays_nothing() {
 }
 
 #[test]
-fn an_encoder_is_told_no_more_than_a_rate_limit() {
+fn an_encoder_target_never_exceeds_a_rate_limit() {
     for kilobits in [100, 200, 500, 2_000] {
         let limit = Rate::from_kbps(kilobits);
         let mut world = joined("xnc", vec![link(20, 10)], &[limited(limit)]);

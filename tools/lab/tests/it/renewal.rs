@@ -135,7 +135,7 @@ fn while_no_other_session_is_to_be_had_the_one_there_is_goes_on() {
 }
 
 #[test]
-fn what_a_session_has_dropped_is_told_when_it_has_a_successor_and_after_its_end() {
+fn drops_of_a_session_are_reported_with_its_successor_and_after_its_end() {
     let mut fleet = running(&["a", "b"]);
     (0..7).for_each(|_| fleet.handle_inner(Direction::Up, &[0; 3]));
     let dropped = |fleet: &mut Servers| {

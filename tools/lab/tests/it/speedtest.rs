@@ -126,7 +126,7 @@ fn a_metered_uplink_is_left_out_unless_it_is_meant() {
 }
 
 #[test]
-fn a_test_ends_with_its_session_with_its_path_and_with_whoever_wants_to_know() {
+fn a_test_ends_with_its_session_with_its_path_and_when_no_longer_polled() {
     let begun = |plan: SpeedtestPlan| {
         let mut world = world(vec![link(10, 20)]);
         begin(&mut world, &plan).expect("it begins");

@@ -106,7 +106,7 @@ fn a_metered_uplink_carries_the_standby_no_longer_than_needed() {
 }
 
 #[test]
-fn a_server_that_was_away_for_hours_is_there_for_whoever_has_no_other() {
+fn a_server_that_was_away_for_hours_serves_a_client_without_another() {
     let mut fleet = fleet(&[0, 0]);
     fleet.run_to(4_000);
     fleet.befall(1, Fault::Freeze);
@@ -139,7 +139,7 @@ fn the_last_server_is_asked_every_ten_seconds_though_it_refused_for_hours() {
 }
 
 #[test]
-fn junk_in_a_dead_zone_is_nobodys_failure() {
+fn junk_in_a_dead_zone_counts_as_no_servers_failure() {
     let mut fleet = fleet(&[0, 0]);
     fleet.run_to(10_000);
     fleet.set_all_dead(true);

@@ -162,8 +162,8 @@ fn beside_a_player(seconds: u64, redundancy_percent: Option<u8>) -> World {
         let qoe = Qoe { cached_bytes: 0, cached_frames: 30 * seconds, bps: 0, fps: 30.0 };
         let now = it.world.now();
         let client = it.world.ends_mut().0;
-        assert!(client.tell_player(now, StreamsConfig::LANE, 7, qoe));
-        assert!(!client.tell_player(now, StreamsConfig::LANE, 7, qoe), "not twice at once");
+        assert!(client.report_player(now, StreamsConfig::LANE, 7, qoe));
+        assert!(!client.report_player(now, StreamsConfig::LANE, 7, qoe), "not twice at once");
         it.fetch(300_000);
         it.run_while(ms(300), |_| true);
     }

@@ -2,12 +2,12 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn entry() -> impl Strategy<Value = Entry> {
+fn entry() -> impl Strategy<Value = LogEntry> {
     prop_oneof![
         (any::<u16>(), any::<u32>(), any::<u32>())
-            .prop_map(|(cycle, at_ms, bytes)| Entry::Delivery { cycle, at_ms, bytes }),
+            .prop_map(|(cycle, at_ms, bytes)| LogEntry::Delivery { cycle, at_ms, bytes }),
         (any::<u16>(), any::<u64>(), any::<u64>(), any::<u16>()).prop_map(
-            |(cycle, sent_us, received_us, probes)| Entry::Probe {
+            |(cycle, sent_us, received_us, probes)| LogEntry::Probe {
                 cycle,
                 sent_us,
                 received_us,

@@ -3,12 +3,12 @@
 use std::io::{self, BufRead as _, BufReader, Read};
 
 #[derive(Debug)]
-pub struct Lines<R> {
+pub struct LineReader<R> {
     stream: BufReader<R>,
     line: Vec<u8>,
 }
 
-impl<R: Read> Lines<R> {
+impl<R: Read> LineReader<R> {
     pub fn new(stream: R) -> Self {
         Self { stream: BufReader::new(stream), line: Vec::new() }
     }
@@ -48,7 +48,7 @@ mod tests {
     fn lines_that_are_too_long_are_passed_over() {
         let long = vec![b'x'; LINE_MOST + 1];
         let text = [b"one\n\n".as_slice(), &long, b"\ntwo\n", &long[1..], b"\nno end"].concat();
-        let mut lines = Lines::new(&text[..]);
+        let mut lines = LineReader::new(&text[..]);
         let mut found = Vec::new();
         while lines.read().unwrap().is_some() {
             assert!(lines.line.capacity() <= 2 * LINE_MOST);
@@ -56,7 +56,7 @@ mod tests {
         }
         assert_eq!(found[0..2], [3, 0]);
         assert_eq!(found[3..], [3, LINE_MOST]);
-        let mut lines = Lines::new(&text[5..]);
+        let mut lines = LineReader::new(&text[5..]);
         assert_eq!(lines.read().unwrap(), Some(None));
         assert_eq!(lines.read().unwrap(), Some(Some(&b"two"[..])));
     }

@@ -28,7 +28,7 @@ pub struct Said {
 }
 
 pub fn parse(line: &[u8], lane: &str) -> Message {
-    let Ok(line) = serde_json::from_slice::<Line>(line) else { return Message::Bad };
+    let Ok(line) = serde_json::from_slice::<RpcMessage>(line) else { return Message::Bad };
     if let Some(error) = line.error {
         return Message::Refused(error.message);
     }
@@ -52,15 +52,15 @@ fn said(lane: Lane) -> Said {
 }
 
 #[derive(Deserialize)]
-struct Line {
+struct RpcMessage {
     method: Option<String>,
     params: Option<serde_json::Value>,
     result: Option<serde_json::Value>,
-    error: Option<Refusal>,
+    error: Option<RpcError>,
 }
 
 #[derive(Deserialize)]
-struct Refusal {
+struct RpcError {
     message: String,
 }
 

@@ -37,7 +37,7 @@ fn connected() -> (TempDir, UnixListener, UnixStream, Feedback) {
     (folder, listener, stream, feedback)
 }
 
-fn wait_for(feedback: &Feedback, expected: (State, Option<u64>)) {
+fn wait_for(feedback: &Feedback, expected: (FeedbackState, Option<u64>)) {
     let mut found = None;
     for _ in 0..1000 {
         let now = Instant::now();
@@ -56,24 +56,24 @@ fn a_socket_may_come_late_end_and_come_back() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("roadweave.sock");
     let feedback = subscribe(&socket);
-    wait_for(&feedback, (State::Absent, None));
+    wait_for(&feedback, (FeedbackState::Absent, None));
 
     let listener = UnixListener::bind(&socket).unwrap();
     let stream = accept(&listener);
-    wait_for(&feedback, (State::NoTarget, None));
+    wait_for(&feedback, (FeedbackState::NoTarget, None));
     say(&stream, 41_280);
-    wait_for(&feedback, (State::Followed, Some(41_280)));
+    wait_for(&feedback, (FeedbackState::Followed, Some(41_280)));
     say(&stream, 0);
-    wait_for(&feedback, (State::Followed, Some(0)));
+    wait_for(&feedback, (FeedbackState::Followed, Some(0)));
 
     drop((stream, listener));
     std::fs::remove_file(&socket).unwrap();
-    wait_for(&feedback, (State::Absent, None));
+    wait_for(&feedback, (FeedbackState::Absent, None));
 
     let listener = UnixListener::bind(&socket).unwrap();
     let stream = accept(&listener);
     say(&stream, 7);
-    wait_for(&feedback, (State::Followed, Some(7)));
+    wait_for(&feedback, (FeedbackState::Followed, Some(7)));
 }
 
 #[test]
@@ -84,14 +84,14 @@ fn garbage_between_targets_is_counted_and_a_target_may_vanish() {
     stream.write_all(&vec![b'{'; 1 << 20]).unwrap();
     stream.write_all(b"\n").unwrap();
     say(&stream, 2);
-    wait_for(&feedback, (State::Followed, Some(2)));
+    wait_for(&feedback, (FeedbackState::Followed, Some(2)));
     assert_eq!(feedback.bad_lines(), 4);
     stream.write_all(b"{\"method\":\"encoder\",\"params\":{\"lanes\":{}}}\n").unwrap();
-    wait_for(&feedback, (State::NoTarget, None));
+    wait_for(&feedback, (FeedbackState::NoTarget, None));
 }
 
 #[test]
-fn a_counter_that_rises_is_a_renewal_and_one_that_begins_anew_is_none() {
+fn a_rising_counter_is_a_renewal_and_a_restarted_one_is_not() {
     let (_folder, listener, stream, feedback) = connected();
     let mut frame_bytes = 0;
     let mut check = |mut stream: &UnixStream, renewals: Option<u64>, expected: (u64, u64)| {
@@ -101,7 +101,7 @@ fn a_counter_that_rises_is_a_renewal_and_one_that_begins_anew_is_none() {
         let params = format!("{{\"lanes\":{{\"real-time\":{lane}}}}}");
         let line = format!("{{\"method\":\"encoder\",\"params\":{params}}}\n");
         stream.write_all(line.as_bytes()).unwrap();
-        wait_for(&feedback, (State::Followed, Some(frame_bytes)));
+        wait_for(&feedback, (FeedbackState::Followed, Some(frame_bytes)));
         let (count, connection) = expected;
         assert_eq!(feedback.renewals(), Renewals { count, connection }, "{line}");
     };

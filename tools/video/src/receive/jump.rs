@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::key_frame::Part;
+use super::key_frame::FramePart;
 use crate::budget::Budget;
 
 /// Tracks the numbers of one sender into the jitter buffer and out of it.
@@ -20,7 +20,7 @@ use crate::budget::Budget;
 pub struct Jump {
     due: Option<u16>,
     /// The packets from `due` on: empty, or with the first one missing.
-    ahead: VecDeque<Option<Packet>>,
+    ahead: VecDeque<Option<JumpPacket>>,
     resumed: Option<u16>,
     /// Output before this number is dropped.
     awaited: Option<u16>,
@@ -30,16 +30,16 @@ pub struct Jump {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Packet {
+pub struct JumpPacket {
     pub number: u16,
     pub timestamp: u32,
     pub payload_type: u8,
     pub marker: bool,
-    pub part: Part,
+    pub part: FramePart,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum InputAction {
     Pass,
     /// Insert stand-ins for these numbers first, to resume with the key frame.
     Fill(Vec<u16>),
@@ -47,7 +47,7 @@ pub enum Entry {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exit {
+pub enum OutputAction {
     Pass,
     /// Pass it on as the beginning of a new sequence.
     Resume,
@@ -66,16 +66,16 @@ impl Jump {
         }
     }
 
-    pub fn on_packet(&mut self, now: Duration, packet: Packet) -> Entry {
+    pub fn on_packet(&mut self, now: Duration, packet: JumpPacket) -> InputAction {
         let due = *self.due.get_or_insert(packet.number);
         self.resumed = self.resumed.filter(|at| distance(due, *at) < WINDOW);
         let Ok(place) = usize::try_from(distance(packet.number, due)) else {
             let is_given_up = self.resumed.is_some_and(|at| distance(packet.number, at) < 0);
-            return if is_given_up { Entry::Drop } else { Entry::Pass };
+            return if is_given_up { InputAction::Drop } else { InputAction::Pass };
         };
         if place >= usize::from(WINDOW.unsigned_abs()) {
             self.begin_behind(packet.number);
-            return Entry::Pass;
+            return InputAction::Pass;
         }
         if self.ahead.len() <= place {
             self.ahead.resize(place + 1, None);
@@ -90,10 +90,10 @@ impl Jump {
             self.awaited = self.due;
         }
         self.settle();
-        if is_jump { Entry::Fill(missing) } else { Entry::Pass }
+        if is_jump { InputAction::Fill(missing) } else { InputAction::Pass }
     }
 
-    pub fn on_out(&mut self, number: u16) -> Exit {
+    pub fn on_out(&mut self, number: u16) -> OutputAction {
         if let Some(due) = self.due
             && let Ok(place) = usize::try_from(distance(number, due))
         {
@@ -102,12 +102,12 @@ impl Jump {
         }
         self.is_fresh = false;
         match self.awaited {
-            Some(first) if distance(number, first) < 0 => Exit::Drop,
+            Some(first) if distance(number, first) < 0 => OutputAction::Drop,
             Some(_) => {
                 (self.awaited, self.is_fresh) = (None, true);
-                Exit::Resume
+                OutputAction::Resume
             }
-            None => Exit::Pass,
+            None => OutputAction::Pass,
         }
     }
 
@@ -118,15 +118,15 @@ impl Jump {
 
     /// The position in `ahead` of the first packet of the complete key frame that contains `place`.
     fn key_frame(&self, place: usize) -> Option<usize> {
-        let Packet { timestamp, payload_type, .. } = self.ahead[place]?;
-        let of_it = |it: &Option<Packet>| {
+        let JumpPacket { timestamp, payload_type, .. } = self.ahead[place]?;
+        let of_it = |it: &Option<JumpPacket>| {
             it.filter(|it| (it.timestamp, it.payload_type) == (timestamp, payload_type))
         };
         let first = place - self.ahead.range(..place).rev().map_while(of_it).count();
         if !self.ahead[first]?.part.begins() {
             return None;
         }
-        let mut all = Part::NONE;
+        let mut all = FramePart::NONE;
         for packet in self.ahead.range(first..).map_while(of_it) {
             all = all | packet.part;
             if packet.marker {

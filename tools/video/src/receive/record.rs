@@ -16,7 +16,7 @@ pub struct Record {
 }
 
 #[derive(Serialize)]
-struct Line {
+struct ShownPicture {
     number: u16,
     captured_unix_ms: f64,
     shown_unix_ms: f64,
@@ -36,7 +36,7 @@ impl Record {
         let ms = |time: Duration| (time.as_secs_f64() * 1e6).round() / 1e3;
         let Some(file) = &mut self.frames else { return };
         let Stamp { captured, number } = stamp;
-        let line = Line { number, captured_unix_ms: ms(captured), shown_unix_ms: ms(unix) };
+        let line = ShownPicture { number, captured_unix_ms: ms(captured), shown_unix_ms: ms(unix) };
         file.write((serde_json::to_string(&line).unwrap_or_default() + "\n").into_bytes());
     }
 

@@ -13,8 +13,8 @@ use gstreamer::prelude::*;
 use gstreamer_rtp::RTPBuffer;
 
 use super::View;
-use super::jump::{Entry, Exit, Jump, Packet};
-use super::key_frame::Part;
+use super::jump::{InputAction, Jump, JumpPacket, OutputAction};
+use super::key_frame::FramePart;
 use crate::{network, rtp};
 
 pub fn watch(jitter_buffer: &gst::Element, view: &Arc<View>) -> Result<()> {
@@ -50,9 +50,9 @@ fn enter(
     };
     let entry = lock(jump).on_packet(view.began.elapsed(), packet);
     match entry {
-        Entry::Pass => gst::PadProbeReturn::Ok,
-        Entry::Drop => gst::PadProbeReturn::Drop,
-        Entry::Fill(numbers) => {
+        InputAction::Pass => gst::PadProbeReturn::Ok,
+        InputAction::Drop => gst::PadProbeReturn::Drop,
+        InputAction::Fill(numbers) => {
             view.on_jump(numbers.len());
             fill(pad, buffer, &numbers);
             gst::PadProbeReturn::Ok
@@ -63,9 +63,9 @@ fn enter(
 fn leave(buffer: &mut gst::Buffer, jump: &Mutex<Jump>) -> gst::PadProbeReturn {
     let Some((_, number)) = network::sender(buffer) else { return gst::PadProbeReturn::Ok };
     match lock(jump).on_out(number) {
-        Exit::Pass => gst::PadProbeReturn::Ok,
-        Exit::Drop => gst::PadProbeReturn::Drop,
-        Exit::Resume => {
+        OutputAction::Pass => gst::PadProbeReturn::Ok,
+        OutputAction::Drop => gst::PadProbeReturn::Drop,
+        OutputAction::Resume => {
             // Drops half a frame that has already left the jitter buffer.
             buffer.make_mut().set_flags(gst::BufferFlags::DISCONT);
             gst::PadProbeReturn::Ok
@@ -78,7 +78,7 @@ fn hear(event: &gst::Event, jump: &Mutex<Jump>, view: &View) -> gst::PadProbeRet
     let is_over = match said.name().as_str() {
         LOST => {
             let number = said.get::<u32>("seqnum").ok().and_then(|it| u16::try_from(it).ok());
-            number.is_some_and(|number| lock(jump).on_out(number) == Exit::Drop)
+            number.is_some_and(|number| lock(jump).on_out(number) == OutputAction::Drop)
         }
         rtp::ASK => {
             let is_there = lock(jump).on_key_frame_asked();
@@ -92,16 +92,16 @@ fn hear(event: &gst::Event, jump: &Mutex<Jump>, view: &View) -> gst::PadProbeRet
     if is_over { gst::PadProbeReturn::Drop } else { gst::PadProbeReturn::Ok }
 }
 
-fn read(buffer: &gst::BufferRef) -> Option<Packet> {
+fn read(buffer: &gst::BufferRef) -> Option<JumpPacket> {
     let packet = RTPBuffer::from_buffer_readable(buffer).ok()?;
     let payload_type = packet.payload_type();
     let payload = packet.payload().unwrap_or_default();
-    Some(Packet {
+    Some(JumpPacket {
         number: packet.seq(),
         timestamp: packet.timestamp(),
         payload_type,
         marker: packet.is_marker(),
-        part: Part::of(rtp::codec(payload_type)?, payload),
+        part: FramePart::of(rtp::codec(payload_type)?, payload),
     })
 }
 

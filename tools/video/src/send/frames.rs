@@ -13,9 +13,9 @@ use crate::feedback::{Feedback, Renewals};
 use crate::log_file::LogFile;
 use crate::pace::Pace;
 use crate::sizing::{Admitted, Gate, Packets, Target, share};
-use crate::srt::Connection;
+use crate::srt::SrtConnection;
 use crate::stamp::Stamp;
-use crate::statistics::sent::{Around, Report, Sent};
+use crate::statistics::sent::{Around, SenderReport, SenderStatistics};
 use crate::supersede::{Older, Supersede};
 
 #[derive(Debug)]
@@ -24,9 +24,9 @@ pub struct Frames {
     feedback: Option<Feedback>,
     /// Reports to the tunnel the packets superseded by a renewal; `None` with SRT.
     supersede: Option<Supersede>,
-    srt: OnceLock<Connection>,
+    srt: OnceLock<SrtConnection>,
     began: Instant,
-    state: Mutex<State>,
+    state: Mutex<SenderState>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -43,13 +43,13 @@ pub struct Settings {
 }
 
 #[derive(Debug)]
-struct State {
+struct SenderState {
     pace: Pace,
     gate: Gate,
     reports: Budget,
-    sent: Sent,
+    sent: SenderStatistics,
     /// Frames in the encoder and the payloader, oldest first.
-    under_way: VecDeque<Frame>,
+    under_way: VecDeque<EncodedFrame>,
     renewals: Renewals,
     newest: Option<(u32, u32)>,
     number: u16,
@@ -58,7 +58,7 @@ struct State {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Frame {
+struct EncodedFrame {
     at: Duration,
     captured: Duration,
     target: usize,
@@ -69,7 +69,7 @@ struct Frame {
 }
 
 #[derive(Serialize)]
-struct Line {
+struct FrameRecord {
     number: u16,
     at_ms: f64,
     captured_unix_ms: f64,
@@ -88,11 +88,11 @@ impl Frames {
         (feedback, supersede): (Option<Feedback>, Option<Supersede>),
         file: Option<&Path>,
     ) -> Result<Self> {
-        let state = State {
+        let state = SenderState {
             pace: Pace::new(settings.fps),
             gate: Gate::new(settings.packets, settings.pixels, settings.key_interval),
             reports: Budget::of_reports(),
-            sent: Sent::new(Duration::ZERO),
+            sent: SenderStatistics::new(Duration::ZERO),
             under_way: VecDeque::new(),
             renewals: Renewals::default(),
             newest: None,
@@ -104,12 +104,12 @@ impl Frames {
         Ok(Self { settings, feedback, supersede, srt, began, state: Mutex::new(state) })
     }
 
-    pub fn follow(&self, srt: Connection) {
+    pub fn follow(&self, srt: SrtConnection) {
         let _ = self.srt.set(srt);
     }
 
     pub fn srt_silent(&self) -> Duration {
-        self.srt.get().map_or(Duration::ZERO, Connection::silent)
+        self.srt.get().map_or(Duration::ZERO, SrtConnection::silent)
     }
 
     pub fn on_picture(&self, at: Duration) -> bool {
@@ -147,7 +147,7 @@ impl Frames {
             state.under_way.pop_front();
         }
         let captured = now.saturating_sub(age);
-        state.under_way.push_back(Frame {
+        state.under_way.push_back(EncodedFrame {
             at,
             captured,
             target,
@@ -169,9 +169,9 @@ impl Frames {
         state.number = number.wrapping_add(1);
         let Some(frame) = state.find(at) else { return true };
         frame.number = Some(number);
-        let Frame { at: frame_at, captured, target, at_once, limit, .. } = *frame;
+        let EncodedFrame { at: frame_at, captured, target, at_once, limit, .. } = *frame;
         state.sent.on_frame(bytes, limit, target);
-        let line = Line {
+        let line = FrameRecord {
             number,
             at_ms: frame_at.as_secs_f64() * 1e3,
             captured_unix_ms: captured.as_secs_f64() * 1e3,
@@ -225,35 +225,35 @@ impl Frames {
         now.saturating_duration_since(self.state().picture.unwrap_or(self.began))
     }
 
-    pub fn second(&self, now: Instant, answers: bool) -> Report {
+    pub fn second(&self, now: Instant, answers: bool) -> SenderReport {
         let mut state = self.state();
         let around = self.around(&state, now, answers);
         state.sent.second(now.saturating_duration_since(self.began), around)
     }
 
-    pub fn whole(&self, now: Instant, answers: bool) -> Report {
+    pub fn whole(&self, now: Instant, answers: bool) -> SenderReport {
         let state = self.state();
         let around = self.around(&state, now, answers);
         state.sent.whole(now.saturating_duration_since(self.began), around)
     }
 
-    fn around(&self, state: &State, now: Instant, answers: bool) -> Around {
+    fn around(&self, state: &SenderState, now: Instant, answers: bool) -> Around {
         let feedback = self.feedback.as_ref();
         Around {
             feedback: feedback.map(|feedback| feedback.state(now)),
             feedback_bad_lines: feedback.map_or(0, Feedback::bad_lines),
             source_fps: state.pace.fps(),
             answers,
-            srt: self.srt.get().map(Connection::report),
+            srt: self.srt.get().map(SrtConnection::report),
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SenderState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl SenderState {
     /// After a new renewal the next frame is a key frame; returns the packets that it supersedes.
     fn renew(&mut self, renewals: Renewals) -> Option<Older> {
         let before = std::mem::replace(&mut self.renewals, renewals);
@@ -267,7 +267,7 @@ impl State {
         Some(Older { ssrc, timestamp: newest.wrapping_add(1), connection })
     }
 
-    fn find(&mut self, at: Duration) -> Option<&mut Frame> {
+    fn find(&mut self, at: Duration) -> Option<&mut EncodedFrame> {
         let frame = self.under_way.iter_mut().min_by_key(|frame| frame.at.abs_diff(at))?;
         (frame.at.abs_diff(at) < ROUNDED_BY_MOST).then_some(frame)
     }

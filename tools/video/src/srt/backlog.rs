@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::steer::Reading;
+use super::steer::LinkReading;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Counters {
@@ -45,7 +45,7 @@ impl Backlog {
         Self { sent: VecDeque::new(), unsent: 0, acknowledgements: 0, acknowledged: None }
     }
 
-    pub fn add(&mut self, now: Duration, counters: Counters) -> Reading {
+    pub fn add(&mut self, now: Duration, counters: Counters) -> LinkReading {
         let Counters { given, sent, repeated, dropped, acknowledgements, .. } = counters;
         let first = sent.saturating_sub(repeated);
         if self.sent.is_empty() {
@@ -65,7 +65,7 @@ impl Backlog {
         let waiting = given.saturating_sub(self.unsent).saturating_sub(first + dropped);
         // The round trip of a dead link cannot be measured: it is at least the silence.
         let silent_ms = self.silent(now).as_secs_f64() * 1e3;
-        Reading {
+        LinkReading {
             rtt_ms: counters.rtt_ms.max(silent_ms),
             unacknowledged: (waiting + first.saturating_sub(acknowledged)) as f64,
             sent_bps: counters.sent_bps,

@@ -15,7 +15,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Reading {
+pub struct LinkReading {
     /// The smoothed round trip, in ms.
     pub rtt_ms: f64,
     /// Packets not acknowledged yet, unsent ones included.
@@ -94,8 +94,8 @@ impl Steer {
     /// The rate after the reading of `now`, bit/s.
     ///
     /// An invalid reading counts as none; before the first valid one the rate is the maximum.
-    pub fn on_reading(&mut self, now: Duration, reading: Option<Reading>) -> u64 {
-        let Some(reading) = reading.filter(Reading::is_sound) else {
+    pub fn on_reading(&mut self, now: Duration, reading: Option<LinkReading>) -> u64 {
+        let Some(reading) = reading.filter(LinkReading::is_sound) else {
             if self.known.is_some() && now.saturating_sub(self.read) > BLIND_MOST {
                 self.bps = self.least;
             }
@@ -130,7 +130,7 @@ impl Steer {
         self.bps as u64
     }
 
-    fn congestion(&mut self, now: Duration, reading: Reading) -> Congestion {
+    fn congestion(&mut self, now: Duration, reading: LinkReading) -> Congestion {
         let Some(known) = &mut self.known else {
             self.known = Some(Known::new(now, reading));
             return Congestion::None;
@@ -160,7 +160,7 @@ impl Steer {
     }
 }
 
-impl Reading {
+impl LinkReading {
     /// Whether the reading is plausible; a round trip above a minute is not.
     fn is_sound(&self) -> bool {
         (0.0..=60e3).contains(&self.rtt_ms)
@@ -170,7 +170,7 @@ impl Reading {
 }
 
 impl Known {
-    fn new(at: Duration, reading: Reading) -> Self {
+    fn new(at: Duration, reading: LinkReading) -> Self {
         Self {
             at,
             rtt: reading.rtt_ms,
@@ -186,8 +186,8 @@ impl Known {
         }
     }
 
-    fn add(&mut self, now: Duration, reading: Reading) {
-        let Reading { rtt_ms: rtt, unacknowledged: buffer, sent_bps, dropped } = reading;
+    fn add(&mut self, now: Duration, reading: LinkReading) {
+        let LinkReading { rtt_ms: rtt, unacknowledged: buffer, sent_bps, dropped } = reading;
         let turns = now.saturating_sub(self.at).as_secs_f64() / TURN_SECONDS;
         // The remaining share of a mean that keeps `share` in each turn.
         let kept = |share: f64| share.powf(turns.min(1e4));

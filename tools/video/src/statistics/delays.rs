@@ -6,7 +6,7 @@
 use serde::Serialize;
 
 #[derive(Clone, Debug)]
-pub struct Delays {
+pub struct FrameDelays {
     first_us: Option<i64>,
     counts: Vec<u32>,
     least_us: i64,
@@ -33,13 +33,13 @@ pub enum Clocks {
     Relative,
 }
 
-impl Default for Delays {
+impl Default for FrameDelays {
     fn default() -> Self {
         Self { first_us: None, counts: Vec::new(), least_us: i64::MAX, most_us: i64::MIN, total: 0 }
     }
 }
 
-impl Delays {
+impl FrameDelays {
     pub fn add(&mut self, delay_us: i64) {
         if self.counts.is_empty() {
             self.counts = vec![0; STEPS];
@@ -99,8 +99,8 @@ const ORIGIN: i64 = 10_000;
 mod tests {
     use super::*;
 
-    fn of(delays: impl IntoIterator<Item = i64>) -> Delays {
-        let mut all = Delays::default();
+    fn of(delays: impl IntoIterator<Item = i64>) -> FrameDelays {
+        let mut all = FrameDelays::default();
         delays.into_iter().for_each(|us| all.add(us));
         all
     }
@@ -113,8 +113,8 @@ mod tests {
         assert_eq!(all.clocks(), Clocks::Shared);
         let one = of([42_300]).percentiles(0).unwrap();
         assert_eq!(one, Percentiles { p50: 42.3, p95: 42.3, p99: 42.3, max: 42.3 });
-        assert_eq!(Delays::default().percentiles(0), None);
-        assert_eq!(Delays::default().clocks(), Clocks::Shared);
+        assert_eq!(FrameDelays::default().percentiles(0), None);
+        assert_eq!(FrameDelays::default().clocks(), Clocks::Shared);
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::delays::{Clocks, Delays, Percentiles};
-use super::{Span, bps, rounded};
+use super::delays::{Clocks, FrameDelays, Percentiles};
+use super::{ReportSpan, bps, rounded};
 use crate::stamp::Stamp;
 
 #[derive(Debug)]
@@ -32,12 +32,12 @@ pub struct Count {
     pub key_frame_requests: u64,
     pub jumps: u64,
     pub packets_dropped: u64,
-    pub delays: Delays,
+    pub delays: FrameDelays,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
-    pub span: Span,
+pub struct ReceiverReport {
+    pub span: ReportSpan,
     pub seconds: f64,
     pub frames_shown: u64,
     /// Pictures numbered but not shown.
@@ -87,7 +87,7 @@ impl Received {
         let delay = micros(unix).saturating_sub(micros(captured));
         if self.delay_us.replace(delay).is_some_and(|last| last.abs_diff(delay) > CLOCK_SET_US) {
             // A clock was set: delays before and after cannot be compared.
-            self.each(|count| count.delays = Delays::default());
+            self.each(|count| count.delays = FrameDelays::default());
         }
         self.each(|count| count.delays.add(delay));
         if let Some(last) = self.number.replace(number) {
@@ -109,18 +109,24 @@ impl Received {
         self.number = None;
     }
 
-    pub fn second(&mut self, now: Duration, gap_wait: Duration) -> Report {
+    pub fn second(&mut self, now: Duration, gap_wait: Duration) -> ReceiverReport {
         self.look(now);
         let second = std::mem::replace(&mut self.second, Count::new(now));
-        self.report(Span::Second, &second, now, gap_wait)
+        self.report(ReportSpan::Second, &second, now, gap_wait)
     }
 
-    pub fn whole(&mut self, now: Duration, gap_wait: Duration) -> Report {
+    pub fn whole(&mut self, now: Duration, gap_wait: Duration) -> ReceiverReport {
         self.look(now);
-        self.report(Span::Whole, &self.whole, now, gap_wait)
+        self.report(ReportSpan::Whole, &self.whole, now, gap_wait)
     }
 
-    fn report(&self, span: Span, count: &Count, now: Duration, gap_wait: Duration) -> Report {
+    fn report(
+        &self,
+        span: ReportSpan,
+        count: &Count,
+        now: Duration,
+        gap_wait: Duration,
+    ) -> ReceiverReport {
         // The clocks are judged over the whole time.
         let clocks = self.whole.delays.clocks();
         let base = match clocks {
@@ -133,7 +139,7 @@ impl Received {
             _ => Duration::ZERO,
         };
         let longest = count.stall_longest.max(standing);
-        Report {
+        ReceiverReport {
             span,
             seconds: rounded(seconds),
             frames_shown: count.frames_shown,
@@ -174,10 +180,10 @@ impl Count {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for ReceiverReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { frames_shown, frames_lost, stalls, packets_lost, key_frame_requests, .. } = self;
-        if self.span == Span::Whole {
+        if self.span == ReportSpan::Whole {
             write!(f, "in all {:.1} s: ", self.seconds)?;
         }
         write!(f, "{frames_shown} frames, {frames_lost} lost, {stalls} stalls")?;
@@ -261,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_tells_of_itself_and_the_whole_of_all() {
+    fn a_second_covers_itself_and_the_total_everything() {
         let mut received = shown(&[(100, 0)]);
         received.on_packet(1000);
         let first = received.second(ms(1000), ms(20));
@@ -277,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn when_a_clock_is_set_delays_begin_anew() {
+    fn when_a_clock_is_set_delays_restart() {
         let mut received = shown(&[(100, 0), (140, 1)]);
         for (at, captured) in [(180, 0), (220, u64::MAX / 2_000), (260, 1_000_230)] {
             let stamp = Stamp { captured: ms(captured), number: 2 };

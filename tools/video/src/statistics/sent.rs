@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{Span, bps, rounded};
-use crate::{feedback, srt};
+use super::{ReportSpan, bps, rounded};
+use crate::feedback::FeedbackState;
+use crate::srt::SrtReport;
 
 #[derive(Debug)]
-pub struct Sent {
+pub struct SenderStatistics {
     second: Count,
     whole: Count,
     answered: Option<Duration>,
@@ -34,16 +35,16 @@ pub struct Count {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Around {
-    pub feedback: Option<feedback::State>,
+    pub feedback: Option<FeedbackState>,
     pub feedback_bad_lines: u64,
     pub source_fps: f64,
     pub answers: bool,
-    pub srt: Option<srt::Report>,
+    pub srt: Option<SrtReport>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
-    pub span: Span,
+pub struct SenderReport {
+    pub span: ReportSpan,
     pub seconds: f64,
     pub frames: u64,
     /// Frames skipped because the target left no room.
@@ -71,7 +72,7 @@ pub struct Report {
     pub rtcp_dropped: u64,
     /// The subscription to the tunnel's targets; absent without `--feedback`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub feedback: Option<feedback::State>,
+    pub feedback: Option<FeedbackState>,
     /// Malformed lines of the subscription since the start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub feedback_bad_lines: Option<u64>,
@@ -80,10 +81,10 @@ pub struct Report {
     pub receiver_silent_s: Option<f64>,
     /// The SRT connection; absent with RTP.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub srt: Option<srt::Report>,
+    pub srt: Option<SrtReport>,
 }
 
-impl Sent {
+impl SenderStatistics {
     pub fn new(now: Duration) -> Self {
         let count = Count { since: now, ..Count::default() };
         Self { second: count, whole: count, answered: None, began: now }
@@ -102,22 +103,28 @@ impl Sent {
         self.answered = Some(now);
     }
 
-    pub fn second(&mut self, now: Duration, around: Around) -> Report {
+    pub fn second(&mut self, now: Duration, around: Around) -> SenderReport {
         let next = Count { since: now, ..Count::default() };
         let second = std::mem::replace(&mut self.second, next);
-        self.report(Span::Second, second, now, around)
+        self.report(ReportSpan::Second, second, now, around)
     }
 
-    pub fn whole(&self, now: Duration, around: Around) -> Report {
-        self.report(Span::Whole, self.whole, now, around)
+    pub fn whole(&self, now: Duration, around: Around) -> SenderReport {
+        self.report(ReportSpan::Whole, self.whole, now, around)
     }
 
-    fn report(&self, span: Span, count: Count, now: Duration, around: Around) -> Report {
+    fn report(
+        &self,
+        span: ReportSpan,
+        count: Count,
+        now: Duration,
+        around: Around,
+    ) -> SenderReport {
         let seconds = now.saturating_sub(count.since).as_secs_f64();
         let mean = |bytes: u64| bytes.checked_div(count.frames);
         let silent = now.saturating_sub(self.answered.unwrap_or(self.began));
         let silent = if silent < SILENT_AFTER { Duration::ZERO } else { silent };
-        Report {
+        SenderReport {
             span,
             seconds: rounded(seconds),
             frames: count.frames,
@@ -145,9 +152,9 @@ impl Sent {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for SenderReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.span == Span::Whole {
+        if self.span == ReportSpan::Whole {
             write!(f, "in all {:.1} s: ", self.seconds)?;
         }
         write!(f, "{} frames", self.frames)?;
@@ -161,11 +168,11 @@ impl fmt::Display for Report {
             write!(f, ", {renewals} by the tunnel")?;
         }
         match self.feedback {
-            Some(feedback::State::Absent) => write!(f, ", the tunnel's program is not running")?,
-            Some(feedback::State::NoTarget) => write!(f, ", no target for the lane")?,
-            Some(feedback::State::Followed) | None => {}
+            Some(FeedbackState::Absent) => write!(f, ", the tunnel's program is not running")?,
+            Some(FeedbackState::NoTarget) => write!(f, ", no target for the lane")?,
+            Some(FeedbackState::Followed) | None => {}
         }
-        if let Some(srt::Report { room_bps, rtt_ms, unacknowledged }) = self.srt {
+        if let Some(SrtReport { room_bps, rtt_ms, unacknowledged }) = self.srt {
             let room = room_bps as f64 / 1e6;
             write!(f, ", room for {room:.2} Mbit/s, round trip {rtt_ms:.0} ms")?;
             write!(f, ", {unacknowledged} packets not acknowledged")?;
@@ -199,8 +206,8 @@ mod tests {
     }
 
     #[test]
-    fn a_second_tells_of_itself_and_the_whole_of_all() {
-        let mut sent = Sent::new(s(0));
+    fn a_second_covers_itself_and_the_total_everything() {
+        let mut sent = SenderStatistics::new(s(0));
         sent.on_frame(900, 1000, 2000);
         sent.on_frame(1100, 1000, 2000);
         sent.each(|count| count.packet_bytes += 2500);
@@ -217,20 +224,20 @@ mod tests {
     }
 
     #[test]
-    fn renewals_are_told_of_where_the_tunnel_is_followed() {
-        let mut sent = Sent::new(s(0));
+    fn renewals_are_reported_where_the_tunnel_is_followed() {
+        let mut sent = SenderStatistics::new(s(0));
         sent.each(|count| count.renewals += 1);
         assert_eq!(sent.whole(s(1), AROUND).renewals, None);
-        let followed = Around { feedback: Some(feedback::State::Followed), ..AROUND };
+        let followed = Around { feedback: Some(FeedbackState::Followed), ..AROUND };
         assert!(sent.second(s(1), followed).to_string().ends_with("for, 1 by the tunnel"));
         let (second, whole) = (sent.second(s(2), followed), sent.whole(s(2), followed));
         assert_eq!((second.renewals, whole.renewals), (Some(0), Some(1)));
     }
 
     #[test]
-    fn a_receiver_that_falls_silent_is_told_of() {
-        let mut sent = Sent::new(s(0));
-        let silent = |sent: &Sent, now| sent.whole(s(now), AROUND).receiver_silent_s;
+    fn a_receiver_that_falls_silent_is_reported() {
+        let mut sent = SenderStatistics::new(s(0));
+        let silent = |sent: &SenderStatistics, now| sent.whole(s(now), AROUND).receiver_silent_s;
         assert_eq!(silent(&sent, 7), Some(0.0));
         assert_eq!(silent(&sent, 9), Some(9.0));
         assert!(sent.whole(s(9), AROUND).to_string().ends_with("from the receiver for 9 s"));

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::Older;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum SupersedeAnswer {
     Done(u64),
     NoMethod,
     Refused(String),
@@ -19,12 +19,12 @@ pub fn question(older: Older, lane: &str) -> Vec<u8> {
     format!("{ask}\n").into_bytes()
 }
 
-impl Answer {
+impl SupersedeAnswer {
     pub fn parse(line: &[u8]) -> Self {
         match serde_json::from_slice(line) {
-            Ok(Line { error: Some(Refusal { code: NO_METHOD, .. }), .. }) => Self::NoMethod,
-            Ok(Line { error: Some(Refusal { message, .. }), .. }) => Self::Refused(message),
-            Ok(Line { result: Some(Given { packets }), error: None }) => Self::Done(packets),
+            Ok(RpcResponse { error: Some(RpcError { code: NO_METHOD, .. }), .. }) => Self::NoMethod,
+            Ok(RpcResponse { error: Some(RpcError { message, .. }), .. }) => Self::Refused(message),
+            Ok(RpcResponse { result: Some(Given { packets }), error: None }) => Self::Done(packets),
             _ => Self::none(),
         }
     }
@@ -35,9 +35,9 @@ impl Answer {
 }
 
 #[derive(Deserialize)]
-struct Line {
+struct RpcResponse {
     result: Option<Given>,
-    error: Option<Refusal>,
+    error: Option<RpcError>,
 }
 
 #[derive(Deserialize)]
@@ -46,7 +46,7 @@ struct Given {
 }
 
 #[derive(Deserialize)]
-struct Refusal {
+struct RpcError {
     code: i64,
     message: String,
 }
@@ -71,12 +71,13 @@ mod tests {
 
     #[test]
     fn answers_are_understood_or_none() {
-        let check = |line: &str, expected| assert_eq!(Answer::parse(line.as_bytes()), expected);
-        check(r#"{"jsonrpc":"2.0","id":1,"result":{"packets":17}}"#, Answer::Done(17));
-        check(r#"{"error":{"code":-32601,"message":"there is none"}}"#, Answer::NoMethod);
-        check(r#"{"error":{"code":-32001,"message":"no"}}"#, Answer::Refused("no".into()));
+        let check =
+            |line: &str, expected| assert_eq!(SupersedeAnswer::parse(line.as_bytes()), expected);
+        check(r#"{"jsonrpc":"2.0","id":1,"result":{"packets":17}}"#, SupersedeAnswer::Done(17));
+        check(r#"{"error":{"code":-32601,"message":"there is none"}}"#, SupersedeAnswer::NoMethod);
+        check(r#"{"error":{"code":-32001,"message":"no"}}"#, SupersedeAnswer::Refused("no".into()));
         for none in ["", "{}", "[]", r#"{"result":{}}"#, r#"{"result":{"packets":-1}}"#] {
-            check(none, Answer::none());
+            check(none, SupersedeAnswer::none());
         }
     }
 }

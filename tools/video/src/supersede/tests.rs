@@ -66,7 +66,7 @@ fn a_program_that_does_not_know_how_is_asked_once_a_connection() {
 }
 
 #[test]
-fn a_program_that_never_answers_holds_nobody_up_and_hears_the_newest() {
+fn a_program_that_never_answers_blocks_nothing_and_gets_the_newest() {
     let (_folder, supersede, questions, answers) = asked_once();
     answers.send(None).unwrap();
     let began = Instant::now();

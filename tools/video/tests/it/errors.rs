@@ -97,7 +97,7 @@ fn sender_with_pictures(words: &[&str], frames: &Path) -> Process {
 const BUSY_MOST: Duration = Duration::from_secs(240);
 
 #[test]
-fn a_camera_that_vanishes_is_told_and_ends_it() {
+fn a_camera_that_vanishes_is_reported_and_ends_the_run() {
     let port = {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         socket.local_addr().unwrap().port()

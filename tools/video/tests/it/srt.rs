@@ -160,7 +160,7 @@ fn a_passphrase_has_to_be_the_receivers() {
 }
 
 #[test]
-fn what_srt_cannot_use_is_told() {
+fn unusable_srt_options_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let short = secret(&folder.path().join("short"), "short\n");
     let open = folder.path().join("open");

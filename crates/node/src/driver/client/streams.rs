@@ -102,7 +102,7 @@ impl LanStreams {
         let streams = found.map_or(&mut self.nowhere, |(_, streams)| streams);
         self.listener.turn(now, &driver.poller, streams);
         for PlayerReport { player, qoe } in self.listener.take_reports() {
-            let _ = driver.node.tell_player(now, StreamsConfig::LANE, player, qoe);
+            let _ = driver.node.report_player(now, StreamsConfig::LANE, player, qoe);
         }
         for listening in self.listener.take_listening(&driver.poller) {
             if let Some(subscribers) = driver.subscribers() {

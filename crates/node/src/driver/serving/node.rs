@@ -8,8 +8,8 @@ use std::time::Duration;
 use roadweave_identity::PublicKey;
 use roadweave_proto::Instant;
 use roadweave_tunnel::{
-    Anchor, DrainReason, EncoderTarget, EndsStreams, Kept, Node, Peers, PeersChange, Server,
-    ServerEvent, SessionFigures, SetError, Strategy, TenantId,
+    Anchor, DrainReason, EncoderTarget, EndsStreams, Node, Peers, PeersChange, Server, ServerEvent,
+    SessionFigures, SetError, SharedState, Strategy, TenantId,
 };
 
 use super::super::STATE_INTERVAL;
@@ -150,12 +150,12 @@ impl Serves for Anchor {
 
 pub(in crate::driver) struct LearnedFile {
     file: StateFile,
-    kept: Kept,
+    kept: SharedState,
     next: Instant,
 }
 
 impl LearnedFile {
-    pub(in crate::driver) fn restore(directory: &Path, name: &str, kept: Kept) -> Self {
+    pub(in crate::driver) fn restore(directory: &Path, name: &str, kept: SharedState) -> Self {
         let mut file: StateFile = StateFile::new(directory, name);
         kept.restore(file.read());
         Self { file, kept, next: Instant::ZERO + STATE_INTERVAL }
@@ -193,7 +193,7 @@ impl Serving {
                     }
                     self.absent.on_left(now, key, peer, reason);
                 }
-                ServerEvent::Leg { told } => tracing::warn!("{told}"),
+                ServerEvent::Leg { text } => tracing::warn!("{text}"),
                 ServerEvent::Refused { reason } => tracing::warn!("refused {reason}"),
             }
         }

@@ -12,7 +12,7 @@ use roadweave_identity::PublicKey;
 use roadweave_linux::threads::lock;
 use roadweave_linux::{DeviceError, Waker};
 use roadweave_proto::{DropCounters, DropReason};
-use roadweave_tunnel::{Stray, StrayQueue};
+use roadweave_tunnel::{MisroutedPacket, MisroutedQueue};
 
 #[derive(Debug)]
 pub(super) struct ShardExchange {
@@ -41,7 +41,7 @@ struct ShardInbox {
 
 #[derive(Debug, Default)]
 pub(super) struct Parcels {
-    pub(super) strays: StrayQueue,
+    pub(super) strays: MisroutedQueue,
     pub(super) replaced: BTreeSet<PublicKey>,
 }
 
@@ -90,12 +90,16 @@ impl ShardExchange {
         drops
     }
 
-    pub(super) fn hand_over(&self, from: u16, strays: impl Iterator<Item = Stray>) -> DropCounters {
+    pub(super) fn hand_over(
+        &self,
+        from: u16,
+        strays: impl Iterator<Item = MisroutedPacket>,
+    ) -> DropCounters {
         let (mut drops, mut woken, mut handed) = (DropCounters::default(), BTreeSet::new(), 0);
         for stray in strays {
             let owner = match &stray {
-                Stray::Packet { shard, .. } => Some(*shard),
-                Stray::Inner { key, .. } => {
+                MisroutedPacket::Packet { shard, .. } => Some(*shard),
+                MisroutedPacket::Inner { key, .. } => {
                     lock(&self.owners).by_key.get(key).map(|owner| owner.shard)
                 }
             };
@@ -140,8 +144,8 @@ mod tests {
         Identity::from_seed([number; 32]).public_key()
     }
 
-    fn inner(client: u8) -> Stray {
-        Stray::Inner { key: key(client), packet: Bytes::from_static(b"inner") }
+    fn inner(client: u8) -> MisroutedPacket {
+        MisroutedPacket::Inner { key: key(client), packet: Bytes::from_static(b"inner") }
     }
 
     fn exchange() -> ShardExchange {
@@ -186,10 +190,10 @@ mod tests {
         let exchange = exchange();
         exchange.on_joined(key(1), 1);
         let payload = Bytes::from(vec![0; 1_000]);
-        let stray = Stray::Inner { key: key(1), packet: payload };
+        let stray = MisroutedPacket::Inner { key: key(1), packet: payload };
         let drops = exchange.hand_over(0, (0..10_000).map(|_| stray.clone()));
         let waits = exchange.take(1).strays.len();
-        assert_eq!(waits, StrayQueue::BYTES_MAX / (1_000 + StrayQueue::OVERHEAD_BYTES));
+        assert_eq!(waits, MisroutedQueue::BYTES_MAX / (1_000 + MisroutedQueue::OVERHEAD_BYTES));
         assert_eq!(drops.get(DropReason::ShardFull) as usize, 10_000 - waits);
         assert_eq!(exchange.handed_over(0) as usize, waits);
     }

@@ -63,7 +63,7 @@ impl ShardSlot {
         config.transport.rng_seed = random_bytes()?;
         let epoch = Epoch::new(clock.epoch());
         let mut server = Server::new(epoch, config, identity.clone(), peers.clone())?;
-        server.share_kept(kept.clone());
+        server.share_state(kept.clone());
         server.set_forwards(destinations.forwarded());
         drains.into_iter().for_each(|reason| server.drain(now, reason, Duration::ZERO));
         let edge = Edge::new(*clock, Some(self.tun.try_clone()?));

@@ -9,7 +9,7 @@ use roadweave_linux::threads::lock;
 use roadweave_linux::{Clock, Tun, UplinkSocket, Waker};
 use roadweave_proto::DropCounters;
 use roadweave_quic::ShardMap;
-use roadweave_tunnel::{DrainReason, Kept, PeerTable, Server, ServerConfig, ServerEvent};
+use roadweave_tunnel::{DrainReason, PeerTable, Server, ServerConfig, ServerEvent, SharedState};
 
 use super::exchange::ShardExchange;
 use super::snapshot::Counters;
@@ -26,7 +26,7 @@ pub(super) struct Common {
     pub(super) clock: Clock,
     pub(super) identity: Arc<Identity>,
     pub(super) peers: Arc<PeerTable>,
-    pub(super) kept: Kept,
+    pub(super) kept: SharedState,
     pub(super) exchange: ShardExchange,
     pub(super) standing: Mutex<Standing>,
     pub(super) events: SyncSender<ServerEvent>,

@@ -50,7 +50,7 @@ impl World {
             clock: Clock::start(),
             identity: Arc::new(Identity::from_seed([3; 32])),
             peers: Arc::new(PeerTable::new([])),
-            kept: Kept::default(),
+            kept: SharedState::default(),
             exchange: ShardExchange::new(map.count()).expect("descriptors"),
             standing: Mutex::new(Standing {
                 config: config.of_shard(map.count()),

@@ -81,13 +81,13 @@ impl ShardWorker<'_> {
         let Parcels { mut strays, replaced } = self.slot.common.exchange.take(self.slot.number);
         replaced.iter().for_each(|key| driver.node.on_replaced(now, key));
         while let Some(stray) = strays.pop() {
-            driver.node.handle_stray(now, stray);
+            driver.node.handle_misrouted(now, stray);
         }
     }
 
     fn hand_over(&self, driver: &mut Driver<Server>) {
         let Driver { node, edge, .. } = driver;
-        let mut strays = std::iter::from_fn(|| node.poll_stray()).peekable();
+        let mut strays = std::iter::from_fn(|| node.poll_misrouted()).peekable();
         if strays.peek().is_some() {
             edge.drops.merge(&self.slot.common.exchange.hand_over(self.slot.number, strays));
         }

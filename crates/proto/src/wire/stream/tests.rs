@@ -90,7 +90,7 @@ fn broken_frames_are_refused_with_the_reason() {
 }
 
 #[test]
-fn what_is_before_a_broken_frame_is_told() {
+fn frames_before_a_broken_one_are_decoded() {
     let body = Bytes::from_static(&[0x20, 10, 4, 0xff, 10, 6]);
     let mut frames = StreamFrames::new(body).expect("a tag");
     assert_eq!(frames.next(), Some(Ok(StreamFrame::Opened(StreamId(4)))));

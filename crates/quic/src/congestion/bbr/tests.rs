@@ -203,7 +203,7 @@ fn an_idle_flow_keeps_its_estimate_and_comes_back_at_once() {
 }
 
 #[test]
-fn a_longer_route_is_told_from_a_queue() {
+fn a_longer_route_is_distinguished_from_a_queue() {
     for (from, to) in [(30, 90), (15, 60), (60, 25)] {
         let mut world = bulk(20.0, ms(from));
         world.run(ms(5000));

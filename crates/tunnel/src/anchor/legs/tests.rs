@@ -34,7 +34,7 @@ fn a_proxy_that_begins_leg_after_leg_has_no_more_bindings_checked() {
 }
 
 #[test]
-fn who_is_in_stays_in_while_nobody_is_let_in() {
+fn attached_clients_stay_while_no_new_ones_are_admitted() {
     let (mut anchor, now) = (anchor(), Instant::from_millis(5));
     let (tables, id) =
         ([anchor.tenants[0].devices.clone(), anchor.proxies.clone()], ConnectionId(1));

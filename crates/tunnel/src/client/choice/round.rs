@@ -26,7 +26,7 @@ impl Round {
     }
 
     pub(super) fn ends(&self) -> Instant {
-        self.began + PROBE_INTERVAL * PROBES as u32 + PROBE_PATIENCE
+        self.began + PROBE_INTERVAL * PROBES as u32 + PROBE_TIMEOUT
     }
 
     pub(super) fn poll_probe(&mut self, now: Instant) -> Option<(usize, UplinkId)> {
@@ -79,4 +79,4 @@ impl Round {
 const PROBES: usize = 3;
 /// The time between them: a server answers an address once in 100 ms.
 const PROBE_INTERVAL: Duration = Duration::from_millis(150);
-const PROBE_PATIENCE: Duration = Duration::from_millis(2_100);
+const PROBE_TIMEOUT: Duration = Duration::from_millis(2_100);

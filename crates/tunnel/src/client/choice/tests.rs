@@ -98,7 +98,7 @@ fn the_way_from_server_to_anchor_counts() {
 }
 
 #[test]
-fn a_last_resort_is_gone_to_only_when_nobody_else_is_left() {
+fn a_last_resort_is_used_only_when_no_other_server_is_left() {
     let full = Candidate { last_resort: true, ..candidate(2, "b") };
     let candidates = [candidate(1, "a"), full, candidate(3, "a")];
     let mut choice = Choice::new(&candidates);
@@ -114,7 +114,7 @@ fn a_last_resort_is_gone_to_only_when_nobody_else_is_left() {
 }
 
 #[test]
-fn what_is_seen_over_one_uplink_moves_nobody() {
+fn measurements_over_one_uplink_move_no_client() {
     type Rtt = fn(usize, u32) -> Option<Duration>;
     let forged: Rtt = |it, uplink| {
         Some(ms(match (it, uplink) {
@@ -173,7 +173,7 @@ fn who_fails_loses_its_place_longer_each_time_and_nothing_else() {
 }
 
 #[test]
-fn tries_in_which_nobody_was_heard_are_no_failures_and_go_round() {
+fn attempts_without_any_answer_are_no_failures_and_rotate() {
     let all = [candidate(1, "a"), candidate(2, "b"), candidate(3, "c"), candidate(4, "a")];
     let mut choice = Choice::new(&all);
     let now = Instant::ZERO;
@@ -230,7 +230,7 @@ fn after_half_an_hour_without_doubt_the_next_one_counts_at_once() {
 }
 
 #[test]
-fn where_there_is_no_server_nobody_rests_for_long_and_who_does_not_comes_first() {
+fn without_a_server_rests_are_short_and_resting_candidates_come_last() {
     let all = [candidate(1, "a"), candidate(2, "b"), candidate(3, "a")];
     let mut choice = Choice::new(&all);
     for failed in [0, 10, 30, 70] {
@@ -264,7 +264,7 @@ fn who_answers_probes_again_rests_no_more_and_who_always_did_rests_on() {
 
 proptest! {
     #[test]
-    fn noise_moves_nobody_to_and_fro(
+    fn noise_does_not_move_a_client_back_and_forth(
         seed in any::<u64>(), base in 10u64..200, noise in 0u64..200, lost in 0u64..60,
     ) {
         let mut random = roadweave_proto::SplitMix64::new(seed);

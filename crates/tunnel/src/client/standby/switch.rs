@@ -69,7 +69,7 @@ impl Client {
         }
         let question = *question;
         if question.alive_since.is_none() {
-            if self.standby.goal.is_some() && now >= question.first + GOAL_PATIENCE {
+            if self.standby.goal.is_some() && now >= question.first + GOAL_TIMEOUT {
                 self.give_up_target(now, "it does not answer", Some(question.first));
             }
             return;
@@ -90,7 +90,7 @@ impl Client {
     /// The last server may answer first, since it knows the client's flows and another may not.
     pub(in crate::client) fn on_coverage_back(&mut self, now: Instant) {
         self.race.pairs.hurry(now, None);
-        self.race.patience.on_sign_of_life();
+        self.race.attempt_backoff.on_sign_of_life();
         for uplink in self.uplinks.all.values_mut() {
             uplink.next_attempt = uplink.next_attempt.min(now);
         }
@@ -111,8 +111,8 @@ impl Client {
         let pto = pto.unwrap_or_default().min(SILENCE_MAX);
         // A server that receives little takes as long to notice that its answers go to a dead path.
         let quiet = Some(connection.quiet_after()).filter(|quiet| *quiet > SILENCE_MIN);
-        let patience = quiet.map_or(pto.max(SILENCE_MIN), |quiet| quiet + pto);
-        Some((connection.last_heard().max(alive_since) + patience).max(allowed))
+        let silence_max = quiet.map_or(pto.max(SILENCE_MIN), |quiet| quiet + pto);
+        Some((connection.last_heard().max(alive_since) + silence_max).max(allowed))
     }
 
     fn take_over(&mut self, now: Instant) {
@@ -170,7 +170,7 @@ impl Client {
     }
 }
 
-const GOAL_PATIENCE: Duration = Duration::from_secs(2);
+const GOAL_TIMEOUT: Duration = Duration::from_secs(2);
 impl Question {
     fn new(now: Instant) -> Self {
         let (asked_session, asked_standby, quiet_since) = (now, now, now);

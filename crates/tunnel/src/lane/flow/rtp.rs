@@ -12,12 +12,12 @@ const SOURCES: usize = 4;
 
 #[derive(Debug, Default)]
 pub(super) struct RtpDetector {
-    sources: [Option<Source>; SOURCES],
+    sources: [Option<RtpSource>; SOURCES],
     pub(super) is_rtp: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Source {
+struct RtpSource {
     ssrc: u32,
     sequence: u16,
     timestamp: u32,
@@ -33,10 +33,10 @@ impl RtpDetector {
     /// Takes a possible RTP header. Returns whether a frame begins without a marker before it, by
     /// its new timestamp (RFC 3550 section 5.1).
     pub(super) fn on_header(&mut self, header: &RtpHeader) -> bool {
-        let is_it = |it: &Option<Source>| it.is_some_and(|source| source.ssrc == header.ssrc);
+        let is_it = |it: &Option<RtpSource>| it.is_some_and(|source| source.ssrc == header.ssrc);
         let known = self.sources.iter().position(is_it);
         let before = known.and_then(|at| self.sources[at]);
-        let mut source = Source {
+        let mut source = RtpSource {
             ssrc: header.ssrc,
             sequence: header.sequence,
             timestamp: header.timestamp,

@@ -85,7 +85,7 @@ fn what_is_no_rtp_is_not_taken_for_it() {
 }
 
 #[test]
-fn frames_without_markers_are_told_by_their_timestamps() {
+fn frames_without_markers_are_found_by_their_timestamps() {
     let mut bench = Bench::default();
     let mut begins = Vec::new();
     for sequence in 0..12_u16 {
@@ -103,7 +103,7 @@ fn frames_without_markers_are_told_by_their_timestamps() {
 }
 
 #[test]
-fn code_points_tell_voice_and_what_may_wait() {
+fn code_points_give_the_class_of_a_flow() {
     let mut bench = Bench::default();
     let mut class = |protocol, dscp| bench.view(0, &packet(protocol, dscp, dscp, b"x")).class;
     assert_eq!(class(protocol::UDP, 46), FlowClass::RealTime);

@@ -44,7 +44,7 @@ fn symbol(position: FragmentPosition, body: &[u8]) -> Bytes {
 }
 
 #[test]
-fn what_is_incomplete_is_kept_as_long_as_the_peer_may_complete_it() {
+fn incomplete_packets_are_kept_as_long_as_the_peer_may_complete_them() {
     // The promised age, whether packets are coded, and how late the rest may come.
     for (age, coded, fragments, block) in
         [(0, true, 700, 700), (200, true, 700, 700), (2_000, true, 2_000, 2_000)]

@@ -22,7 +22,7 @@ use std::time::Duration;
 use roadweave_proto::Instant;
 
 use super::{ExtendedId, Outlet, Placed, Turn};
-use delays::{Delays, Seen};
+use delays::{Delays, Timing};
 
 #[derive(Debug)]
 pub(super) struct Even {
@@ -47,7 +47,7 @@ impl Even {
             return Turn::Kept;
         };
         let (sent, seen) = self.delays.on_packet(now, stamp);
-        if seen == Seen::Anew {
+        if seen == Timing::Restarted {
             // The clock is another, so no waiting packet has a time.
             while self.release_first(out) {}
         }
@@ -60,7 +60,7 @@ impl Even {
         }
         // The delay may have become shorter.
         self.handle_timeout(now, out);
-        if seen == Seen::Late { Turn::Late } else { Turn::Kept }
+        if seen == Timing::Late { Turn::Late } else { Turn::Kept }
     }
 
     pub(super) fn handle_timeout(&mut self, now: Instant, out: &mut Outlet<'_>) {

@@ -29,13 +29,13 @@ const BINS: usize = (STEPS * 22) as usize;
 #[derive(Debug)]
 pub(super) struct FillTimes {
     max_buffer: Duration,
-    present: Span,
-    before: Span,
+    present: FillCounts,
+    before: FillCounts,
     pub(super) wait: Duration,
 }
 
 #[derive(Debug)]
-struct Span {
+struct FillCounts {
     since: Option<Instant>,
     filled: [u32; BINS],
     filled_total: u64,
@@ -44,7 +44,7 @@ struct Span {
 
 impl FillTimes {
     pub(super) fn new(max_buffer: Duration) -> Self {
-        Self { max_buffer, present: Span::new(), before: Span::new(), wait: max_buffer }
+        Self { max_buffer, present: FillCounts::new(), before: FillCounts::new(), wait: max_buffer }
     }
 
     pub(super) fn set_max_buffer(&mut self, max_buffer: Duration) {
@@ -68,7 +68,7 @@ impl FillTimes {
     fn turn(&mut self, now: Instant) {
         let since = *self.present.since.get_or_insert(now);
         if now.since(since) > SPAN && self.present.outcomes() >= FILLED_MIN {
-            self.before = std::mem::replace(&mut self.present, Span::new());
+            self.before = std::mem::replace(&mut self.present, FillCounts::new());
             self.present.since = Some(now);
         }
     }
@@ -95,7 +95,7 @@ impl FillTimes {
     }
 }
 
-impl Span {
+impl FillCounts {
     fn new() -> Self {
         Self { since: None, filled: [0; BINS], filled_total: 0, never: 0 }
     }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_what_never_comes() {
+    fn gaps_that_are_never_filled_cost_no_wait() {
         let mut times = FillTimes::new(MAX);
         times.on_never_filled(Instant::ZERO, HOPELESS);
         assert_eq!(times.wait, MAX);

@@ -1,9 +1,9 @@
 //! Delivers the frames of each video of a lane whole and in order, until the next one is due.
 //!
 //! ```text
-//! packet ─► its source of RTP ─► Stream: its frames by number ─► whole, in order          ─► out
-//!            │                            │ not whole when the next is due: as it is ─► out
-//!            └ none: out at once          └ behind a later frame: discarded
+//! packet ─► its RTP source ─► RtpStream: its frames by number ─► whole, in order          ─► out
+//!            │                          │ not whole when the next is due: as it is ─► out
+//!            └ none: out at once        └ behind a later frame: discarded
 //! ```
 //!
 //! A frame waits for missing packets until the deadline of the next frame minus the decoding time,
@@ -30,7 +30,7 @@ use roadweave_proto::wire::{InnerPacket, RtpHeader};
 use super::gaps::Gaps;
 use super::{ExtendedId, Outlet, Placed, Turn};
 use candidates::Candidates;
-use stream::Stream;
+use stream::RtpStream;
 
 /// Sources kept in order, at most; packets of others go out as they come.
 const SOURCES_MAX: usize = 256;
@@ -54,7 +54,7 @@ pub(super) struct Frames {
     times: Times,
     missing: Gaps,
     candidates: Candidates,
-    streams: BTreeMap<Source, Stream>,
+    streams: BTreeMap<Source, RtpStream>,
     due: BTreeSet<(Instant, Source)>,
     held: usize,
 }
@@ -66,7 +66,7 @@ impl Frames {
 
     pub(super) fn set_times(&mut self, times: Times) {
         self.times = times;
-        let due = |(source, stream): (&Source, &Stream)| Some((stream.due(&times)?, *source));
+        let due = |(source, stream): (&Source, &RtpStream)| Some((stream.due(&times)?, *source));
         self.due = self.streams.iter().filter_map(due).collect();
     }
 
@@ -137,11 +137,11 @@ impl Frames {
                 .retain(|_, stream| stream.len() > 0 || now.since(stream.heard) <= SILENT_MAX);
         }
         if self.streams.len() < SOURCES_MAX {
-            self.streams.insert(source, Stream::new(now, header, id));
+            self.streams.insert(source, RtpStream::new(now, header, id));
         }
     }
 
-    fn change(&mut self, source: Source, what: impl FnOnce(&mut Stream, &Gaps)) {
+    fn change(&mut self, source: Source, what: impl FnOnce(&mut RtpStream, &Gaps)) {
         let Some(stream) = self.streams.get_mut(&source) else { return };
         let (held, due) = (stream.len(), stream.due(&self.times));
         what(stream, &self.missing);

@@ -7,14 +7,14 @@ use roadweave_proto::{DropReason, Instant, Urgency};
 
 use super::LaneSender;
 use crate::lane::memory::MemoryStats;
-use crate::lane::shed::{Frame, Shedder};
+use crate::lane::shed::{FrameKey, Shedder};
 
 #[derive(Debug)]
 pub(super) struct Queued {
     pub(super) since: Instant,
     pub(super) datagram: SourceDatagram,
     pub(super) flow: u64,
-    pub(super) frame: Option<Frame>,
+    pub(super) frame: Option<FrameKey>,
     pub(super) ends_frame: bool,
     pub(super) urgency: Urgency,
     pub(super) ends_packet: bool,

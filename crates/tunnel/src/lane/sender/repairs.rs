@@ -27,14 +27,14 @@ use crate::lane::offers::limit_repairs;
 use crate::observe::PacketStep;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Life {
+pub(super) struct Lifetime {
     since: Instant,
     until: Instant,
 }
 
 #[derive(Debug)]
 pub(super) struct QueuedRepair {
-    life: Life,
+    lifetime: Lifetime,
     datagram: LaneDatagram,
     /// Bit i: the repair is for the i-th packet from its first one on, which is lost; 0 for parts.
     lost: u64,
@@ -73,8 +73,8 @@ impl LaneSender {
     pub(super) fn repairs_timeout(&self) -> Option<Instant> {
         let oldest = self.resends.repairs.values().filter_map(VecDeque::front);
         let due = oldest.map(|repair| match repair.tried_others {
-            true => repair.life.until,
-            false => repair.life.until.min(repair.life.since + REPAIR_WAIT_MAX),
+            true => repair.lifetime.until,
+            false => repair.lifetime.until.min(repair.lifetime.since + REPAIR_WAIT_MAX),
         });
         due.min()
     }
@@ -85,14 +85,14 @@ impl LaneSender {
             while let Some(repair) =
                 self.resends.repairs.get_mut(&path).and_then(VecDeque::pop_front)
             {
-                if repair.life.until <= now {
+                if repair.lifetime.until <= now {
                     self.give_up(now, &repair);
                     continue;
                 }
-                let QueuedRepair { life, datagram, is_redundant, .. } = repair;
+                let QueuedRepair { lifetime, datagram, is_redundant, .. } = repair;
                 let bytes = datagram.len() as u32;
                 let wait = match self.config.strategy.entry.moves_repairs {
-                    true => REPAIR_WAIT_MAX.saturating_sub(now.since(life.since)),
+                    true => REPAIR_WAIT_MAX.saturating_sub(now.since(lifetime.since)),
                     false => REPAIR_WAIT_MAX,
                 };
                 let chosen = repair_path(path, wait, datagram.len(), carrier.paths(now));
@@ -107,7 +107,7 @@ impl LaneSender {
                         // A part is not cut again; the recovery repairs its datagram.
                         let is_cut = kind != TokenKind::Part
                             && self.send_in_parts(
-                                life,
+                                lifetime,
                                 cut,
                                 &datagram.bytes,
                                 is_redundant,
@@ -121,7 +121,7 @@ impl LaneSender {
                         }
                     }
                     Err(SendError::Blocked(datagram)) => {
-                        let tried_others = now.since(life.since) >= REPAIR_WAIT_MAX;
+                        let tried_others = now.since(lifetime.since) >= REPAIR_WAIT_MAX;
                         let blocked = QueuedRepair { tried_others, datagram, ..repair };
                         self.resends.repairs.entry(path).or_default().push_front(blocked);
                         break;
@@ -166,14 +166,14 @@ impl LaneSender {
     /// it could. `is_redundant`: its content has left before.
     pub(super) fn send_in_parts(
         &mut self,
-        life: Life,
+        lifetime: Lifetime,
         cut: Cut,
         datagram: &[u8],
         is_redundant: bool,
         carrier: &mut impl Carrier,
     ) -> bool {
         // A peer that reports no fates does not reassemble parts.
-        if !carrier.tells_fates() {
+        if !carrier.reports_fates() {
             return false;
         }
         let (number, size_max) = (self.cuts.next, carrier.max_datagram_size());
@@ -185,7 +185,13 @@ impl LaneSender {
         for bytes in parts.into_iter().rev() {
             let datagram = LaneDatagram { lane, content, bytes };
             let tried_others = false;
-            queue.push_front(QueuedRepair { life, datagram, lost: 0, is_redundant, tried_others });
+            queue.push_front(QueuedRepair {
+                lifetime,
+                datagram,
+                lost: 0,
+                is_redundant,
+                tried_others,
+            });
         }
         true
     }
@@ -201,22 +207,22 @@ impl LaneSender {
                     self.stats.drops.count(DropReason::RepairExpired);
                     return;
                 };
-                let Some(life) = self.life_of(now, id) else { return };
+                let Some(lifetime) = self.lifetime_of(now, id) else { return };
                 for path in paths {
                     self.stats.duplicate_datagrams += 1;
                     self.stats.duplicate_bytes += datagram.len() as u64;
-                    self.queue_repair(life, path, (id, 1), datagram.bytes.clone());
+                    self.queue_repair(lifetime, path, (id, 1), datagram.bytes.clone());
                 }
             }
             Repair::Coded { start, count, lost, shares } => {
                 let newest = start.plus(u32::from(count).saturating_sub(1));
-                let Some(life) = self.life_of(now, newest) else { return };
+                let Some(lifetime) = self.lifetime_of(now, newest) else { return };
                 match self.encode(start, count, &shares) {
                     Ok(datagrams) => {
                         for (path, datagram) in datagrams {
                             self.stats.coded_datagrams += 1;
                             self.stats.coded_bytes += datagram.len() as u64;
-                            self.queue_repair(life, path, (start, lost), datagram);
+                            self.queue_repair(lifetime, path, (start, lost), datagram);
                         }
                     }
                     // A packet of the range has left the pool for lack of memory.
@@ -270,25 +276,26 @@ impl LaneSender {
         Ok(datagrams)
     }
 
-    pub(super) fn life_of(&mut self, now: Instant, newest: PacketId) -> Option<Life> {
+    pub(super) fn lifetime_of(&mut self, now: Instant, newest: PacketId) -> Option<Lifetime> {
         let until = now + self.config.keeps_for();
         let until = self.expiry(newest).map_or(until, |expiry| expiry.min(until));
         if until <= now {
             self.stats.drops.count(DropReason::RepairExpired);
         }
-        (until > now).then_some(Life { since: now, until })
+        (until > now).then_some(Lifetime { since: now, until })
     }
 
     fn queue_repair(
         &mut self,
-        life: Life,
+        lifetime: Lifetime,
         path: PathId,
         (start, lost): (PacketId, u64),
         bytes: Bytes,
     ) {
         let content = DatagramContent::Repair { start };
         let datagram = LaneDatagram { lane: self.lane, content, bytes };
-        let repair = QueuedRepair { life, datagram, lost, is_redundant: true, tried_others: false };
+        let repair =
+            QueuedRepair { lifetime, datagram, lost, is_redundant: true, tried_others: false };
         self.resends.repairs.entry(path).or_default().push_back(repair);
     }
 }

@@ -84,7 +84,7 @@ impl LaneSender {
             coded: self.coding.codes,
             acknowledge_on_all: self.config.strategy.entry.acknowledged_on_all,
         };
-        if promise == self.announced || !carrier.tells_fates() {
+        if promise == self.announced || !carrier.reports_fates() {
             return;
         }
         let message = Control::LanePromise { lane: self.lane, promise };

@@ -121,7 +121,7 @@ impl LaneSender {
             kept.expire(now, self.keeping.age_max);
             kept.on_sent(id, queued, datagram.bytes.slice(SOURCE_HEADER..));
         }
-        if carrier.tells_fates() {
+        if carrier.reports_fates() {
             self.coding.encoder.insert(now, id, datagram.bytes.slice(SOURCE_HEADER..));
             self.sent_flows.on_sent(id, flow);
         }
@@ -136,7 +136,7 @@ impl LaneSender {
     pub(super) fn set_predecessor(&mut self, queued: &mut Queued, id: PacketId) -> usize {
         let begins =
             matches!(queued.datagram.position(), FragmentPosition::Whole | FragmentPosition::First);
-        let stamp = if begins && self.tells_times() { STAMP_HEADER } else { 0 };
+        let stamp = if begins && self.carries_times() { STAMP_HEADER } else { 0 };
         let Some(predecessors) = &mut self.predecessors else { return stamp };
         let after = predecessors.on_sent(queued.flow, id);
         if !begins {
@@ -192,15 +192,15 @@ impl LaneSender {
             return Some(SourceCopy { datagram, ..copy });
         }
         self.recovery.of_sent(id).on_sent(now, packet, carrier.paths(now));
-        if let Some(insurance) = self.insurance.as_mut().filter(|_| carrier.tells_fates()) {
+        if let Some(insurance) = self.insurance.as_mut().filter(|_| carrier.reports_fates()) {
             insurance.on_sent(now, &packet);
         }
         if let Err(SendError::TooLarge(datagram)) = sent {
             // The path became narrower after the packet was cut for it.
             let cut = Cut { kind: TokenKind::Source, id, path };
-            let life = self.life_of(now, id);
-            let is_cut = life.is_some_and(|life| {
-                self.send_in_parts(life, cut, &datagram.bytes, copy.is_redundant, carrier)
+            let lifetime = self.lifetime_of(now, id);
+            let is_cut = lifetime.is_some_and(|lifetime| {
+                self.send_in_parts(lifetime, cut, &datagram.bytes, copy.is_redundant, carrier)
             });
             if !is_cut {
                 self.stats.drops.count(DropReason::OversizedInner);

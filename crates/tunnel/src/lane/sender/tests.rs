@@ -192,26 +192,26 @@ fn recorded() -> (LaneSender, Recorder) {
 }
 
 #[test]
-fn the_scheduler_is_told_what_is_of_streams_and_how_long_it_is() {
+fn the_scheduler_sees_stream_packets_and_their_lengths() {
     let (mut sender, recorder) = recorded();
-    let told = || {
+    let seen = || {
         let packets = recorder.packets().into_iter();
-        let told = packets.map(|it| (it.is_of_streams, it.bytes, it.backlog_bytes, it.flow_bytes));
-        told.collect::<Vec<_>>()
+        let seen = packets.map(|it| (it.is_of_streams, it.bytes, it.backlog_bytes, it.flow_bytes));
+        seen.collect::<Vec<_>>()
     };
     let mut carrier = TwoPaths::new([10_000, 0]);
     sender.handle_inner(at(0), &[7; 92], 1, None);
     sender.transmit(at(0), &mut carrier);
     lose(&mut sender, at(1), [0]);
     sender.transmit(at(1), &mut carrier);
-    assert_eq!(told(), [(false, 100, 100, 100); 2], "it leaves again");
+    assert_eq!(seen(), [(false, 100, 100, 100); 2], "it leaves again");
 
     sender.handle_symbol(at(2), &[7; 192], Urgency::FIRST);
     sender.held_back = Some(HeldBack { bytes: 5_000, urgency: Urgency::FIRST });
     sender.transmit(at(2), &mut carrier);
     lose(&mut sender, at(3), [1]);
     sender.transmit(at(3), &mut carrier);
-    assert_eq!(told(), [(true, 200, 5_200, 5_200); 2], "it leaves again");
+    assert_eq!(seen(), [(true, 200, 5_200, 5_200); 2], "it leaves again");
 }
 
 #[test]
@@ -292,7 +292,7 @@ fn the_peer_hears_of_the_promise_when_another_strategy_changes_it() {
     let order = Order::Reorder { max_buffer: Duration::from_secs(5) };
     let config = LaneConfig { order, ..LaneConfig::new("default", crate::Strategy::xnc()) };
     let mut sender = LaneSender::new(LaneId(3), config, 1, false).expect("no uplink is named");
-    let mut told = |sender: &mut LaneSender, now: Instant| {
+    let mut announced = |sender: &mut LaneSender, now: Instant| {
         sender.transmit(now, &mut carrier);
         sender.transmit(now, &mut carrier);
         std::mem::take(&mut carrier.messages)
@@ -303,18 +303,18 @@ fn the_peer_hears_of_the_promise_when_another_strategy_changes_it() {
         let promise = Promise { order, age_max, expires: false, coded, acknowledge_on_all };
         vec![Control::LanePromise { lane: LaneId(3), promise }]
     };
-    assert_eq!(told(&mut sender, at(0)), promises(700, 700, true, false));
+    assert_eq!(announced(&mut sender, at(0)), promises(700, 700, true, false));
     follow(&mut sender, "minrtt");
-    assert_eq!(told(&mut sender, at(1)), promises(5000, 10_000, false, false));
+    assert_eq!(announced(&mut sender, at(1)), promises(5000, 10_000, false, false));
     follow(&mut sender, "ecf");
-    assert_eq!(told(&mut sender, at(2)), []);
+    assert_eq!(announced(&mut sender, at(2)), []);
     sender.handle_inner(at(3), &[7; 500], 1, None);
     sender.transmit(at(3), &mut TwoPaths::new([10_000, 0]));
     follow(&mut sender, "lola");
     // What was sent by then may still be repaired.
-    assert_eq!(told(&mut sender, at(4)), promises(5000, 10_000, false, true));
+    assert_eq!(announced(&mut sender, at(4)), promises(5000, 10_000, false, true));
     acknowledge(&mut sender, at(50), PathId(0), 0);
-    assert_eq!(told(&mut sender, at(50)), promises(100, 100, false, true));
+    assert_eq!(announced(&mut sender, at(50)), promises(100, 100, false, true));
 }
 
 #[test]
@@ -375,7 +375,7 @@ fn what_was_sent_when_the_paths_were_wider_is_sent_again_in_parts() {
     let (mut sender, mut carrier) = sending(sender_of("minrtt"), [100_000, 0], &[1360]);
     let whole = carrier.datagrams.pop().expect("it has left").2;
     carrier.datagram_max = 1160;
-    let told = |sender: &mut LaneSender, now, lost: Option<&u64>, acknowledged: &[u64]| {
+    let report = |sender: &mut LaneSender, now, lost: Option<&u64>, acknowledged: &[u64]| {
         for token in acknowledged {
             let Token { kind, id, .. } = Token::parse(*token);
             acknowledge_as(sender, now, kind, PathId(0), id);
@@ -387,7 +387,7 @@ fn what_was_sent_when_the_paths_were_wider_is_sent_again_in_parts() {
     };
     // Sent again until all of its parts have arrived.
     let first = Token { kind: TokenKind::Source, lane: LaneId(0), id: PacketId(0) };
-    told(&mut sender, at(50), Some(&first.to_u64()), &[]);
+    report(&mut sender, at(50), Some(&first.to_u64()), &[]);
     for round in 1..4 {
         let now = at(100 * round);
         sender.transmit(now, &mut carrier);
@@ -395,9 +395,9 @@ fn what_was_sent_when_the_paths_were_wider_is_sent_again_in_parts() {
         assert_eq!((parts.len(), put_together(&parts)), (2, vec![whole.clone()]));
         let tokens: Vec<u64> = parts.iter().map(|(_, token, _)| *token).collect();
         match round {
-            1 => told(&mut sender, now, tokens.last(), &tokens[..1]),
-            2 => told(&mut sender, now, tokens.first(), &tokens[1..]),
-            _ => told(&mut sender, now, None, &tokens),
+            1 => report(&mut sender, now, tokens.last(), &tokens[..1]),
+            2 => report(&mut sender, now, tokens.first(), &tokens[1..]),
+            _ => report(&mut sender, now, None, &tokens),
         }
     }
     sender.transmit(at(9_000), &mut carrier);
@@ -429,7 +429,7 @@ fn coded_packets_and_copies_that_wait_are_cut_when_the_paths_become_narrower() {
 }
 
 #[test]
-fn packets_of_a_lane_with_an_expiry_or_with_an_order_by_times_tell_when_they_came() {
+fn packets_of_a_lane_with_expiry_or_order_by_time_carry_their_arrival_time() {
     let max_buffer = Duration::from_millis(100);
     let frames = Order::Frames { deadline: max_buffer, decode: Order::DEFAULT_DECODE, max_buffer };
     for (order, expires, place) in [
@@ -794,7 +794,7 @@ fn take_video(sender: &mut LaneSender, ms: u64, ssrc: u32, sequence: u16, timest
 }
 
 #[test]
-fn what_a_video_has_begun_anew_behind_is_repaired_no_more_and_all_else_is() {
+fn packets_superseded_by_a_key_frame_are_not_repaired_and_all_others_are() {
     for strategy in ["xnc", "minrtt", "xlink", "raven"] {
         let mut sender = sender_of(strategy);
         let mut carrier = TwoPaths::new([1 << 20, 0]);
@@ -846,7 +846,7 @@ fn a_repair_that_waits_goes_if_all_that_it_is_for_is_superseded_and_only_then() 
 }
 
 #[test]
-fn what_a_video_has_begun_anew_behind_leaves_no_more_wherever_it_waits() {
+fn packets_superseded_by_a_key_frame_are_dropped_wherever_they_wait() {
     let mut sender = sender_of("minrtt");
     let mut carrier = TwoPaths::new([1_200, 0]);
     for sequence in 0..6 {

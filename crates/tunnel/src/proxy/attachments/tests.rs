@@ -35,12 +35,12 @@ fn run(legs: &mut Legs, end: Instant) {
 }
 
 fn events(legs: &mut Legs) -> Vec<LegEvent> {
-    let told = |event: &LegEvent| matches!(event, LegEvent::Told(_));
-    std::iter::from_fn(|| legs.events.pop_front()).filter(|event| !told(event)).collect()
+    let is_text = |event: &LegEvent| matches!(event, LegEvent::Text(_));
+    std::iter::from_fn(|| legs.events.pop_front()).filter(|event| !is_text(event)).collect()
 }
 
 #[test]
-fn whoever_begins_while_the_anchor_is_away_is_told_like_those_before() {
+fn a_session_that_begins_while_the_anchor_is_away_learns_it_like_earlier_ones() {
     let mut legs = legs();
     legs.handle_timeout(at(0));
     legs.begin(at(10), SESSION, "acme", key(1));
@@ -52,7 +52,7 @@ fn whoever_begins_while_the_anchor_is_away_is_told_like_those_before() {
 }
 
 #[test]
-fn packets_that_nobody_is_told_of_go_after_a_moment_and_are_counted() {
+fn packets_that_wait_for_an_attachment_expire_and_are_counted() {
     let mut legs = legs();
     legs.handle_timeout(at(0));
     legs.begin(at(10), SESSION, "acme", key(1));

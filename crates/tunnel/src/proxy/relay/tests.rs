@@ -10,13 +10,13 @@ fn offer(epoch: u64) -> Option<StreamsOffer> {
 
 const SESSION: ConnectionId = ConnectionId(7);
 
-fn told(far_end: Option<StreamsOffer>) -> Option<LegEvent> {
+fn streams_event(far_end: Option<StreamsOffer>) -> Option<LegEvent> {
     Some(LegEvent::Streams(SESSION, far_end))
 }
 
 fn relay() -> Relay {
     let mut relay = Relay { client: offer(1), ..Relay::default() };
-    assert_eq!(relay.on_far_end(SESSION, offer(2)), told(offer(2)));
+    assert_eq!(relay.on_far_end(SESSION, offer(2)), streams_event(offer(2)));
     relay.room.size = 1_200;
     relay
 }
@@ -89,18 +89,18 @@ fn the_memory_of_a_relay_is_bounded_whatever_the_anchor_sends() {
         assert!(refused > 0 && relay.held <= HELD_MAX, "{length}: {refused}");
         assert!(relay.shed(1 << 20) > 0);
         assert!(relay.held <= 1 << 20);
-        assert!(relay.begin_anew() > 0);
+        assert!(relay.reset() > 0);
         assert_eq!(relay.held, 0);
     }
 }
 
 #[test]
-fn frames_that_nobody_asked_for_are_refused() {
+fn unsolicited_frames_are_refused() {
     let mut none = Relay::default();
     assert_eq!(none.on_far_end(SESSION, offer(2)), None);
     assert_eq!(none.push(frames(0, 0, 10)), Err(DropReason::Unbound));
     let mut without = Relay { client: offer(1), ..Relay::default() };
-    assert_eq!(without.on_far_end(SESSION, None), told(None));
+    assert_eq!(without.on_far_end(SESSION, None), streams_event(None));
     assert_eq!(without.push(frames(0, 0, 10)), Err(DropReason::Unbound));
     assert_eq!(without.due(Instant::ZERO, MS), None);
 }
@@ -108,8 +108,12 @@ fn frames_that_nobody_asked_for_are_refused() {
 #[test]
 fn in_one_session_streams_do_not_become_others() {
     let mut relay = relay();
-    relay.begin_anew();
-    assert_eq!(relay.on_far_end(SESSION, offer(2)), told(offer(2)), "the leg came up again");
+    relay.reset();
+    assert_eq!(
+        relay.on_far_end(SESSION, offer(2)),
+        streams_event(offer(2)),
+        "the leg came up again"
+    );
     let over = Some(LegEvent::StreamsOver(SESSION));
     assert_eq!(relay.on_far_end(SESSION, offer(3)), over);
     assert_eq!(relay.on_far_end(SESSION, None), over);

@@ -124,7 +124,7 @@ fn a_link_that_moves_all_the_time_fills_no_log() {
 }
 
 #[test]
-fn hellos_of_fixed_peers_at_one_address_are_told_apart_by_their_numbers() {
+fn hellos_of_fixed_peers_at_one_address_are_distinguished_by_their_numbers() {
     let peers = [6081, 6082].map(|port| RouterPeer::At(SocketAddr::from(([10, 0, 0, 2], port))));
     let mut router = Router::new(config(peers.to_vec())).expect("two links");
     // A NAT gave it a port that neither link has.

@@ -35,7 +35,7 @@ fn expected(bytes: u64) -> LoadExpected {
 }
 
 fn unasked(session: &Session) -> u64 {
-    session.exit.drops.get(DropReason::UnaskedLoad)
+    session.output.drops.get(DropReason::UnaskedLoad)
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn load_leaves_behind_all_that_lanes_have() {
 }
 
 #[test]
-fn load_ends_with_its_bytes_its_time_or_its_path_and_its_sum_is_told() {
+fn load_ends_with_its_bytes_its_time_or_its_path_and_its_sum_is_sent() {
     let (mut session, mut carrier) = (session(), one_path(1 << 20));
     session.begin_load(plan(10_000));
     session.send_load(at(0), &mut carrier, None);
@@ -126,7 +126,7 @@ fn an_upload_that_is_broken_off_takes_up_no_place() {
 }
 
 #[test]
-fn what_came_is_told_once_all_is_there_or_nothing_more_comes() {
+fn received_load_is_reported_once_complete_or_stalled() {
     let mut session = session();
     let load = || Load::datagram(TestId(1), 0, 1_000);
     session.expect_load(at(0), expected(1 << 30));

@@ -37,7 +37,7 @@ pub struct ShownFrame {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Frame {
+pub struct LiveFrame {
     pub index: usize,
     pub captured: Duration,
     pub sent: SentFrame,
@@ -64,18 +64,18 @@ impl LiveLogs {
         Some(millis(frame.captured_unix_ms - frame.at_ms))
     }
 
-    pub fn frames(&self) -> anyhow::Result<Vec<Frame>> {
+    pub fn frames(&self) -> anyhow::Result<Vec<LiveFrame>> {
         Ok(join(read(&self.sent)?, read(&self.shown)?))
     }
 }
 
 /// Joins both logs by frame number. A run is too short for a number to occur twice.
-fn join(sent: Vec<SentFrame>, shown: Vec<ShownFrame>) -> Vec<Frame> {
+fn join(sent: Vec<SentFrame>, shown: Vec<ShownFrame>) -> Vec<LiveFrame> {
     let mut first = HashMap::new();
     for frame in shown {
         first.entry(frame.number).or_insert(frame.shown_unix_ms);
     }
-    let frame = |sent: SentFrame| Frame {
+    let frame = |sent: SentFrame| LiveFrame {
         index: (sent.at_ms * f64::from(FPS) / 1e3).round() as usize,
         captured: millis(sent.captured_unix_ms),
         shown_after: first.get(&sent.number).map(|at| millis(at - sent.captured_unix_ms)),
@@ -102,12 +102,12 @@ fn millis(ms: f64) -> Duration {
 pub(super) mod tests {
     use super::*;
 
-    pub fn frame(index: usize, captured: Duration, shown_after: Option<Duration>) -> Frame {
+    pub fn frame(index: usize, captured: Duration, shown_after: Option<Duration>) -> LiveFrame {
         let number = u16::try_from(index).unwrap();
         let (at_ms, captured_unix_ms) = (0.0, captured.as_secs_f64() * 1e3);
         let (target_bytes, frame_bytes) = (9_000, 7_000);
         let sent = SentFrame { number, at_ms, captured_unix_ms, target_bytes, frame_bytes };
-        Frame { index, captured, sent, shown_after }
+        LiveFrame { index, captured, sent, shown_after }
     }
 
     #[test]

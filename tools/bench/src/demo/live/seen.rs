@@ -10,7 +10,7 @@ use roadweave_lab::figures::Timeline;
 use roadweave_lab::video::quality::{Percentiles, Player, STALL_GAP};
 use serde::Serialize;
 
-use super::logs::Frame;
+use super::logs::LiveFrame;
 use crate::demo::clip::FPS;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -60,13 +60,13 @@ pub struct Rates {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Window {
+pub struct FrameWindow {
     pub start: Duration,
     pub first: usize,
     pub seconds: u32,
 }
 
-impl Window {
+impl FrameWindow {
     pub fn frames(&self) -> Range<usize> {
         self.first..self.first + (self.seconds * FPS) as usize
     }
@@ -76,10 +76,10 @@ impl Window {
     }
 
     /// Measures the film's `frames`; `ssim` has a value for each, if pictures were compared.
-    pub fn measure(&self, frames: &[Frame], ssim: Option<&[f32]>, player: &Player) -> LiveRun {
+    pub fn measure(&self, frames: &[LiveFrame], ssim: Option<&[f32]>, player: &Player) -> LiveRun {
         let window = self.frames();
-        let sent: Vec<&Frame> = frames.iter().filter(|it| window.contains(&it.index)).collect();
-        let shown: Vec<(&Frame, Duration)> =
+        let sent: Vec<&LiveFrame> = frames.iter().filter(|it| window.contains(&it.index)).collect();
+        let shown: Vec<(&LiveFrame, Duration)> =
             sent.iter().filter_map(|frame| Some((*frame, frame.shown_after?))).collect();
         let mut delays: Vec<Duration> = shown.iter().map(|(_, delay)| *delay).collect();
         delays.sort_unstable();
@@ -120,8 +120,8 @@ impl Window {
         }
     }
 
-    fn stalls(&self, shown: &[(&Frame, Duration)]) -> Vec<(Duration, Duration)> {
-        let since_start = |(frame, delay): &(&Frame, Duration)| {
+    fn stalls(&self, shown: &[(&LiveFrame, Duration)]) -> Vec<(Duration, Duration)> {
+        let since_start = |(frame, delay): &(&LiveFrame, Duration)| {
             (frame.captured + *delay).saturating_sub(self.start)
         };
         let mut moments: Vec<_> = shown.iter().map(since_start).collect();
@@ -132,7 +132,7 @@ impl Window {
         gaps.filter(|(from, to)| *to - *from > STALL_GAP).collect()
     }
 
-    fn rates(&self, sent: &[&Frame]) -> Rates {
+    fn rates(&self, sent: &[&LiveFrame]) -> Rates {
         let steps = (self.duration().as_millis() / Timeline::STEP.as_millis()) as usize;
         let mbps = 8.0 / 1e6 / Timeline::STEP.as_secs_f64();
         let frames_in_step = f64::from(FPS) * Timeline::STEP.as_secs_f64();
@@ -166,11 +166,11 @@ mod tests {
 
     const START: Duration = Duration::from_secs(1_000);
 
-    fn window() -> Window {
-        Window { start: START, first: 60, seconds: 2 }
+    fn window() -> FrameWindow {
+        FrameWindow { start: START, first: 60, seconds: 2 }
     }
 
-    fn film(shown_after: impl Fn(usize) -> Option<u64>) -> Vec<Frame> {
+    fn film(shown_after: impl Fn(usize) -> Option<u64>) -> Vec<LiveFrame> {
         let from = START - Duration::from_secs(2);
         (0..150)
             .map(|index| {

@@ -19,7 +19,7 @@ fn devices_are_named_after_their_link_and_addressed_by_its_number_or_as_given() 
 }
 
 #[test]
-fn an_address_is_read_with_its_length_and_what_is_none_is_told_with_an_example() {
+fn an_address_is_parsed_with_its_length_and_errors_give_an_example() {
     assert_eq!(parse_address("10.8.0.2/24").unwrap().to_string(), "10.8.0.2/24");
     assert_eq!(parse_address("10.8.0.2").unwrap().to_string(), "10.8.0.2/32", "a host");
     for text in ["", "10.8.0.2/33", "10.8.0/24", "fd00::/129", "10.8.0.2/", "10.8.0.2/-1"] {

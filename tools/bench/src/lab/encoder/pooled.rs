@@ -1,7 +1,7 @@
 //! The results of one way on the drives of one class, and their tables.
 
 use roadweave_lab::class::Class;
-use roadweave_lab::closed_loop::Seen;
+use roadweave_lab::closed_loop::ViewerFigures;
 use serde::Serialize;
 
 use crate::lab::spread::Spread;
@@ -26,8 +26,9 @@ pub(super) struct Pooled {
 }
 
 impl Pooled {
-    pub(super) fn new(class: Option<Class>, way: &str, runs: &[Seen]) -> Self {
-        let mean = |of: fn(&Seen) -> f64| runs.iter().map(of).sum::<f64>() / runs.len() as f64;
+    pub(super) fn new(class: Option<Class>, way: &str, runs: &[ViewerFigures]) -> Self {
+        let mean =
+            |of: fn(&ViewerFigures) -> f64| runs.iter().map(of).sum::<f64>() / runs.len() as f64;
         Self {
             class: class.map_or_else(|| "all".to_owned(), |class| class.to_string()),
             way: way.to_owned(),

@@ -3,23 +3,25 @@
 use std::collections::VecDeque;
 
 use roadweave_lab::vod::summary::{Figure, Figures, Interval, Viewings};
-use roadweave_lab::vod::{Chosen, Kind, Pair, STANDS_STILL, Seen, Sent, Setting, Way};
+use roadweave_lab::vod::{
+    Chosen, Pair, ProgramKind, STANDS_STILL, ServerTraffic, Setting, Viewing, Way,
+};
 use serde::Serialize;
 
 use super::Viewers;
 use crate::table::{self, Column, bare, right_aligned};
 
 #[derive(Debug, Serialize)]
-pub(super) struct Results {
+pub(super) struct VodResults {
     seconds: u64,
     seeds: u16,
     congestion: String,
-    pairs: Vec<Measured>,
+    pairs: Vec<PairResult>,
     ways: Vec<Row>,
 }
 
 #[derive(Debug, Serialize)]
-struct Measured {
+struct PairResult {
     name: String,
     links: Vec<String>,
     bitrate_kbps: u64,
@@ -32,7 +34,7 @@ struct Measured {
 
 #[derive(Debug, Serialize)]
 struct Row {
-    kind: Kind,
+    kind: ProgramKind,
     way: String,
     viewings: usize,
     figures: Figures,
@@ -41,14 +43,14 @@ struct Row {
     below_best_link: Option<Figures>,
 }
 
-impl Results {
+impl VodResults {
     /// `seen` is in the order of the jobs.
     pub(super) fn new(
         setting: Setting,
         pairs: &[Pair],
         chosen: &[Chosen],
         ways: &[Way],
-        seen: Vec<(Seen, Sent)>,
+        seen: Vec<(Viewing, ServerTraffic)>,
     ) -> Self {
         let mut seen = VecDeque::from(seen);
         let mut next = || -> Viewers { seen.drain(..usize::from(setting.seeds)).collect() };
@@ -61,7 +63,7 @@ impl Results {
             let of_ways = ways.iter().map(|_| next()).collect();
             short.add(counts, &alone, quickest(&alone), of_ways);
         }
-        let measured = |(pair, chosen): (&Pair, &Chosen)| Measured {
+        let measured = |(pair, chosen): (&Pair, &Chosen)| PairResult {
             name: pair.name.clone(),
             links: pair.links.iter().map(|link| link.name.clone()).collect(),
             bitrate_kbps: chosen.bitrate.as_bps() / 1_000,
@@ -69,7 +71,7 @@ impl Results {
             rebuffering_alone: chosen.stands_still,
             counts: STANDS_STILL.contains(&chosen.stands_still),
         };
-        let rows = [(Kind::Long, long), (Kind::Short, short)];
+        let rows = [(ProgramKind::Long, long), (ProgramKind::Short, short)];
         Self {
             seconds: setting.lasting.as_secs(),
             seeds: setting.seeds,
@@ -81,7 +83,8 @@ impl Results {
 
     pub(super) fn in_words(&self) -> String {
         let mut text = self.pairs_in_words();
-        for (kind, what) in [(Kind::Long, "one long video"), (Kind::Short, "short videos, swiped")]
+        for (kind, what) in
+            [(ProgramKind::Long, "one long video"), (ProgramKind::Short, "short videos, swiped")]
         {
             let rows: Vec<&Row> = self.ways.iter().filter(|row| row.kind == kind).collect();
             text += &format!("\n{what}\n{}\n", figures_in_words(&rows));
@@ -94,7 +97,7 @@ impl Results {
     }
 
     fn pairs_in_words(&self) -> String {
-        let columns: &[Column<Measured>] = &[
+        let columns: &[Column<PairResult>] = &[
             ("pair", |pair| pair.name.clone()),
             ("best link", |pair| pair.best.clone()),
             ("Mbit/s", |pair| format!("{:.2}", pair.bitrate_kbps as f64 / 1e3)),
@@ -125,7 +128,7 @@ impl Columns {
         }
     }
 
-    fn rows(self, kind: Kind) -> Vec<Row> {
+    fn rows(self, kind: ProgramKind) -> Vec<Row> {
         let all: Vec<Viewings> = self.viewers.iter().map(|pairs| Viewings::new(pairs)).collect();
         let row = |((way, viewers), viewings): ((String, &Vec<Viewers>), &Viewings)| Row {
             kind,

@@ -65,7 +65,7 @@ fn everything_that_may_stand_in_a_file_is_understood() {
     let seven_thousand = Tcp { bytes: Some(7_000), congestion: Algorithm::Bbr };
     assert_eq!((tcp.kind.clone(), &*tcp.name), (TrafficKind::Tcp(seven_thousand), "tcp"));
     let action = Action::Delay(Duration::from_micros(7_500));
-    assert_eq!(scenario.events, [crate::event::Event { at: ms(2_000), link: 1, action }]);
+    assert_eq!(scenario.events, [crate::event::ScriptEvent { at: ms(2_000), link: 1, action }]);
     assert_eq!((scenario.cross[0].on, scenario.cross[0].end), (ms(100), ms(2_000)));
 }
 

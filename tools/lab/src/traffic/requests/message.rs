@@ -7,14 +7,14 @@ use bytes::{BufMut, Bytes, BytesMut};
 use roadweave_proto::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum MessageKind {
     Data,
     Acknowledgement,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    pub(super) kind: Kind,
+    pub(super) kind: MessageKind,
     pub(super) turn: u8,
     pub(super) index: u16,
     pub(super) count: u16,
@@ -41,8 +41,8 @@ impl Header {
     pub(super) fn parse(payload: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::LEN] = payload.first_chunk()?;
         let kind = match bytes[0] {
-            0 => Kind::Data,
-            1 => Kind::Acknowledgement,
+            0 => MessageKind::Data,
+            1 => MessageKind::Acknowledgement,
             _ => return None,
         };
         let u16_at = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
@@ -61,11 +61,11 @@ impl Header {
 
 #[derive(Debug)]
 pub(super) struct Outgoing {
-    parts: Vec<Part>,
+    parts: Vec<MessagePart>,
 }
 
 #[derive(Debug)]
-struct Part {
+struct MessagePart {
     bytes: usize,
     settled: bool,
     due: Instant,
@@ -75,7 +75,8 @@ struct Part {
 impl Outgoing {
     pub(super) fn message(now: Instant, bytes: usize) -> Self {
         let count = bytes.div_ceil(PART).max(1);
-        let part = |index: usize| Part::new(now, bytes.saturating_sub(index * PART).min(PART));
+        let part =
+            |index: usize| MessagePart::new(now, bytes.saturating_sub(index * PART).min(PART));
         Self { parts: (0..count).map(part).collect() }
     }
 
@@ -84,10 +85,10 @@ impl Outgoing {
         let chunk = |number: u32| {
             let at = now + super::CHUNK * number;
             let sizes = [PART, PART, AUDIO_BYTES - 2 * PART];
-            sizes.map(|bytes| Part::new(at, bytes))
+            sizes.map(|bytes| MessagePart::new(at, bytes))
         };
-        let mut parts: Vec<Part> = (1..=chunks).flat_map(chunk).collect();
-        parts.push(Part::new(now + super::CHUNK * (chunks + 1), REQUEST_BYTES));
+        let mut parts: Vec<MessagePart> = (1..=chunks).flat_map(chunk).collect();
+        parts.push(MessagePart::new(now + super::CHUNK * (chunks + 1), REQUEST_BYTES));
         Self { parts }
     }
 
@@ -98,7 +99,7 @@ impl Outgoing {
     /// Index, number of parts, size.
     pub(super) fn poll(&mut self, now: Instant) -> Option<(u16, u16, usize)> {
         let count = self.parts.len() as u16;
-        let due = |part: &Part| !part.settled && part.due <= now;
+        let due = |part: &MessagePart| !part.settled && part.due <= now;
         let index = self.parts.iter().position(due)?;
         let part = &mut self.parts[index];
         part.due = now + part.timeout;
@@ -117,7 +118,7 @@ impl Outgoing {
     }
 }
 
-impl Part {
+impl MessagePart {
     fn new(due: Instant, bytes: usize) -> Self {
         Self { bytes, settled: false, due, timeout: TIMEOUT_MIN }
     }

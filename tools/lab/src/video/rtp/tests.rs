@@ -111,7 +111,7 @@ proptest! {
 }
 
 #[test]
-fn the_beginning_of_a_cut_slice_is_kept_and_its_tail_is_not() {
+fn the_beginning_of_a_cut_slice_is_used_and_its_tail_is_not() {
     let unit = large_unit(6);
     let packets = parse_all(&Packetizer::new(1, 0).packetize(&unit, 90));
     let mut depacketizer = Depacketizer::default();

@@ -4,13 +4,13 @@ fn at(ms: u64) -> Instant {
     Instant::from_millis(ms)
 }
 
-fn player(kind: Kind, seconds: u64) -> Player {
+fn player(kind: ProgramKind, seconds: u64) -> Player {
     let lasting = Duration::from_secs(seconds);
     Player::new(Program { kind, bitrate: Rate::from_kbps(8_000), lasting, seed: 1 }, at(0))
 }
 
 /// `bytes` each ten milliseconds, except in pauses.
-fn play(kind: Kind, seconds: u64, bytes: u64, pauses: impl Fn(u64) -> bool) -> Player {
+fn play(kind: ProgramKind, seconds: u64, bytes: u64, pauses: impl Fn(u64) -> bool) -> Player {
     let mut player = player(kind, seconds);
     let mut under_way: Vec<(ChunkId, u64)> = Vec::new();
     for ms in (0..seconds * 1_000).step_by(10) {
@@ -45,7 +45,7 @@ fn play(kind: Kind, seconds: u64, bytes: u64, pauses: impl Fn(u64) -> bool) -> P
 #[test]
 fn on_a_fast_link_nothing_stands_still_and_the_buffer_fills_to_its_end() {
     // 16 Mbit/s for a video of 8.
-    let seen = play(Kind::Long, 60, 20_000, |_| false).finish(at(60_000));
+    let seen = play(ProgramKind::Long, 60, 20_000, |_| false).finish(at(60_000));
     assert_eq!((seen.stalls, seen.stalled), (0, Duration::ZERO));
     assert!(seen.played > Duration::from_millis(59_000), "{:?}", seen.played);
     assert_eq!(seen.first_frames.len(), 1);
@@ -60,7 +60,7 @@ fn on_a_fast_link_nothing_stands_still_and_the_buffer_fills_to_its_end() {
 #[test]
 fn a_pause_longer_than_the_buffer_is_seen_to_its_end_and_counted_once() {
     let pause = |ms: u64| (30_000..42_000).contains(&ms);
-    let seen = play(Kind::Long, 60, 20_000, pause).finish(at(60_000));
+    let seen = play(ProgramKind::Long, 60, 20_000, pause).finish(at(60_000));
     assert_eq!(seen.stalls, 1);
     // 12 s less the buffer, plus half a second at twice the rate to restart.
     let stalled = seen.stalled.as_millis();
@@ -73,10 +73,10 @@ fn a_pause_longer_than_the_buffer_is_seen_to_its_end_and_counted_once() {
 
 #[test]
 fn who_sees_nothing_gives_up_and_what_never_came_counts() {
-    let seen = play(Kind::Short, 25, 20_000, |ms| ms < 24_000).finish(at(25_000));
+    let seen = play(ProgramKind::Short, 25, 20_000, |ms| ms < 24_000).finish(at(25_000));
     assert_eq!(seen.never_began, 2);
     assert_eq!(seen.first_frames[..2], [Duration::from_secs(10); 2]);
-    let seen = play(Kind::Long, 25, 20_000, |_| true).finish(at(40_000));
+    let seen = play(ProgramKind::Long, 25, 20_000, |_| true).finish(at(40_000));
     assert_eq!((seen.unanswered, seen.never_began), (1, 1));
     assert_eq!(seen.requests, [Duration::from_secs(40)]);
     assert_eq!(seen.first_frames, [Duration::from_secs(25)]);
@@ -84,7 +84,7 @@ fn who_sees_nothing_gives_up_and_what_never_came_counts() {
 
 #[test]
 fn a_chunk_that_failed_is_asked_for_again_and_its_time_goes_on() {
-    let mut player = player(Kind::Long, 10);
+    let mut player = player(ProgramKind::Long, 10);
     let (id, bytes) = player.wants(at(0)).unwrap();
     player.on_asked(at(0));
     player.on_came(at(10), id, bytes - 1);
@@ -97,8 +97,8 @@ fn a_chunk_that_failed_is_asked_for_again_and_its_time_goes_on() {
 }
 
 #[test]
-fn the_player_tells_what_is_left_until_the_viewer_has_gone() {
-    let mut player = player(Kind::Long, 10);
+fn the_player_reports_its_buffer_until_the_viewer_leaves() {
+    let mut player = player(ProgramKind::Long, 10);
     let (id, bytes) = player.wants(at(0)).unwrap();
     player.on_asked(at(0));
     player.on_came(at(100), id, bytes);

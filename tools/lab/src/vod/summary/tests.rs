@@ -1,16 +1,16 @@
 use super::*;
 
-fn seen(requests: &[u64], stalled_ms: u64) -> (Seen, Sent) {
+fn seen(requests: &[u64], stalled_ms: u64) -> (Viewing, ServerTraffic) {
     let ms = |all: &[u64]| all.iter().map(|ms| Duration::from_millis(*ms)).collect();
-    let seen = Seen {
+    let seen = Viewing {
         requests: ms(requests),
         first_frames: ms(&requests[..1]),
         levels: ms(&[0, 49, 50, 2_000]),
         stalled: Duration::from_millis(stalled_ms),
         played: Duration::from_secs(1),
-        ..Seen::default()
+        ..Viewing::default()
     };
-    let sent = Sent {
+    let sent = ServerTraffic {
         source: 1_010,
         again: 10,
         further: 40,

@@ -9,7 +9,7 @@ use roadweave_lab::world::Arrival;
 use roadweave_proto::Instant;
 
 use crate::random_world::ensure;
-use crate::random_world::plan::{FRAME_PACKETS, Flow, Kind, PORTS_PER_LANE, Plan};
+use crate::random_world::plan::{FRAME_PACKETS, Flow, FlowKind, PORTS_PER_LANE, Plan};
 use crate::world::{udp_v4, udp_v6};
 
 #[derive(Debug, Default)]
@@ -35,14 +35,14 @@ struct Sent {
     at: Instant,
     direction: Direction,
     port: u16,
-    kind: Kind,
+    kind: FlowKind,
     arrived: Option<Instant>,
 }
 
 impl Ledger {
     pub fn packet(&mut self, now: Instant, flow: &Flow) -> Bytes {
         let number = self.sent.len();
-        let rtp = (flow.kind == Kind::Video).then(|| self.rtp(flow));
+        let rtp = (flow.kind == FlowKind::Video).then(|| self.rtp(flow));
         let packet = build(flow, number as u64, rtp);
         let Flow { direction, port, kind, .. } = *flow;
         self.sent.push(Sent { at: now, direction, port, kind, arrived: None });
@@ -78,7 +78,10 @@ impl Ledger {
             ensure(holds, || format!("at {at} packet {number} came {direction:?} {what}"))
         };
         ensure(sent.arrived.replace(*at).is_none(), "again")?;
-        ensure(matches!(sent.kind, Kind::Good | Kind::GoodV6 | Kind::Video), "and may not")?;
+        ensure(
+            matches!(sent.kind, FlowKind::Good | FlowKind::GoodV6 | FlowKind::Video),
+            "and may not",
+        )?;
         ensure(*at >= sent.at, "before it was sent")?;
         let (port, sent_at) = (sent.port, sent.at);
         let last = self.last.entry((*direction, port / PORTS_PER_LANE)).or_default();
@@ -116,13 +119,13 @@ fn build(flow: &Flow, number: u64, rtp: Option<[u8; 12]>) -> Bytes {
     let vehicle = "fd77::2".parse().expect("an address");
     let cloud = "2001:db8::1".parse().expect("an address");
     let bytes = flow.bytes;
-    let mut packet = match (flow.direction, flow.kind == Kind::GoodV6) {
+    let mut packet = match (flow.direction, flow.kind == FlowKind::GoodV6) {
         (Direction::Up, true) => udp_v6(vehicle, cloud, number, bytes),
         (Direction::Down, true) => udp_v6(cloud, vehicle, number, bytes),
         (Direction::Up, false) => udp_v4(inner::VEHICLE, inner::CLOUD, number, bytes),
         (Direction::Down, false) => udp_v4(inner::CLOUD, inner::VEHICLE, number, bytes),
     };
-    let ports = if flow.kind == Kind::GoodV6 { 40 } else { 20 };
+    let ports = if flow.kind == FlowKind::GoodV6 { 40 } else { 20 };
     packet[ports..ports + 2].copy_from_slice(&flow.port.to_be_bytes());
     packet[ports + 2..ports + 4].copy_from_slice(&flow.port.to_be_bytes());
     if let Some(rtp) = rtp {
@@ -130,11 +133,15 @@ fn build(flow: &Flow, number: u64, rtp: Option<[u8; 12]>) -> Bytes {
         packet[40..48].copy_from_slice(&number.to_be_bytes());
     }
     match (flow.kind, flow.direction) {
-        (Kind::Spoofed, _) => packet[SOURCE].copy_from_slice(&[10, 77, 0, 3]),
-        (Kind::Unroutable, Direction::Up) => packet[DESTINATION].copy_from_slice(&inner::VEHICLE),
-        (Kind::Unroutable, Direction::Down) => packet[DESTINATION].copy_from_slice(&[10, 9, 9, 9]),
-        (Kind::Garbage, _) => packet[0] = Random::new(number).bits() as u8 & 0x3f,
-        (Kind::Good | Kind::GoodV6 | Kind::Oversized | Kind::Video, _) => {}
+        (FlowKind::Spoofed, _) => packet[SOURCE].copy_from_slice(&[10, 77, 0, 3]),
+        (FlowKind::Unroutable, Direction::Up) => {
+            packet[DESTINATION].copy_from_slice(&inner::VEHICLE)
+        }
+        (FlowKind::Unroutable, Direction::Down) => {
+            packet[DESTINATION].copy_from_slice(&[10, 9, 9, 9])
+        }
+        (FlowKind::Garbage, _) => packet[0] = Random::new(number).bits() as u8 & 0x3f,
+        (FlowKind::Good | FlowKind::GoodV6 | FlowKind::Oversized | FlowKind::Video, _) => {}
     }
     packet.into()
 }

@@ -53,11 +53,11 @@ pub struct Flow {
     pub begin: Duration,
     pub interval: Duration,
     pub bytes: usize,
-    pub kind: Kind,
+    pub kind: FlowKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FlowKind {
     Good,
     GoodV6,
     /// The source is not the vehicle's.
@@ -220,8 +220,8 @@ impl Dice {
             }
         }
         for flow in flows {
-            if flow.kind == Kind::Good && !self.once_in(4) {
-                flow.kind = Kind::Video;
+            if flow.kind == FlowKind::Good && !self.once_in(4) {
+                flow.kind = FlowKind::Video;
             }
         }
     }
@@ -350,15 +350,15 @@ impl Dice {
         let direction = if self.once_in(2) { Direction::Up } else { Direction::Down };
         let lanes = if direction == Direction::Up { lanes[0] } else { lanes[1] };
         let kind = match self.within(0..12) {
-            0 if direction == Direction::Up => Kind::Spoofed,
-            1 => Kind::Unroutable,
-            2 => Kind::Garbage,
-            3 => Kind::Oversized,
-            4 => Kind::GoodV6,
-            _ => Kind::Good,
+            0 if direction == Direction::Up => FlowKind::Spoofed,
+            1 => FlowKind::Unroutable,
+            2 => FlowKind::Garbage,
+            3 => FlowKind::Oversized,
+            4 => FlowKind::GoodV6,
+            _ => FlowKind::Good,
         };
         let bytes = match self.within(0..6) {
-            _ if kind == Kind::Oversized => self.within(16_384..40_000),
+            _ if kind == FlowKind::Oversized => self.within(16_384..40_000),
             0 => self.within(2_000..9_000),
             1 => self.within(60..100),
             _ => self.within(100..1_361),

@@ -12,7 +12,7 @@ use roadweave_tunnel::{ClientEvent, LaneStats, ServerEvent, SessionStatus};
 use crate::apps::Apps;
 use crate::random_world::ensure;
 use crate::random_world::ledger::Ledger;
-use crate::random_world::plan::{FIRST_PORT, Flow, Happening, Kind, PORTS_PER_LANE, Plan};
+use crate::random_world::plan::{FIRST_PORT, Flow, FlowKind, Happening, PORTS_PER_LANE, Plan};
 
 /// Packets must get through again this long after all links are repaired.
 const LIVENESS: Duration = Duration::from_secs(15);
@@ -83,36 +83,36 @@ pub fn run(plan: &Plan) -> Result<Outcome, String> {
 }
 
 fn try_run(plan: &Plan) -> Result<Outcome, String> {
-    let mut stage = Stage::new(plan);
-    stage.run_until(at(plan.heal))?;
-    stage.heal();
-    let healed = stage.losses();
-    let probes = stage.begin_probes(at(plan.heal));
-    stage.run_until(at(plan.heal + LIVENESS))?;
+    let mut random_world = RandomWorld::new(plan);
+    random_world.run_until(at(plan.heal))?;
+    random_world.heal();
+    let healed = random_world.losses();
+    let probes = random_world.begin_probes(at(plan.heal));
+    random_world.run_until(at(plan.heal + LIVENESS))?;
     // The repaired links may be too slow for all traffic.
-    stage.flows.retain(|(_, flow)| flow.port % PORTS_PER_LANE == PROBE_PORT);
-    stage.run_until(at(plan.heal + LIVENESS + SETTLE))?;
-    let (well, settled) = (stage.ledger.sent(), stage.losses());
-    stage.run_until(at(plan.heal + LIVENESS + SETTLE + WELL))?;
-    stage.flows.clear();
-    stage.run_until(at(plan.heal + LIVENESS + SETTLE + WELL + DRAIN))?;
-    let sound = stage.sound_links([&healed, &settled]);
-    stage.check_liveness(&probes, well, &sound)?;
-    stage.check_busyness()?;
-    stage.check_streams(&sound)?;
+    random_world.flows.retain(|(_, flow)| flow.port % PORTS_PER_LANE == PROBE_PORT);
+    random_world.run_until(at(plan.heal + LIVENESS + SETTLE))?;
+    let (well, settled) = (random_world.ledger.sent(), random_world.losses());
+    random_world.run_until(at(plan.heal + LIVENESS + SETTLE + WELL))?;
+    random_world.flows.clear();
+    random_world.run_until(at(plan.heal + LIVENESS + SETTLE + WELL + DRAIN))?;
+    let sound = random_world.sound_links([&healed, &settled]);
+    random_world.check_liveness(&probes, well, &sound)?;
+    random_world.check_busyness()?;
+    random_world.check_streams(&sound)?;
     // The ledger does not contain frames of streams.
-    let accounted = stage.is_one_session() && plan.fetches.is_empty();
-    let drops = stage.drops();
+    let accounted = random_world.is_one_session() && plan.fetches.is_empty();
+    let drops = random_world.drops();
     if accounted {
         for direction in [Direction::Up, Direction::Down] {
-            stage.check_books(direction)?;
+            random_world.check_books(direction)?;
         }
     }
     Ok(Outcome {
-        sent: stage.ledger.sent() as u64,
-        arrived: stage.ledger.arrived_up + stage.ledger.arrived_down,
-        steps: stage.steps,
-        fingerprint: stage.ledger.fingerprint,
+        sent: random_world.ledger.sent() as u64,
+        arrived: random_world.ledger.arrived_up + random_world.ledger.arrived_down,
+        steps: random_world.steps,
+        fingerprint: random_world.ledger.fingerprint,
         accounted: accounted.into(),
         drops,
     })
@@ -125,7 +125,7 @@ fn at(time: Duration) -> Instant {
 /// By link and direction: packets pushed, and packets lost.
 type Losses = Vec<[(u64, u64); 2]>;
 
-struct Stage<'a> {
+struct RandomWorld<'a> {
     plan: &'a Plan,
     world: World,
     ledger: Ledger,
@@ -136,10 +136,10 @@ struct Stage<'a> {
     fetches: VecDeque<(Instant, u64)>,
     next_look: Instant,
     steps: u64,
-    given: Vec<(Direction, Kind)>,
+    given: Vec<(Direction, FlowKind)>,
 }
 
-impl<'a> Stage<'a> {
+impl<'a> RandomWorld<'a> {
     fn new(plan: &'a Plan) -> Self {
         let mut world = World::new(plan.world.clone()).expect("plans make worlds");
         for (link, tampering) in plan.tampering.iter().enumerate() {
@@ -431,7 +431,7 @@ impl<'a> Stage<'a> {
         };
         let given =
             |way, kind| self.given.iter().filter(|given| **given == (way, kind)).count() as u64;
-        let unroutable_down = given(Direction::Down, Kind::Unroutable);
+        let unroutable_down = given(Direction::Down, FlowKind::Unroutable);
 
         // At the entry.
         let handed = self.given.iter().filter(|(way, _)| *way == direction).count() as u64;
@@ -517,7 +517,7 @@ fn other(direction: Direction) -> Direction {
 
 fn probe(direction: Direction, port: u16) -> Flow {
     let (begin, interval) = (Duration::ZERO, PROBE_INTERVAL);
-    Flow { direction, port, begin, interval, bytes: PROBE_BYTES, kind: Kind::Good }
+    Flow { direction, port, begin, interval, bytes: PROBE_BYTES, kind: FlowKind::Good }
 }
 
 fn sum(status: &SessionStatus, of_lane: impl Fn(&LaneStats) -> u64) -> u64 {

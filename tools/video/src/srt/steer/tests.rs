@@ -30,7 +30,7 @@ impl Link {
             let sent_bps = sent as f64;
             let flying = sent_bps / 8.0 * self.idle_ms / 1e3 / PACKET_BYTES;
             let unacknowledged = flying + self.queue_bits / 8.0 / PACKET_BYTES;
-            let reading = Reading { rtt_ms, unacknowledged, sent_bps, dropped: 0 };
+            let reading = LinkReading { rtt_ms, unacknowledged, sent_bps, dropped: 0 };
             self.steer.on_reading(self.now, Some(reading)) as f64
         };
         (0..seconds * 50).map(turn).collect()
@@ -73,7 +73,8 @@ fn a_dead_link_has_the_least() {
 fn what_came_too_late_to_be_sent_has_the_least() {
     let mut link = Link::new(20e6, 60.0);
     link.run(2);
-    let reading = |dropped| Reading { rtt_ms: 60.0, unacknowledged: 34.0, sent_bps: 6e6, dropped };
+    let reading =
+        |dropped| LinkReading { rtt_ms: 60.0, unacknowledged: 34.0, sent_bps: 6e6, dropped };
     let mut at = |ms, dropped| {
         link.steer.on_reading(link.now + Duration::from_millis(ms), Some(reading(dropped)))
     };
@@ -82,17 +83,17 @@ fn what_came_too_late_to_be_sent_has_the_least() {
 
 #[test]
 fn readings_without_sense_change_nothing_and_then_have_the_least() {
-    let sound = Reading { rtt_ms: 60.0, unacknowledged: 34.0, sent_bps: 6e6, dropped: 0 };
+    let sound = LinkReading { rtt_ms: 60.0, unacknowledged: 34.0, sent_bps: 6e6, dropped: 0 };
     let absurd = [
         None,
-        Some(Reading { rtt_ms: f64::NAN, ..sound }),
-        Some(Reading { rtt_ms: f64::INFINITY, ..sound }),
-        Some(Reading { rtt_ms: -1.0, ..sound }),
-        Some(Reading { unacknowledged: f64::NAN, ..sound }),
-        Some(Reading { unacknowledged: -5.0, ..sound }),
-        Some(Reading { unacknowledged: 1e300, ..sound }),
-        Some(Reading { sent_bps: f64::NAN, ..sound }),
-        Some(Reading { sent_bps: -1e9, ..sound }),
+        Some(LinkReading { rtt_ms: f64::NAN, ..sound }),
+        Some(LinkReading { rtt_ms: f64::INFINITY, ..sound }),
+        Some(LinkReading { rtt_ms: -1.0, ..sound }),
+        Some(LinkReading { unacknowledged: f64::NAN, ..sound }),
+        Some(LinkReading { unacknowledged: -5.0, ..sound }),
+        Some(LinkReading { unacknowledged: 1e300, ..sound }),
+        Some(LinkReading { sent_bps: f64::NAN, ..sound }),
+        Some(LinkReading { sent_bps: -1e9, ..sound }),
     ];
     for reading in absurd {
         let mut link = Link::new(20e6, 60.0);
@@ -119,7 +120,7 @@ fn no_reading_leads_out_of_the_bounds() {
     for _ in 0..50_000 {
         now +=
             Duration::from_secs_f64(0.02 * random() + if random() < 0.001 { 300.0 } else { 0.0 });
-        let reading = Reading {
+        let reading = LinkReading {
             rtt_ms: 10_f64.powf(random() * 10.0 - 4.0),
             unacknowledged: 10_f64.powf(random() * 8.0 - 2.0),
             sent_bps: 10_f64.powf(random() * 14.0 - 2.0),
@@ -135,7 +136,7 @@ fn no_reading_leads_out_of_the_bounds() {
 #[test]
 fn the_least_is_never_above_the_most() {
     let mut steer = Steer::new(MOST, LEAST, Duration::from_secs(2));
-    let reading = Reading { rtt_ms: 5e3, unacknowledged: 9e3, sent_bps: 0.0, dropped: 9 };
+    let reading = LinkReading { rtt_ms: 5e3, unacknowledged: 9e3, sent_bps: 0.0, dropped: 9 };
     assert_eq!(steer.on_reading(Duration::from_secs(1), Some(reading)), LEAST);
 }
 
@@ -144,7 +145,7 @@ fn a_round_trip_is_too_long_by_the_latency_that_was_agreed_on() {
     let severe = |agreed: i32| {
         let mut steer = Steer::new(LEAST, MOST, Duration::from_millis(500));
         steer.on_latency(agreed);
-        let reading = Reading { rtt_ms: 300.0, unacknowledged: 9.0, sent_bps: 6e6, dropped: 0 };
+        let reading = LinkReading { rtt_ms: 300.0, unacknowledged: 9.0, sent_bps: 6e6, dropped: 0 };
         let _ = steer.on_reading(Duration::from_millis(20), Some(reading));
         steer.on_reading(Duration::from_millis(40), Some(reading)) == LEAST
     };

@@ -38,10 +38,10 @@ pub(crate) struct Delays {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum Timing {
     InTime,
     Late,
-    Anew,
+    Restarted,
 }
 
 impl Delays {
@@ -69,7 +69,7 @@ impl Delays {
     }
 
     /// Notes a packet that comes `now`; returns when it was sent, µs of the peer's clock.
-    pub(super) fn on_packet(&mut self, now: Instant, stamp: Stamp) -> (i64, Seen) {
+    pub(super) fn on_packet(&mut self, now: Instant, stamp: Stamp) -> (i64, Timing) {
         let sent = match self.clock {
             Some((newest, ms)) => ms.saturating_add(stamp.since(newest)),
             None => return self.begin(now, stamp),
@@ -92,23 +92,23 @@ impl Delays {
             self.beyond = None;
         }
         self.fall(now);
-        let seen = if took > self.delay { Seen::Late } else { Seen::InTime };
+        let seen = if took > self.delay { Timing::Late } else { Timing::InTime };
         self.count(took.div_euclid(MILLI));
         self.bound();
-        if seen == Seen::Late && self.delay < self.delay_max() {
+        if seen == Timing::Late && self.delay < self.delay_max() {
             self.delay = self.delay.max(self.covering()).min(self.delay_max());
         }
         (sent, seen)
     }
 
-    fn begin(&mut self, now: Instant, stamp: Stamp) -> (i64, Seen) {
+    fn begin(&mut self, now: Instant, stamp: Stamp) -> (i64, Timing) {
         *self = Self { period_began: now, looked: now, ..Self::new(self.wait_max) };
         // The peer's clock counts as started with ours, to keep numbers small.
         let sent = micros(now).div_euclid(MILLI);
         self.clock = Some((stamp, sent));
         self.count(0);
         self.delay = micros(now) - sent * MILLI;
-        (sent * MILLI, Seen::Anew)
+        (sent * MILLI, Timing::Restarted)
     }
 
     fn count(&mut self, took_ms: i64) {

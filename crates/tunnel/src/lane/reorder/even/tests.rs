@@ -170,7 +170,7 @@ fn a_lane_that_was_silent_begins_where_it_was() {
 }
 
 #[test]
-fn what_tells_no_time_waits_for_nothing() {
+fn packets_without_a_timestamp_are_not_held() {
     let mut bench = Bench::new(MAX);
     bench.play(0, 100, two_paths, ahead);
     let packet = Some(Bytes::from_static(&[0x45]));

@@ -11,11 +11,11 @@ const WATCHED_MAX: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct Candidates {
-    watched: VecDeque<Candidate>,
+    watched: VecDeque<CandidateSource>,
 }
 
 #[derive(Debug)]
-struct Candidate {
+struct CandidateSource {
     source: Source,
     sequence: u16,
     in_sequence: u8,
@@ -25,7 +25,7 @@ impl Candidates {
     pub(super) fn is_proven(&mut self, source: Source, sequence: u16) -> bool {
         let known = self.watched.iter().position(|candidate| candidate.source == source);
         let known = known.and_then(|at| self.watched.remove(at));
-        let mut candidate = known.unwrap_or(Candidate { source, sequence, in_sequence: 0 });
+        let mut candidate = known.unwrap_or(CandidateSource { source, sequence, in_sequence: 0 });
         let step = sequence.wrapping_sub(candidate.sequence);
         match step {
             0 if candidate.in_sequence == 0 => candidate.in_sequence = 1,
@@ -35,7 +35,7 @@ impl Candidates {
             }
             // It was overtaken.
             _ if step.wrapping_neg() <= STEP_MAX && step != 0 => {}
-            _ => candidate = Candidate { source, sequence, in_sequence: 1 },
+            _ => candidate = CandidateSource { source, sequence, in_sequence: 1 },
         }
         if candidate.in_sequence >= PROOF {
             return true;
@@ -46,7 +46,7 @@ impl Candidates {
     }
 
     pub(super) fn memory(&self) -> usize {
-        self.watched.len() * size_of::<Candidate>()
+        self.watched.len() * size_of::<CandidateSource>()
     }
 }
 

@@ -45,7 +45,7 @@ const UNMARKED: u8 = 2;
 const MARKED: u8 = 2;
 
 #[derive(Debug, Default)]
-pub(super) struct Stream {
+pub(super) struct RtpStream {
     pub(super) heard: Instant,
     begin: ExtendedId,
     next: Number,
@@ -57,7 +57,7 @@ pub(super) struct Stream {
     last: Option<Last>,
     interval: Duration,
     marks: u8,
-    held: BTreeMap<Number, Waiting>,
+    held: BTreeMap<Number, HeldPacket>,
     held_bytes: usize,
     arrivals: BTreeSet<(Instant, Number)>,
     /// The end of the known whole part of the front frame, and the ID of the packet before.
@@ -67,7 +67,7 @@ pub(super) struct Stream {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct HeldPacket {
     placed: Placed,
     timestamp: u32,
     marker: bool,
@@ -82,7 +82,7 @@ struct Last {
     deadline: Instant,
 }
 
-impl Stream {
+impl RtpStream {
     pub(super) fn new(now: Instant, header: &RtpHeader, id: ExtendedId) -> Self {
         let newest = BASE + u64::from(header.sequence);
         Self {
@@ -145,7 +145,7 @@ impl Stream {
         self.arrivals.insert((now, number));
         self.held_bytes += placed.bytes();
         let (timestamp, marker) = (header.timestamp, header.marker);
-        self.held.insert(number, Waiting { placed, timestamp, marker, deadline });
+        self.held.insert(number, HeldPacket { placed, timestamp, marker, deadline });
         self.advance(missing, out);
         self.look_behind(Some((number, timestamp)));
         Turn::Kept
@@ -229,7 +229,7 @@ impl Stream {
 
     fn release_first(&mut self, out: &mut Outlet<'_>) {
         let Some((number, waiting)) = self.held.pop_first() else { return };
-        let Waiting { placed, timestamp, marker, deadline } = waiting;
+        let HeldPacket { placed, timestamp, marker, deadline } = waiting;
         self.arrivals.remove(&(placed.since, number));
         self.held_bytes -= placed.bytes();
         let mut of_frame = deadline;

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use roadweave_proto::{Order, PacketId};
 
-use super::super::{HELD_BYTES_MAX, HELD_MAX, Keeper, Reorder, Unit};
+use super::super::{HELD_BYTES_MAX, HELD_MAX, Reorder, ReorderPolicy, Unit};
 use super::*;
 use crate::lane::sender::tests::rtp_packet;
 
@@ -234,7 +234,7 @@ fn without_a_marker_the_next_frame_ends_the_one_before() {
 }
 
 #[test]
-fn a_source_that_marks_no_ends_is_kept_in_order_and_waits_for_nothing_else() {
+fn a_source_without_end_markers_is_only_kept_in_order() {
     // Audio marks the beginning of speech.
     let mut bench = Bench::new(MAX);
     let mut audio = Video { marks: false, ..Video::new(1, 100, 5000) };
@@ -255,7 +255,7 @@ fn a_source_that_marks_no_ends_is_kept_in_order_and_waits_for_nothing_else() {
 }
 
 #[test]
-fn nobody_waits_for_what_never_left() {
+fn packets_lost_before_the_tunnel_are_not_awaited() {
     for missing in [0, 1] {
         let (mut bench, mut video) = met();
         // Number `missing` was lost before the tunnel, so it has no ID.
@@ -317,7 +317,7 @@ fn what_is_no_rtp_goes_out_as_it_comes() {
 }
 
 #[test]
-fn a_source_that_begins_anew_is_followed() {
+fn a_restarted_source_is_followed() {
     for sequence in [40_000, 90_u16.wrapping_sub(150), 60_000] {
         let (mut bench, mut video) = met();
         let old = video.frame(BEGIN, &mut bench.id, 3);

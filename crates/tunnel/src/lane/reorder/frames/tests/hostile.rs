@@ -11,7 +11,7 @@ fn sources_are_bounded_and_those_that_fell_silent_go_first() {
         for packet in video.frame(0, &mut bench.id, 6) {
             bench.handle(1, packet);
         }
-        let Keeper::Frames(frames) = &bench.reorder.keeper else { panic!("it was made so") };
+        let ReorderPolicy::Frames(frames) = &bench.reorder.policy else { panic!("it was made so") };
         assert!(frames.streams.len() <= SOURCES_MAX && frames.due.len() <= SOURCES_MAX);
         assert!(bench.reorder.memory() <= SOURCES_MAX * SOURCE_OVERHEAD + (1 << 20));
     }
@@ -21,7 +21,7 @@ fn sources_are_bounded_and_those_that_fell_silent_go_first() {
         for packet in late.frame(at, &mut bench.id, 4) {
             bench.handle(at, packet);
         }
-        let Keeper::Frames(frames) = &bench.reorder.keeper else { panic!("it was made so") };
+        let ReorderPolicy::Frames(frames) = &bench.reorder.policy else { panic!("it was made so") };
         frames.streams.keys().any(|(_, ssrc)| *ssrc == 0x7777)
     };
     assert!(!meets(9_000, &mut bench));

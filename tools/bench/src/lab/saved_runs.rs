@@ -27,19 +27,19 @@ pub struct Key {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Line {
+struct SavedRun {
     key: Key,
     measured: Measured,
 }
 
 #[derive(Debug)]
-pub struct Kept {
+pub struct SavedRuns {
     path: PathBuf,
     file: File,
-    lines: Vec<Line>,
+    lines: Vec<SavedRun>,
 }
 
-impl Kept {
+impl SavedRuns {
     /// Opens `path`, or creates it. Broken lines, such as the last one of a killed program, are
     /// reported and ignored. [`BadInput`] if the file contains something other than results.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
@@ -78,7 +78,7 @@ impl Kept {
     }
 
     pub fn keep(&self, key: &Key, measured: &Measured) -> anyhow::Result<()> {
-        let line = Line { key: key.clone(), measured: measured.clone() };
+        let line = SavedRun { key: key.clone(), measured: measured.clone() };
         let mut text = serde_json::to_vec(&line)?;
         text.push(b'\n');
         // One write, so that lines of several workers do not mix.
@@ -106,7 +106,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("letter");
         std::fs::write(&path, "Dear all,\nhello").unwrap();
-        let error = Kept::open(&path).unwrap_err();
+        let error = SavedRuns::open(&path).unwrap_err();
         assert!(error.is::<BadInput>(), "{error:#}");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "Dear all,\nhello");
     }

@@ -20,14 +20,14 @@ use roadweave_proto::Instant;
 use rustix::process::Signal;
 
 use super::clip;
-use super::kept::Kept;
-use super::sampler::{self, Sample};
+use super::keep::KeepFolder;
+use super::sampler::{self, StatusSample};
 use super::scenario::Scenario;
-use super::world::{self, VIEWER, World};
+use super::world::{self, DemoWorld, VIEWER};
 use crate::qoe::{Logs, View};
 use crate::sandbox::clock;
 use crate::sandbox::daemon::Daemon;
-use crate::sandbox::tunnel::{Site, Tunnel, TunnelSpec, start_emulator};
+use crate::sandbox::tunnel::{Testbed, Tunnel, TunnelSpec, start_emulator};
 
 pub const LANE: &str = "video";
 pub const LEAD_IN_FRAMES: u32 = 2 * clip::FPS;
@@ -38,9 +38,9 @@ pub const DRAIN: Duration = Duration::from_secs(2);
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
-pub struct Stage {
+pub struct DemoSetup {
     pub scenario: Scenario,
-    pub world: World,
+    pub world: DemoWorld,
     pub directory: PathBuf,
     pub clip: PathBuf,
     /// Without RTP headers.
@@ -48,7 +48,7 @@ pub struct Stage {
     pub seconds: u32,
     pub player: Player,
     pub compare_pictures: bool,
-    pub keep: Option<Kept>,
+    pub keep: Option<KeepFolder>,
     pub program: PathBuf,
     pub product: PathBuf,
 }
@@ -65,7 +65,7 @@ pub struct Bridged {
     pub tunnel: Tunnel,
 }
 
-impl Stage {
+impl DemoSetup {
     pub fn run(&self, strategy: &str, mut tell: impl FnMut(Progress)) -> anyhow::Result<Run> {
         let files = Logs::of(&self.directory);
         tell(Progress::Connecting);
@@ -103,7 +103,7 @@ impl Stage {
             behind_client: Some(world::VEHICLE_NETWORK),
         };
         let files = spec.write(&self.directory)?;
-        let site = Site {
+        let testbed = Testbed {
             program: &self.product,
             directory: &self.directory,
             server: &self.world.proxy,
@@ -111,7 +111,7 @@ impl Stage {
         };
         let links = &self.scenario.file;
         let mut emulator = start_emulator("emulator", &self.program, links, &self.directory)?;
-        let mut tunnel = Tunnel::start(site, &files)?;
+        let mut tunnel = Tunnel::start(testbed, &files)?;
         tunnel.wait_for_paths(spec.uplinks.len(), || emulator.check_running())?;
         Ok(Bridged { emulator, tunnel })
     }
@@ -153,7 +153,7 @@ impl Stage {
         bridged: &mut Bridged,
         start: Instant,
         tell: &mut impl FnMut(Progress),
-    ) -> anyhow::Result<(Vec<Sample>, Duration)> {
+    ) -> anyhow::Result<(Vec<StatusSample>, Duration)> {
         let cpu_before = bridged.tunnel.client.cpu_time()?;
         let mut samples = Vec::new();
         let end = start + self.duration();
@@ -162,7 +162,9 @@ impl Stage {
             clock::sleep_until(next);
             let now = clock::now();
             bridged.check_running()?;
-            samples.extend(bridged.tunnel.status().and_then(|status| Sample::parse(now, &status)));
+            samples.extend(
+                bridged.tunnel.status().and_then(|status| StatusSample::parse(now, &status)),
+            );
             tell(Progress::Streaming(now - start));
             next += SAMPLE_INTERVAL;
         }
@@ -173,7 +175,7 @@ impl Stage {
         &self,
         strategy: &str,
         files: &Logs,
-        samples: &[Sample],
+        samples: &[StatusSample],
         start: Instant,
     ) -> anyhow::Result<Run> {
         let view = View::of(files, Some(&self.player))?;

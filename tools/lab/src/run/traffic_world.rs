@@ -5,13 +5,13 @@ use std::collections::VecDeque;
 use roadweave_proto::Instant;
 
 use super::causes::{Causes, is_repaired};
-use crate::event::{Action, CrossSource, Event};
+use crate::event::{Action, CrossSource, ScriptEvent};
 use crate::inner;
 use crate::traffic::Traffic;
 use crate::world::World;
 
 #[derive(Debug)]
-pub struct Stage {
+pub struct TrafficWorld {
     pub world: World,
     pub(crate) traffic: Vec<Box<dyn Traffic>>,
     pub(super) cross: Vec<CrossSource>,
@@ -21,7 +21,7 @@ pub struct Stage {
     pub(super) repaired: u64,
 }
 
-impl Stage {
+impl TrafficWorld {
     pub fn new(world: World) -> Self {
         Self {
             world,
@@ -34,7 +34,7 @@ impl Stage {
         }
     }
 
-    pub fn add_script(&mut self, events: &[Event], start: Instant) {
+    pub fn add_script(&mut self, events: &[ScriptEvent], start: Instant) {
         self.script.extend(events.iter().map(|event| (start + event.at, event.link, event.action)));
         self.script.make_contiguous().sort_by_key(|(at, ..)| *at);
     }

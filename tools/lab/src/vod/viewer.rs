@@ -18,12 +18,12 @@ use roadweave_quic::CongestionControl;
 use roadweave_tunnel::{LaneConfig, Strategy, StreamsConfig};
 
 use super::player::{CHUNK, ChunkId, FRAMES_OF_CHUNK, Player, Program};
-use super::seen::{Seen, Sent};
-use crate::web::{Browser, ConnectionId, News, REQUEST, Visit, Visitor};
+use super::seen::{ServerTraffic, Viewing};
+use crate::web::{Browser, BrowserEvent, ConnectionId, REQUEST, Visit, Visitor};
 use crate::world::{World, WorldConfig, WorldError};
 
 #[derive(Debug)]
-struct Theatre {
+struct Viewer {
     player: Player,
     next_report: Option<Instant>,
     chunks: BTreeMap<ConnectionId, ChunkId>,
@@ -38,7 +38,7 @@ pub(super) fn watch(
     (strategy, first_frame): (&Strategy, bool),
     congestion: CongestionControl,
     program: Program,
-) -> Result<(Seen, Sent), WorldError> {
+) -> Result<(Viewing, ServerTraffic), WorldError> {
     let lane = LaneConfig { strategy: strategy.clone(), ..StreamsConfig::default().lane };
     let head = if first_frame { program.bitrate.bytes_in(CHUNK) / FRAMES_OF_CHUNK } else { 0 };
     let packets = vec![LaneConfig::new("default", Strategy::xnc())];
@@ -48,38 +48,38 @@ pub(super) fn watch(
         ..WorldConfig::plain(steady(links, program.seed), packets, program.seed)
     })?;
     visit.world.restart_links(recorded((links, from), program));
-    let before = Sent { again: visit.server_stats().sent_again, ..sent(&visit.world) };
+    let before = ServerTraffic { again: visit.server_stats().sent_again, ..sent(&visit.world) };
     let start = visit.world.now();
-    let mut theatre = Theatre {
+    let mut viewer = Viewer {
         player: Player::new(program, start),
         next_report: strategy.as_str().starts_with("xlink").then_some(start),
         chunks: BTreeMap::new(),
         drains: false,
     };
     let end = start + program.lasting;
-    visit.run(&mut theatre, end);
-    let viewed = Sent { again: visit.server_stats().sent_again, ..sent(&visit.world) };
-    theatre.drains = true;
-    visit.run(&mut theatre, end + DRAIN);
-    Ok((theatre.player.finish(visit.world.now()), viewed.since(&before)))
+    visit.run(&mut viewer, end);
+    let viewed = ServerTraffic { again: visit.server_stats().sent_again, ..sent(&visit.world) };
+    viewer.drains = true;
+    visit.run(&mut viewer, end + DRAIN);
+    Ok((viewer.player.finish(visit.world.now()), viewed.since(&before)))
 }
 
-impl Visitor for Theatre {
+impl Visitor for Viewer {
     fn poll_timeout(&self) -> Option<Instant> {
         earliest([self.player.poll_timeout(), self.next_report])
     }
 
-    fn act(&mut self, world: &mut World, browser: &mut Browser, news: Vec<News>) {
+    fn act(&mut self, world: &mut World, browser: &mut Browser, events: Vec<BrowserEvent>) {
         let now = world.now();
-        for news in news {
-            match news {
-                News::Came(id, bytes) => {
+        for event in events {
+            match event {
+                BrowserEvent::Came(id, bytes) => {
                     let chunk = self.chunks.get(&id).copied();
                     if chunk.is_some_and(|chunk| self.player.on_came(now, chunk, bytes)) {
                         self.chunks.remove(&id);
                     }
                 }
-                News::Over(id) => {
+                BrowserEvent::Over(id) => {
                     if let Some(chunk) = self.chunks.remove(&id)
                         && let Some(bytes) = self.player.on_failed(chunk)
                     {
@@ -109,7 +109,7 @@ impl Visitor for Theatre {
     }
 }
 
-impl Theatre {
+impl Viewer {
     fn ask(
         &mut self,
         world: &mut World,
@@ -134,7 +134,7 @@ impl Theatre {
         if let Some(qoe) = qoe {
             let client = world.ends_mut().0;
             // Without a session there is no report.
-            let _ = client.tell_player(now, StreamsConfig::LANE, PLAYER, qoe);
+            let _ = client.report_player(now, StreamsConfig::LANE, PLAYER, qoe);
         }
     }
 }
@@ -164,8 +164,8 @@ pub(super) fn steady(links: &[DriveLink], seed: u64) -> Vec<DuplexLink> {
 }
 
 /// Traffic to the vehicle so far, except for what streams sent again.
-pub(super) fn sent(world: &World) -> Sent {
-    let mut sent = Sent::default();
+pub(super) fn sent(world: &World) -> ServerTraffic {
+    let mut sent = ServerTraffic::default();
     for lane in world.server_status().iter().flat_map(|status| &status.stats.lanes) {
         sent.source += lane.sent.source_bytes;
         sent.datagrams += lane.sent.source_datagrams;
@@ -179,7 +179,7 @@ pub(super) fn sent(world: &World) -> Sent {
     sent
 }
 
-impl Sent {
+impl ServerTraffic {
     /// The difference to `before`; counters of replaced sessions are lost.
     pub(super) fn since(&self, before: &Self) -> Self {
         Self {

@@ -17,10 +17,10 @@ use crate::learned::Learned;
 
 /// State that a server keeps about its clients and about refused ones; clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct Kept(Arc<Shared>);
+pub struct SharedState(Arc<Inner>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct Inner {
     memories: Mutex<Memories>,
     refusals: Mutex<Refusals>,
     /// Whether refusals are still to be logged as a number: read in every turn.
@@ -34,13 +34,13 @@ pub(super) struct Memories {
     pub(super) tests: TestBook,
 }
 
-impl Kept {
+impl SharedState {
     /// What the strategies have learned of the clients' networks, as last collected.
     pub fn learned(&self) -> Learned {
         self.lock().learned.clone()
     }
 
-    /// Restores what [`Kept::learned`] returned in an earlier run, for later sessions.
+    /// Restores what [`SharedState::learned`] returned in an earlier run, for later sessions.
     pub fn restore(&self, learned: Learned) {
         self.lock().learned = learned;
     }
@@ -62,10 +62,10 @@ impl Kept {
 
     pub(super) fn refuse<T>(&self, count: impl FnOnce(&mut Refusals) -> T) -> T {
         let mut refusals = lock(&self.0.refusals);
-        let told = count(&mut refusals);
+        let counted = count(&mut refusals);
         let has_suppressed = refusals.poll_timeout().is_some();
         self.0.has_suppressed.store(has_suppressed, Ordering::Relaxed);
-        told
+        counted
     }
 
     pub(super) fn poll_summary(&self, now: Instant) -> Option<String> {

@@ -16,7 +16,7 @@ use crate::observe::{PacketLog, PacketStep};
 const INBOX_MAX: usize = 4096 + LANES_MAX * HELD_MAX;
 
 #[derive(Debug, Default)]
-pub(super) struct Exit {
+pub(super) struct InnerOutput {
     pub(super) inbox: VecDeque<(IpAddr, Bytes)>,
     pub(super) drops: DropCounters,
     pub(super) sources: Option<Vec<IpNet>>,
@@ -25,7 +25,7 @@ pub(super) struct Exit {
     pub(super) symbols: Option<SymbolQueue>,
 }
 
-impl Exit {
+impl InnerOutput {
     pub(super) fn deliver(&mut self, now: Instant, lane: LaneId, delivery: Delivery) {
         let Delivery { id, decoded, packet } = delivery;
         if let Some(symbols) = &mut self.symbols

@@ -25,13 +25,13 @@ const PAUSE_RESTARTED: Duration = Duration::from_secs(2);
 const PAUSE_MAX: Duration = Duration::from_secs(4);
 
 #[derive(Debug, Default)]
-pub(super) struct Patience {
+pub(super) struct AttemptBackoff {
     since: Option<Instant>,
     pub(super) due: Instant,
     restarted: bool,
 }
 
-impl Patience {
+impl AttemptBackoff {
     pub(super) fn on_attempt(&mut self, now: Instant, round: Duration, pairs: &mut Pairs) {
         let silence = now.since(*self.since.get_or_insert(now));
         let mean = match self.restarted {
@@ -57,13 +57,13 @@ mod tests {
     use super::*;
 
     /// The times in milliseconds at which a client begins that would begin every 100 ms.
-    fn begins(patience: &mut Patience, seed: u64, seconds: u64) -> Vec<u64> {
+    fn begins(backoff: &mut AttemptBackoff, seed: u64, seconds: u64) -> Vec<u64> {
         let mut pairs = Pairs::new(seed);
         let mut begin = |at: &u64| {
             let now = Instant::from_millis(*at);
-            let begins = patience.due <= now;
+            let begins = backoff.due <= now;
             if begins {
-                patience.on_attempt(now, Duration::ZERO, &mut pairs);
+                backoff.on_attempt(now, Duration::ZERO, &mut pairs);
             }
             begins
         };
@@ -71,10 +71,10 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_with_the_silence_to_a_bound_and_begin_anew() {
+    fn pauses_grow_with_the_silence_to_a_bound_and_reset() {
         for seed in 0..50 {
-            let mut patience = Patience::default();
-            let begun = begins(&mut patience, seed, 120);
+            let mut backoff = AttemptBackoff::default();
+            let begun = begins(&mut backoff, seed, 120);
             let within =
                 |from: u64, to: u64| begun.iter().filter(|at| (from..to).contains(*at)).count();
             assert_eq!(within(0, 1_000), 10, "a client does not wait at first");
@@ -82,17 +82,17 @@ mod tests {
             assert!((12..=36).contains(&within(48_000, 120_000)), "{begun:?}");
             let longest = begun.windows(2).map(|pair| pair[1] - pair[0]).max();
             assert!(longest.is_some_and(|it| (4_000..=6_100).contains(&it)), "{begun:?}");
-            patience.on_sign_of_life();
-            assert_eq!(begins(&mut patience, seed, 1).len(), 10);
+            backoff.on_sign_of_life();
+            assert_eq!(begins(&mut backoff, seed, 1).len(), 10);
         }
     }
 
     #[test]
     fn after_a_restart_there_is_one_attempt_for_a_second_at_least() {
         let second = |seed: u64| {
-            let mut patience = Patience::default();
-            patience.on_restart();
-            let begun = begins(&mut patience, seed, 4);
+            let mut backoff = AttemptBackoff::default();
+            backoff.on_restart();
+            let begun = begins(&mut backoff, seed, 4);
             assert_eq!(begun[0], 0);
             begun[1]
         };

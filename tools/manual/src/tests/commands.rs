@@ -113,7 +113,7 @@ fn what_is_not_there_is_found() {
 }
 
 #[test]
-fn pages_tell_of_commands_and_options_that_there_are() {
+fn pages_name_only_existing_commands_and_options() {
     let (product, controller) = trees();
     let (mut count, mut wrong) = (0, Vec::new());
     for page in pages().into_iter().filter(|page| page != Path::new("CHANGELOG.md")) {

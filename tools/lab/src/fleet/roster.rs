@@ -19,7 +19,7 @@ use super::FleetConfig;
 const TENANTS: usize = 2;
 const SITES: usize = 2;
 
-pub(super) struct Cast {
+pub(super) struct Roster {
     pub boxes: usize,
     pub proxies: usize,
     regions: usize,
@@ -32,7 +32,7 @@ pub(super) struct Cast {
     sites: Vec<Name>,
 }
 
-impl Cast {
+impl Roster {
     pub fn new(config: &FleetConfig, joining: usize) -> Self {
         let boxes = config.boxes + joining;
         let everybody = boxes + config.proxies;

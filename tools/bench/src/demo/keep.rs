@@ -16,19 +16,19 @@ use anyhow::Context as _;
 use crate::qoe::Logs;
 
 #[derive(Debug)]
-pub struct Kept {
+pub struct KeepFolder {
     directory: PathBuf,
 }
 
-impl Kept {
+impl KeepFolder {
     pub fn new(directory: &Path, clip: Option<&Path>, film: Option<&Path>) -> anyhow::Result<Self> {
-        let kept = Self { directory: directory.to_owned() };
+        let keep = Self { directory: directory.to_owned() };
         for (file, name) in [(clip, "clip.h264"), (film, "film.mp4")] {
             if let Some(file) = file {
-                kept.copy(file, Path::new(name))?;
+                keep.copy(file, Path::new(name))?;
             }
         }
-        Ok(kept)
+        Ok(keep)
     }
 
     pub fn take(&self, name: &str, files: &[&Path]) -> anyhow::Result<()> {
@@ -61,8 +61,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let clip = folder.path().join("clip.h264");
         fs::write(&clip, b"pictures").unwrap();
-        let kept = Kept::new(folder.path(), Some(&clip), None).unwrap();
-        kept.take("single:att-adaptive", &[&clip]).unwrap();
+        let keep = KeepFolder::new(folder.path(), Some(&clip), None).unwrap();
+        keep.take("single:att-adaptive", &[&clip]).unwrap();
         for file in ["clip.h264", "single-att-adaptive/clip.h264"] {
             assert_eq!(fs::read(folder.path().join(file)).unwrap(), b"pictures", "{file}");
         }

@@ -8,7 +8,7 @@ use crate::queue::{BoundedQueue, Waits};
 
 /// A packet for another shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stray {
+pub enum MisroutedPacket {
     /// A packet from the network, for a connection of that shard.
     Packet {
         /// That shard.
@@ -27,7 +27,7 @@ pub enum Stray {
     },
 }
 
-impl Waits for Stray {
+impl Waits for MisroutedPacket {
     fn bytes(&self) -> usize {
         match self {
             Self::Packet { payload, .. } => payload.len(),
@@ -36,5 +36,6 @@ impl Waits for Stray {
     }
 }
 
-/// Strays that wait to be handed over, at most 4 MiB: what comes in 100 ms at 300 Mbit/s.
-pub type StrayQueue = BoundedQueue<Stray, { 4 << 20 }, { size_of::<Stray>() }>;
+/// Packets that wait to be handed over, at most 4 MiB: what comes in 100 ms at 300 Mbit/s.
+pub type MisroutedQueue =
+    BoundedQueue<MisroutedPacket, { 4 << 20 }, { size_of::<MisroutedPacket>() }>;
