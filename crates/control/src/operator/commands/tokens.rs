@@ -35,7 +35,7 @@ pub struct Create {
     /// What may join with it: box, proxy or anchor; default: box, or what the delegate may sign for
     #[arg(long, value_parser = ["box", "proxy", "anchor"])]
     role: Option<String>,
-    /// The pool of proxies that it joins
+    /// The pool of proxies that the token is for
     #[arg(long)]
     pool: Option<String>,
     /// A tag for the boxes; may be repeated. Default: the tags of the delegate
