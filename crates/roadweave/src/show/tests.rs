@@ -127,8 +127,13 @@ fn without_a_session_it_says_why() {
     };
     let page = page(&status(RoleStatus::Client(client)));
     assert!(page.contains("no session: no attempt has been accepted yet"), "{page}");
-    assert!(page.contains("behind a portal, log in first: hotel0
-"), "{page}");
+    assert!(
+        page.contains(
+            "behind a portal, log in first: hotel0
+"
+        ),
+        "{page}"
+    );
     assert!(!page.contains("login.example"), "{page}");
     let row = |name: &str| {
         let line = page.lines().find(|line| line.starts_with(name)).expect("a row");

@@ -3,7 +3,7 @@ use roadweave_quic::CongestionControl;
 use roadweave_tunnel::LaneConfig;
 
 use super::*;
-use crate::event::{Action, Event};
+use crate::event::{Action, ScriptEvent};
 use crate::traffic::Bulk;
 
 const FPS: u32 = 30;
@@ -26,7 +26,7 @@ fn two_links(strategy: &str) -> ClosedLoop {
 
 fn with_dead(closed_loop: &ClosedLoop, links: &[usize], from_ms: u64, to_ms: u64) -> VideoReport {
     let event = |at_ms, action| {
-        links.iter().map(move |link| Event {
+        links.iter().map(move |link| ScriptEvent {
             at: Duration::from_millis(at_ms),
             link: *link,
             action,

@@ -11,7 +11,7 @@ use roadweave_emulate::{
     Trace,
 };
 use roadweave_lab::bound::{Bound, delays_of_all};
-use roadweave_lab::event::{Action, CrossTraffic, Event};
+use roadweave_lab::event::{Action, CrossTraffic, ScriptEvent};
 use roadweave_lab::run;
 use roadweave_lab::scenario::Scenario;
 use roadweave_lab::strategies;
@@ -102,7 +102,7 @@ impl Dice {
         TrafficSpec { direction, kind, ..video }
     }
 
-    fn event(&mut self, links: u64) -> Event {
+    fn event(&mut self, links: u64) -> ScriptEvent {
         let action = match self.within(0..6) {
             0 => Action::Down,
             1 => Action::Up,
@@ -111,7 +111,7 @@ impl Dice {
             4 => Action::Delay(self.ms(0..200)),
             _ => Action::Capacity(self.within(0..30) as f64 / 10.0),
         };
-        Event { at: self.ms(0..3_000), link: self.within(0..links) as usize, action }
+        ScriptEvent { at: self.ms(0..3_000), link: self.within(0..links) as usize, action }
     }
 
     fn cross(&mut self, links: u64, direction: Direction) -> CrossTraffic {
