@@ -196,8 +196,8 @@ mod tests {
             |_| Vec::new(),
             |_| vec![0xff; 1200],
         ];
-        let told = lies.map(|lie| spawn(move || probe(None, server(2048, lie), 1300)));
-        for outcome in told {
+        let outcomes = lies.map(|lie| spawn(move || probe(None, server(2048, lie), 1300)));
+        for outcome in outcomes {
             assert_eq!(outcome.join().unwrap(), ProbeOutcome::NoAnswer);
         }
     }

@@ -131,7 +131,7 @@ fn what_is_like_a_secret_is_found_in_a_log() {
 #[test]
 fn what_an_instance_tells_is_without_them_too() {
     let key = Identity::from_seed([9; 32]).public_key().to_string();
-    let told = serde_json::json!({
+    let status = serde_json::json!({
         "sessions": [{ "public_key": key, "peer": format!("it is {key}"), "path": 3 }],
         "fleet": { "join_token": { "a": "abc" }, "why": "http://me:pw@host", key.clone(): 1 },
     });
@@ -139,5 +139,5 @@ fn what_an_instance_tells_is_without_them_too() {
         "sessions": [{ "public_key": format!("{}...", &key[..8]), "peer": "it is (removed)", "path": 3 }],
         "fleet": { "join_token": "(removed)", "why": "http://(removed)@host", "(removed)": 1 },
     });
-    assert_eq!(redact::json(told), expected);
+    assert_eq!(redact::json(status), expected);
 }

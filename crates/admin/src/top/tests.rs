@@ -171,7 +171,7 @@ fn the_end_of_an_instance_its_silence_and_its_return_are_told() {
 fn a_reader_waits_for_an_instance_that_is_away() {
     let reader = StatusReader::start("/nowhere/rw0.sock".into()).expect("a thread");
     for _ in 0..2 {
-        let word = reader.words.recv().expect("it goes on");
+        let word = reader.messages.recv().expect("it goes on");
         assert!(
             matches!(&word, reader::ReaderMessage::Away(why) if why.contains("nothing runs")),
             "{word:?}"

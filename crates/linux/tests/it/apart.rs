@@ -156,7 +156,8 @@ impl<'a> Anchor<'a> {
         }
     }
 
-    /// Asks the remote host and awaits its answer; earlier packets have arrived by then. Retransmits.
+    /// Asks the remote host and awaits its answer; earlier packets have arrived by then.
+    /// Retransmits.
     fn ask_remote(&mut self, text: &str) {
         for (client, remote) in CLIENT.iter().zip(REMOTE) {
             let text = format!("{text} from {remote}");
