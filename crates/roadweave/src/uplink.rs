@@ -10,7 +10,7 @@ use roadweave_tunnel::Caps;
 use serde::{Deserialize as _, Serialize};
 use serde_json::json;
 
-use crate::set::tell_change;
+use crate::set::print_change;
 
 /// Pauses an uplink of a running client, or uses it otherwise, until it is started anew
 #[derive(Debug, clap::Args)]
@@ -99,6 +99,6 @@ impl UplinkArgs {
                 (SetUplink::deserialize(json!(args))?, done)
             }
         };
-        tell_change(&done, set_uplink(&self.socket, &change))
+        print_change(&done, set_uplink(&self.socket, &change))
     }
 }
