@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_or_a_spare_rotates_and_nobody_else() {
+    fn only_a_root_or_a_spare_rotates() {
         let mut trust = Trust::pinned(key(1), key(9));
         let stranger = trust.replace(&sign(&list(1, 2, 3), 9));
         assert_eq!(stranger, Err(TrustError::Envelope(EnvelopeError::NotSigned)));

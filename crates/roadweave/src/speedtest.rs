@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_tells_what_was_measured_and_what_was_left_out() {
+    fn the_table_has_what_was_measured_and_what_was_left_out() {
         let load = |bps, is_short| {
             let (loaded_rtt_ms, loss) = (Some(61.04), Some(0.013));
             Some(LoadReport { bps, loaded_rtt_ms, loss, is_short, ..LoadReport::default() })

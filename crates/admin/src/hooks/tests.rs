@@ -65,7 +65,7 @@ fn a_change_counts_once_two_readings_say_so() {
 }
 
 #[test]
-fn joins_leaves_and_new_starts_are_told() {
+fn joins_leaves_and_restarts_are_reported() {
     let mut changes = Changes::default();
     let up = |seconds| client(seconds, SERVER, &[]);
     assert_eq!(changes_after(&mut changes, Some(&up(7.0)), 2), [JOIN]);
@@ -87,7 +87,7 @@ fn joins_leaves_and_new_starts_are_told() {
 }
 
 #[test]
-fn what_an_uplink_does_is_told() {
+fn changes_of_an_uplink_are_reported() {
     let mut changes = Changes::default();
     let state = |state: &str| format!("EVENT=uplink UPLINK=wwan0 UPLINK_STATE={state} ");
     let value = client(1.0, SERVER, &[("wwan0", "suspect")]);
@@ -117,7 +117,7 @@ fn what_an_uplink_does_is_told() {
 }
 
 #[test]
-fn uplinks_are_told_by_names_that_are_some_and_not_without_end() {
+fn uplinks_are_reported_by_valid_names_and_bounded() {
     let mut changes = Changes::default();
     let names: Vec<String> = (0..1_000).map(|number| format!("w{number:03}")).collect();
     let uplinks: Vec<_> = names.iter().map(|name| (name.as_str(), "usable")).collect();

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_modem_tells_operator_technology_signal_sim_and_access_point() {
+    fn a_modem_reports_operator_technology_signal_sim_and_access_point() {
         let sim = json!({ "SimIdentifier": "8949020000012345678" });
         let modem_facts = of(&modem(), &[bearer("", false), bearer("qmapmux0.0", true)], &sim);
         let facts = json!({

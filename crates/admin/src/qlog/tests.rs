@@ -129,7 +129,7 @@ fn each_change_of_a_path_is_one_event_with_what_has_changed() {
 }
 
 #[test]
-fn a_path_that_comes_is_told_whole_and_one_that_goes_is_abandoned() {
+fn a_new_path_is_recorded_whole_and_one_that_goes_is_abandoned() {
     let both = client(&[(0, "wwan0", "usable"), (1, "wwan1", "validating")]);
     let events_after = TestRun::events_after(&one(), |status| *status = both.clone());
     let expected = "uplink_updated tuple_assigned path_status_updated mtu_updated \
@@ -158,7 +158,7 @@ fn an_uplink_that_is_paused_or_wants_a_login_says_so() {
 }
 
 #[test]
-fn counters_are_told_once_a_second_as_they_are_even_when_they_go_back() {
+fn counters_are_recorded_once_a_second_as_they_are_even_when_they_go_back() {
     let mut status = one();
     let lane = |sent: u64| {
         let mut lane = json!(roadweave_tunnel::LaneStats::default());
@@ -187,7 +187,7 @@ fn counters_are_told_once_a_second_as_they_are_even_when_they_go_back() {
 }
 
 #[test]
-fn what_was_counted_in_the_last_second_is_told_at_the_end() {
+fn what_was_counted_in_the_last_second_is_recorded_at_the_end() {
     let both = client(&[(0, "wwan0", "usable"), (1, "wwan1", "usable")]);
     let mut run = TestRun::new();
     run.take(&both);
@@ -240,7 +240,7 @@ fn a_session_that_ends_is_closed_and_the_next_one_has_a_trace_of_its_own() {
 }
 
 #[test]
-fn why_a_session_is_over_is_told_where_it_is_known() {
+fn the_reason_of_a_sessions_end_is_recorded_where_it_is_known() {
     let mut run = TestRun::new();
     run.take(&one());
     let mut status = one();
@@ -296,7 +296,7 @@ fn readings_that_are_lost_are_counted_in_the_file_that_comes_next() {
 }
 
 #[test]
-fn a_crowd_of_clients_or_of_paths_is_bounded() {
+fn many_clients_or_paths_are_bounded() {
     let session = |number: u32| {
         let mut session = one()["sessions"][0].clone();
         session["peer"] = json!(format!("bus-{number:05}"));

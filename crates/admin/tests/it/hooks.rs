@@ -80,7 +80,7 @@ fn is_zombie(pid: Pid) -> bool {
 }
 
 #[test]
-fn programs_are_told_facts_one_after_another_and_none_outlives_its_time() {
+fn programs_get_facts_one_after_another_and_none_outlives_its_time() {
     let world = World(tempfile::tempdir().unwrap());
     fs::create_dir(world.path("hooks")).unwrap();
     let report = "echo \"$#: $(env | grep -e ^ROADWEAVE_ -e ^KEPT | sort | tr '\\n' ' ')\"";

@@ -65,7 +65,7 @@ fn objects(modems: &[Vec<(String, Value)>]) -> Value {
 }
 
 #[test]
-fn a_client_is_told_of_modems_that_come_and_go_and_of_a_manager_that_dies_and_comes_back() {
+fn modems_that_come_and_go_and_a_manager_that_restarts_are_reported() {
     let Some((of, _bus)) = vehicle() else { return };
     let _modems = of.start_modems(&[]);
     of.wait_for_words("ModemManager does not answer: ", 1);

@@ -72,7 +72,7 @@ fn facts() -> Value {
 }
 
 #[test]
-fn a_modem_is_found_and_asked_and_one_that_hangs_or_vanishes_is_told_of_once() {
+fn a_modem_is_found_and_asked_and_one_that_hangs_or_vanishes_is_reported_once() {
     let Some(of) = vehicle() else { return };
     plug(&of, "wwan0", "1-1", &["ttyUSB1", "ttyUSB2"]);
     of.set("ttyUSB1.json", &json!({ "mode": "silent" }));

@@ -120,7 +120,7 @@ fn program_below(script: u32) -> u32 {
 }
 
 #[test]
-fn it_ends_with_its_terminal_even_where_nobody_hears_of_a_hangup() {
+fn it_ends_with_its_terminal_even_without_a_hangup_signal() {
     let folder = tempfile::tempdir().unwrap();
     let socket = instance(folder.path());
     for before in ["", "trap '' HUP; "] {

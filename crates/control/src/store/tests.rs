@@ -330,7 +330,7 @@ fn revocations_are_numbered_without_gaps_also_in_a_race() {
 }
 
 #[test]
-fn whoever_follows_the_outbox_misses_nothing() {
+fn a_follower_of_the_outbox_misses_nothing() {
     in_tram(|world| async move {
         let writers = (0..4_u8).map(|writer| {
             let store = Arc::clone(&world.store);

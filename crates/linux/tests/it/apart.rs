@@ -385,7 +385,7 @@ fn no_client_reaches_another_tenants_by_any_address() {
 }
 
 #[test]
-fn answers_of_an_anchor_that_is_gone_reach_nobody() {
+fn answers_of_an_anchor_that_is_gone_reach_no_client() {
     run_sandboxed(|| {
         let world = World::new();
         let remote = world.socket(&world.remote, REMOTE[0], 8);

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_modem_of_lte_tells_what_the_standard_has() {
+    fn an_lte_modem_reports_what_the_standard_has() {
         let facts_read = facts(&[
             "+CPIN: READY",
             "+QCCID: 89490200001234567890",

@@ -53,7 +53,7 @@ fn the_same_key_in_a_race_costs_one_use() {
 }
 
 #[test]
-fn a_token_lets_in_nobody_it_should_not() {
+fn a_token_admits_only_what_it_allows() {
     in_tram(|world| async move {
         world.tenant("ferry").await;
         let refused = |secret: String, seed: u8, now: i64, why: &'static str| {

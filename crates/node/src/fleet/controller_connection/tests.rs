@@ -406,7 +406,7 @@ fn a_controller_that_speaks_and_does_not_answer_is_left_before_it_fills_the_memo
 }
 
 #[test]
-fn a_box_that_cannot_reach_anybody_tries_ever_less_often() {
+fn a_box_that_reaches_no_controller_tries_ever_less_often() {
     let mut rig = Rig::new(&[closed()]);
     let mut tries = Vec::new();
     for _ in 0..6 {
