@@ -130,7 +130,7 @@ impl World {
     }
 
     async fn enrol(&self, secret: &str, seed: u8) -> Result<Stored<Device>> {
-        self.store.enrol(&enrolment(secret, seed), NOW, &nobody()).await
+        self.store.enrol(&enrolment(secret, seed), NOW, &authority_elsewhere()).await
     }
 
     async fn token(&self, tenant: &str, settings: TokenSettings) -> String {
@@ -158,7 +158,7 @@ pub(crate) fn controller() -> StoreKeys {
     StoreKeys::new(&identity(7))
 }
 
-fn nobody() -> Authority {
+fn authority_elsewhere() -> Authority {
     Authority::new(identity(7), Root::Elsewhere(identity(8).public_key()), Vec::new())
 }
 
