@@ -74,7 +74,7 @@ impl DoctorArgs {
     pub fn run(&self) -> Result<()> {
         let checks = judge::judge(&gather::gather(&self.config));
         if self.json {
-            out::json(&told(&checks))?;
+            out::json(&checks_json(&checks))?;
         } else {
             checks.iter().try_for_each(|check| out::line(check.line()))?;
         }
@@ -86,10 +86,10 @@ impl DoctorArgs {
 }
 
 pub(crate) fn found(path: &Path) -> serde_json::Value {
-    told(&judge::judge(&gather::gather(path)))
+    checks_json(&judge::judge(&gather::gather(path)))
 }
 
-fn told(checks: &[Check]) -> serde_json::Value {
+fn checks_json(checks: &[Check]) -> serde_json::Value {
     serde_json::json!({ "checks": checks })
 }
 

@@ -71,7 +71,7 @@ impl HooksArgs {
                 Err(_) => {}
             }
             while let Some(change) = changes.next() {
-                if !self.tell(&folder, &change, &mut signals) {
+                if !self.run_programs(&folder, &change, &mut signals) {
                     return Ok(());
                 }
                 // Read the state again before reporting changes that may no longer hold.
@@ -87,7 +87,7 @@ impl HooksArgs {
         Ok(())
     }
 
-    fn tell(&self, folder: &Path, change: &HookChange, signals: &mut Signals) -> bool {
+    fn run_programs(&self, folder: &Path, change: &HookChange, signals: &mut Signals) -> bool {
         let name = match change {
             HookChange::Join(_) => "join",
             HookChange::Leave(_) => "leave",

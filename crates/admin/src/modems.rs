@@ -72,7 +72,7 @@ impl ModemsArgs {
             let began = Instant::now();
             let Some((back, mut reading)) = read(reader, &mut signals)? else { break };
             reader = back;
-            reading.complaints.extend(self.tell(reading.facts));
+            reading.complaints.extend(self.report(reading.facts));
             complaints.set(reading.complaints);
             let left = INTERVAL.saturating_sub(began.elapsed());
             if wait_readable(&signals, left).is_err() {
@@ -82,7 +82,7 @@ impl ModemsArgs {
         Ok(())
     }
 
-    fn tell(&self, modems: BTreeMap<String, ModemFacts>) -> Option<String> {
+    fn report(&self, modems: BTreeMap<String, ModemFacts>) -> Option<String> {
         for (uplink, facts) in modems {
             match tell_modem(&self.socket, &TellModem { uplink, facts }) {
                 Ok(_) => {}

@@ -126,7 +126,8 @@ impl AddArgs {
                 let key = identity.public_key();
                 let added =
                     add_client(&place.config, &new, target.as_deref(), |file| entry(file, key));
-                let (peer, text) = added.map_err(|error| clients::told(&place.config, error))?;
+                let (peer, text) =
+                    added.map_err(|error| clients::change_error(&place.config, error))?;
                 (peer, Some(text), target)
             }
             (Some(key), _) => {

@@ -123,7 +123,7 @@ struct Log {
     sessions: BTreeMap<(String, String), Written>,
     /// Whether the instance has been read or found gone: sessions from then on are new.
     has_read: bool,
-    is_crowd_told: bool,
+    is_excess_logged: bool,
 }
 
 struct Written {
@@ -136,7 +136,7 @@ struct Written {
 impl Log {
     fn new(files: Files, peer: Option<String>, sessions_max: usize) -> Self {
         let sessions = BTreeMap::new();
-        Self { files, peer, sessions_max, sessions, has_read: false, is_crowd_told: false }
+        Self { files, peer, sessions_max, sessions, has_read: false, is_excess_logged: false }
     }
 
     fn take(&mut self, now: Now, status: &Status) -> Result<()> {
@@ -174,7 +174,7 @@ impl Log {
                 written.take(&mut self.files, now, &StatusReading { session, uplinks: &uplinks });
             }
         }
-        if left_out > 0 && !std::mem::replace(&mut self.is_crowd_told, true) {
+        if left_out > 0 && !std::mem::replace(&mut self.is_excess_logged, true) {
             let most = self.sessions_max;
             out::note(format_args!(
                 "{left_out} sessions are not written: at most {most} at a time; --peer selects one"
@@ -203,7 +203,7 @@ impl Log {
 impl Written {
     fn take(&mut self, files: &mut Files, now: Now, reading: &StatusReading<'_>) {
         if let Some(mut part) = self.part.take() {
-            let records = self.trace.news(now, reading);
+            let records = self.trace.updates(now, reading);
             if files.append(now.run, &mut part, &records) {
                 self.part = Some(part);
                 return;

@@ -84,8 +84,8 @@ fn watch(
     let mut cursor = Cursor::default();
     while signals.take().is_none() {
         loop {
-            match reader.words.try_recv() {
-                Ok(word) => word.tell(&mut history, Instant::now()),
+            match reader.messages.try_recv() {
+                Ok(message) => message.apply(&mut history, Instant::now()),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => return Err(anyhow!("the reader has stopped")),
             }

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_by_field_and_line() {
+    fn errors_name_field_and_line() {
         let check = |local: &str, remote: &str, parts: &[&str]| {
             let error = merged(local, remote).expect_err("refused");
             for part in parts {

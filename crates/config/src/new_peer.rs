@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_address_is_the_first_that_nobody_has() {
+    fn the_next_address_is_the_first_free_one() {
         let check = |network, taken: &[&str], expected: Option<&str>| {
             assert_eq!(next(network, taken).as_deref(), expected, "{network} {taken:?}");
         };
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn no_error_tells_a_key() {
+    fn no_error_contains_a_key() {
         let key = Identity::from_seed([3; 32]).to_base64().to_string();
         for text in [
             format!("private_key = \"{key}\n"),

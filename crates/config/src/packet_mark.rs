@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_are_read_as_other_tools_write_them_and_what_tells_nothing_is_refused() {
+    fn marks_are_read_as_other_tools_write_them_and_meaningless_ones_are_refused() {
         let read = |text: &str| PacketMark::try_from(text.to_owned()).map(PacketMark::bits);
         assert_eq!(read("0x10"), Ok((0x10, 0xffff)));
         assert_eq!(read("16/0xf0"), Ok((0x10, 0xf0)));

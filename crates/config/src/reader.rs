@@ -116,12 +116,14 @@ pub fn check<T: DeserializeOwned + Validate>(path: &Path, text: &str) -> Result<
 
 /// Parses `text` by the types of its fields only; `path` is for errors.
 pub fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, FileError> {
-    toml::from_str(text)
-        .map_err(|error| FileError::Invalid { path: path.to_owned(), message: told(text, &error) })
+    toml::from_str(text).map_err(|error| FileError::Invalid {
+        path: path.to_owned(),
+        message: redacted_message(text, &error),
+    })
 }
 
 /// Without the line if that may contain a key.
-fn told(text: &str, error: &toml::de::Error) -> String {
+fn redacted_message(text: &str, error: &toml::de::Error) -> String {
     let whole = error.to_string().trim_end().to_owned();
     let is_of_a_key = |c: char| c.is_ascii_alphanumeric() || "+/=".contains(c);
     let has_key = |text: &str| text.split(|c| !is_of_a_key(c)).any(|word| word.len() >= KEY_MIN);

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_measures_unless_the_file_allows_it() {
+    fn speed_tests_are_refused_unless_the_file_allows_them() {
         let read = |text: &str| toml::from_str::<SpeedtestFields>(text);
         assert_eq!(read("").expect("no field is needed").limits(), None);
         assert_eq!(read("mb_max = 9").expect("it is fine").limits(), None);

@@ -98,7 +98,7 @@ fn uplinks_may_have_priorities_weights_and_caps() {
 }
 
 #[test]
-fn a_metered_uplink_carries_insurance_only_when_told() {
+fn a_metered_uplink_carries_insurance_only_where_the_file_says_so() {
     let takes = |metered: &str| {
         let text = format!("{}[[uplinks.policies]]\nname = \"a\"\n{metered}", client(""));
         let file = read::<ClientFile>(&text).expect("complete");
@@ -202,7 +202,7 @@ fn values_near_broken_ones_are_taken() {
 }
 
 #[test]
-fn a_peer_whose_key_has_expired_is_told() {
+fn a_peer_whose_key_has_expired_is_reported() {
     let peer = BUS.replace("$OTHER", OTHER_KEY) + "expires = 2027-01-31T00:00:00Z\n";
     let file = read::<ServerFile>(&server(&peer)).expect("complete");
     assert_eq!(peers(&file.peers)[0].1.expires_unix, Some(1_801_353_600));
@@ -387,7 +387,7 @@ fn streams_need_a_lane_of_their_own() {
 }
 
 #[test]
-fn a_box_is_told_which_connections_it_may_split() {
+fn a_box_knows_which_connections_it_may_split() {
     let with = |streams: &str| read::<ClientFile>(&format!("{}[streams]\n{streams}", client("")));
     let streams = |text: &str| with(text).expect("good").streams.expect("a section");
     assert!(!streams("listen = \"192.168.1.1:1080\"\ntcp = \"tunnel\"\n").splits());

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn all_lists_are_told_and_one_more_where_the_root_is_here() {
+    fn all_trust_lists_are_published_and_one_more_where_the_root_is_here() {
         let held = || Root::Held(identity(8));
         assert_eq!(numbers(held(), vec![], 3), Ok(vec![3]));
         let rotated = || vec![list(1, 1, 6, 6), list(2, 1, 8, 6)];

@@ -73,7 +73,7 @@ impl Trust {
             return Err(TrustError::TooMany);
         }
         if list.roots.is_empty() || list.controllers.is_empty() {
-            return Err(TrustError::Nobody);
+            return Err(TrustError::NoKeys);
         }
         let former = std::mem::replace(&mut self.list, list);
         self.former.extend(former.controllers);
@@ -129,7 +129,7 @@ pub enum TrustError {
     #[error("the trust list has number {number}, but {held} is held")]
     Older { number: u64, held: u64 },
     #[error("the trust list names no root or no controller")]
-    Nobody,
+    NoKeys,
     #[error("the trust list names more than {KEYS_MAX} keys of a sort")]
     TooMany,
 }
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_or_a_spare_rotates_and_nobody_else() {
+    fn only_a_root_or_a_spare_rotates() {
         let mut trust = Trust::pinned(key(1), key(9));
         let stranger = trust.replace(&sign(&list(1, 2, 3), 9));
         assert_eq!(stranger, Err(TrustError::Envelope(EnvelopeError::NotSigned)));
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn a_list_that_would_lock_everybody_out_is_refused() {
         let mut trust = Trust::pinned(key(1), key(9));
-        let nobody = TrustList { controllers: vec![], ..list(1, 1, 3) };
-        assert_eq!(trust.replace(&sign(&nobody, 1)), Err(TrustError::Nobody));
+        let no_controller = TrustList { controllers: vec![], ..list(1, 1, 3) };
+        assert_eq!(trust.replace(&sign(&no_controller, 1)), Err(TrustError::NoKeys));
     }
 }

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleep_is_told_from_a_stop_and_both_from_a_busy_machine() {
+    fn a_sleep_is_distinguished_from_a_stop_and_both_from_a_busy_machine() {
         check(&[(0, 0), (1_000, 0), (2_999, 0), (1_000, 0)], &[]);
         check(&[(300, 11_520_000), (1_000, 0)], &["the machine slept 3 h 12 min"]);
         check(&[(12_400, 0), (1_000, 0)], &["this program did not run for 12 s"]);

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_whose_numbers_are_taken_is_told_by_whom() {
+    fn an_instance_whose_numbers_are_taken_names_their_owner() {
         let (_folder, here) = instance();
         here.check_tables().unwrap();
         let tables = |name: &str| Instance::new(name).unwrap().routing_tables();

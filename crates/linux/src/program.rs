@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_hangs_is_ended_and_its_children_hold_nobody_up() {
+    fn a_program_that_hangs_is_ended_and_its_children_block_nothing() {
         let begin = Instant::now();
         let failed = shell("sleep 30", "", Duration::from_millis(50)).unwrap_err();
         assert!(failed.contains("did not end within 0.05 s"), "{failed}");

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hardware_is_told_as_the_kernel_numbers_ports() {
+    fn hardware_is_recognized_as_the_kernel_numbers_ports() {
         let folder = tempfile::tempdir().expect("a directory");
         let root = folder.path().canonicalize().expect("a path");
         let (interfaces, devices) = (root.join("class/net"), root.join("devices"));

@@ -47,7 +47,7 @@ struct QueueState {
     is_writing: bool,
     taken: u64,
     lost: u64,
-    told: u64,
+    reported: u64,
 }
 
 /// Makes the line that reports a number of lost lines.
@@ -130,7 +130,7 @@ impl SharedQueue {
         ready.is_ok() && target[0].revents().contains(PollFlags::OUT)
     }
 
-    fn next(&self, tell: Option<Tell>) -> Option<Vec<u8>> {
+    fn next(&self, report_times: Option<ReportTimes>) -> Option<Vec<u8>> {
         let mut state = self.lock();
         state.is_writing = false;
         if state.queue.is_empty() {
@@ -138,10 +138,11 @@ impl SharedQueue {
         }
         loop {
             // The lost lines came after the waiting ones.
-            let tell_at = tell
-                .filter(|_| state.told < state.lost)
-                .map(|tell| if state.queue.is_empty() { tell.earliest } else { tell.latest });
-            let left = tell_at.map(|at| at.saturating_duration_since(Instant::now()));
+            let report_at =
+                report_times.filter(|_| state.reported < state.lost).map(|report_times| {
+                    if state.queue.is_empty() { report_times.earliest } else { report_times.latest }
+                });
+            let left = report_at.map(|at| at.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 state.is_writing = true;
                 return None;
@@ -165,7 +166,7 @@ impl SharedQueue {
 
 /// When to report lost lines: once all waiting lines are written, but not too late.
 #[derive(Clone, Copy, Debug)]
-struct Tell {
+struct ReportTimes {
     earliest: Instant,
     latest: Instant,
 }
@@ -180,9 +181,9 @@ struct Writer<W> {
 impl<W: Write> Writer<W> {
     fn run(mut self, shared: &SharedQueue) {
         // No report before a write has succeeded.
-        let mut tell = None;
+        let mut report_times = None;
         loop {
-            let written = match shared.next(tell) {
+            let written = match shared.next(report_times) {
                 Some(line) => {
                     let written = self.write(&line);
                     if written.is_err() {
@@ -190,25 +191,26 @@ impl<W: Write> Writer<W> {
                     }
                     written.map(|()| {
                         let now = Instant::now();
-                        tell.unwrap_or(Tell { earliest: now, latest: now + TELL_INTERVAL })
+                        report_times
+                            .unwrap_or(ReportTimes { earliest: now, latest: now + REPORT_INTERVAL })
                     })
                 }
-                None => self.tell(shared),
+                None => self.report_lost(shared),
             };
-            tell = written.ok();
+            report_times = written.ok();
         }
     }
 
-    fn tell(&mut self, shared: &SharedQueue) -> io::Result<Tell> {
-        let (lost, told) = {
+    fn report_lost(&mut self, shared: &SharedQueue) -> io::Result<ReportTimes> {
+        let (lost, reported) = {
             let state = shared.lock();
-            (state.lost, state.told)
+            (state.lost, state.reported)
         };
-        let notice = (self.notice)(lost - told);
+        let notice = (self.notice)(lost - reported);
         self.write(&notice)?;
-        shared.lock().told = lost;
-        let next = Instant::now() + TELL_INTERVAL;
-        Ok(Tell { earliest: next, latest: next })
+        shared.lock().reported = lost;
+        let next = Instant::now() + REPORT_INTERVAL;
+        Ok(ReportTimes { earliest: next, latest: next })
     }
 
     fn write(&mut self, line: &[u8]) -> io::Result<()> {
@@ -264,7 +266,7 @@ static PROCESS: OnceLock<Lines> = OnceLock::new();
 const QUEUE_BYTES_MAX: usize = 512 * 1024;
 /// Short lines cost memory beyond their bytes.
 const QUEUE_LINES_MAX: usize = 8 * 1024;
-const TELL_INTERVAL: Duration = Duration::from_secs(1);
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 const NAP: Duration = Duration::from_millis(20);
 
 #[cfg(test)]

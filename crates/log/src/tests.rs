@@ -79,7 +79,7 @@ fn lines_arrive_whole_and_in_order() {
 }
 
 #[test]
-fn a_reader_who_does_not_read_stops_nobody_and_is_told_what_was_lost() {
+fn a_reader_that_does_not_read_blocks_nothing_and_gets_the_number_of_lost_lines() {
     let mut test = Test::new();
     let begun = Instant::now();
     let line = "x".repeat(QUEUE_BYTES_MAX / 100 - 1) + "\n";
@@ -103,7 +103,7 @@ fn short_lines_do_not_fill_memory_either() {
 }
 
 #[test]
-fn what_cannot_be_written_is_counted_and_told_once_it_works_again() {
+fn what_cannot_be_written_is_counted_and_reported_once_it_works_again() {
     let mut test = Test::new();
     // The partition fills in the middle of a line.
     test.answer(Ok(3));

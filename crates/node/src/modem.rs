@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_tells_again_vanishes_and_names_take_no_room_without_end() {
+    fn reports_that_are_not_repeated_expire_and_names_are_bounded() {
         let at = |seconds: u64| Instant::from_millis(seconds * 1_000);
         let mut modems = Modems::default();
         modems.record(at(0), "wwan0".to_owned(), facts());

@@ -40,7 +40,7 @@ impl EncoderFeedbackArgs {
         let mut newest: Option<EncoderWord> = None;
         loop {
             let mut printed = Ok(());
-            let told = subscribe(&self.socket, &subscription, |word| {
+            let result = subscribe(&self.socket, &subscription, |word| {
                 let word = serde_json::from_value(word).unwrap_or_default();
                 // A slow reader gets the newest target once it has read.
                 if !has_unread() {
@@ -50,7 +50,7 @@ impl EncoderFeedbackArgs {
                 printed.is_ok()
             });
             printed?;
-            match (told, &mut newest) {
+            match (result, &mut newest) {
                 // A busy instance, or one with too many subscribers, says nothing of links.
                 (Err(RequestError::Refused(error)), _) if error.code == RpcError::BUSY => {
                     out::note(format_args!("{}; trying again", error.message));

@@ -76,7 +76,7 @@ impl JoinArgs {
         };
         become_owner_of(&state_directory)?;
         let joined = join(JoinOptions { token, name, role, addresses, state_directory })?;
-        Ok(out::line(format_args!("{}", told(&joined, &option)))?)
+        Ok(out::line(format_args!("{}", summary(&joined, &option)))?)
     }
 
     fn text(&self) -> Result<String> {
@@ -94,7 +94,7 @@ impl JoinArgs {
     }
 }
 
-fn told(joined: &Joined, option: &str) -> String {
+fn summary(joined: &Joined, option: &str) -> String {
     let Joined { before, moved_to, tenant, name, role, key, key_path, documents } = joined;
     let had = if *before { "had already joined" } else { "has joined" };
     let role = role_name(*role);

@@ -41,11 +41,11 @@ impl SetArgs {
     pub fn run(&self) -> Result<()> {
         let Self { socket, lane, setting: Setting::Strategy { name } } = self;
         let change = SetStrategy { lane: lane.clone(), strategy: name.clone() };
-        tell_change(&format!("lane {lane} now uses {name}"), set_strategy(socket, &change))
+        print_change(&format!("lane {lane} now uses {name}"), set_strategy(socket, &change))
     }
 }
 
-pub fn tell_change(done: &str, changed: Result<Option<String>, RequestError>) -> Result<()> {
+pub fn print_change(done: &str, changed: Result<Option<String>, RequestError>) -> Result<()> {
     let notice = changed.map_err(refused)?;
     out::line(done)?;
     notice.iter().try_for_each(|notice| Ok(out::line(notice)?))

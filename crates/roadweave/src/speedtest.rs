@@ -84,7 +84,7 @@ impl SpeedtestArgs {
     }
 
     fn watch(&self) -> Result<SpeedtestReport> {
-        let mut told = None;
+        let mut announced = None;
         let mut answered = Instant::now();
         loop {
             let report = match speedtest_report(&self.socket) {
@@ -101,9 +101,9 @@ impl SpeedtestArgs {
             if report.state != SpeedtestState::Running {
                 return Ok(report);
             }
-            if !self.json && report.under_way.is_some() && report.under_way != told {
-                told.clone_from(&report.under_way);
-                let what = peer_text(told.as_deref().unwrap_or_default().as_bytes());
+            if !self.json && report.under_way.is_some() && report.under_way != announced {
+                announced.clone_from(&report.under_way);
+                let what = peer_text(announced.as_deref().unwrap_or_default().as_bytes());
                 out::note(format_args!("measuring {what} ..."));
             }
             sleep(INTERVAL);
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_tells_what_was_measured_and_what_was_left_out() {
+    fn the_table_has_what_was_measured_and_what_was_left_out() {
         let load = |bps, is_short| {
             let (loaded_rtt_ms, loss) = (Some(61.04), Some(0.013));
             Some(LoadReport { bps, loaded_rtt_ms, loss, is_short, ..LoadReport::default() })

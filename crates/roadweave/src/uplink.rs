@@ -10,7 +10,7 @@ use roadweave_tunnel::Caps;
 use serde::{Deserialize as _, Serialize};
 use serde_json::json;
 
-use crate::set::tell_change;
+use crate::set::print_change;
 
 /// Pauses an uplink of a running client, or changes its policy, until the client restarts
 #[derive(Debug, clap::Args)]
@@ -100,6 +100,6 @@ impl UplinkArgs {
                 (SetUplink::deserialize(json!(args))?, done)
             }
         };
-        tell_change(&done, set_uplink(&self.socket, &change))
+        print_change(&done, set_uplink(&self.socket, &change))
     }
 }

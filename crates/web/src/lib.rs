@@ -96,14 +96,14 @@ pub fn main() -> ExitCode {
 impl Arguments {
     fn run(&self) -> Result<()> {
         if self.address {
-            return self.tell(&Token::read(&self.token_file)?);
+            return self.print_address(&Token::read(&self.token_file)?);
         }
         place::may_be(self.listen, self.anywhere)?;
         let names = Names::new(self.listen.ip(), &self.hosts)?;
         let token = Token::read_or_make(&self.token_file)?;
         // Output that is no terminal may end in a log that others can read.
         if std::io::stdout().is_terminal() {
-            self.tell(&token)?;
+            self.print_address(&token)?;
         }
         serve::run(self, names, &token)
     }
@@ -123,7 +123,7 @@ impl Arguments {
         })
     }
 
-    fn tell(&self, token: &Token) -> Result<()> {
+    fn print_address(&self, token: &Token) -> Result<()> {
         let address = token.address(&self.origin()?);
         out::line(&*address)?;
         if self.qr {

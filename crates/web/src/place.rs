@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_served_on_an_uplink_nor_before_uplinks_are_known() {
+    fn no_page_is_served_on_an_uplink_nor_before_uplinks_are_known() {
         let place = Place::Of { index: 2, name: "wlan0".to_owned() };
         let mut history = History::new(Duration::from_secs(1));
         assert_eq!(place.check(&history), Ok(false));

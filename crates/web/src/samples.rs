@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_gets_what_it_has_not_seen_and_gaps_while_nobody_answers() {
+    fn the_page_gets_what_it_has_not_seen_and_gaps_while_there_is_no_answer() {
         let mut samples = Samples::default();
         let mut history = History::new(Duration::from_millis(200));
         let client = ClientStatus { uplinks: vec![uplink("a")], ..ClientStatus::default() };

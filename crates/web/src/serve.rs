@@ -61,15 +61,15 @@ pub(crate) fn run(arguments: &Arguments, names: Names, token: &Token) -> Result<
 }
 
 fn wait_for(place: &Place, watcher: &Watcher, address: SocketAddr) -> Result<()> {
-    let mut is_told = false;
+    let mut is_logged = false;
     loop {
         let seen = watcher.seen();
         match place.check(&seen.history) {
             Ok(true) => return Ok(()),
-            Ok(false) if !is_told && seen.history.away.is_some() => {
+            Ok(false) if !is_logged && seen.history.away.is_some() => {
                 let away = seen.history.away.as_deref().unwrap_or_default();
                 tracing::warn!("waiting with {address} until the uplinks are known: {away}");
-                is_told = true;
+                is_logged = true;
             }
             Ok(false) => {}
             Err(why) => bail!("--listen {address}: {why}"),

@@ -246,7 +246,7 @@ fn a_change_is_what_is_asked_for_or_nothing() {
 }
 
 #[test]
-fn a_client_that_dies_is_told_and_its_return_too() {
+fn a_client_that_dies_is_shown_and_its_return_too() {
     let (program, instance) = Program::start(&[]);
     wait_until("figures", || program.samples() > 2);
     let state = program.state();
@@ -306,7 +306,7 @@ fn processor_ticks(program: &Program) -> u64 {
 }
 
 #[test]
-fn whoever_asks_and_does_not_read_costs_little_and_stops_nobody() {
+fn a_caller_that_does_not_read_costs_little_and_blocks_nothing() {
     let (program, _instance) = Program::start(&[]);
     wait_until("samples", || program.samples() > 20);
     let before = resident(&program);
@@ -374,7 +374,7 @@ fn in_namespace(folder: &Path, address: &str, after: &str) -> Option<Output> {
 }
 
 #[test]
-fn an_interface_that_is_made_anew_and_one_that_is_an_uplink_end_it_for_another_start() {
+fn an_interface_that_is_recreated_or_becomes_an_uplink_ends_it_for_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let instance = Instance::start(folder.path(), &["wwan0"]);
     let (address, anew) = ("192.168.50.1:808", "sleep 6; ss -ltn; ip link del lan; lan");

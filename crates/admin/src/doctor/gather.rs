@@ -201,13 +201,13 @@ fn addresses_of(name: &ServerName) -> Result<Vec<IpAddr>, String> {
         ServerHost::Address(address) => return Ok(vec![*address]),
         ServerHost::Name(host) => (host.clone(), name.port()),
     };
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     std::thread::spawn(move || {
         let found = host.to_socket_addrs().map(|all| all.map(|it| it.ip()).collect::<Vec<_>>());
-        let _ = tell.send(found.map_err(|error| error.to_string()));
+        let _ = sender.send(found.map_err(|error| error.to_string()));
     });
     let late = |_| Err(format!("no answer within {} s", LOOKUP_MAX.as_secs()));
-    let mut addresses = told.recv_timeout(LOOKUP_MAX).unwrap_or_else(late)?;
+    let mut addresses = receiver.recv_timeout(LOOKUP_MAX).unwrap_or_else(late)?;
     let mut known = BTreeSet::new();
     addresses.retain(|address| known.insert(*address));
     addresses.truncate(ADDRESSES_MAX);

@@ -189,12 +189,12 @@ fn of_client(client: &ClientFacts, machine: &MachineFacts) -> Vec<Check> {
         ));
     }
     let answered = |probe: &Probe| matches!(probe.outcome, ProbeOutcome::Answered { .. });
-    let somebody = client.uplinks.iter().any(|uplink| uplink.probes.iter().any(answered));
+    let any_answer = client.uplinks.iter().any(|uplink| uplink.probes.iter().any(answered));
     if let Some(what) = client.unnamed {
         checks.push(Check::warn("inside", what, "uplinks.inside = [\"lan0\"] in the file"));
     }
     for uplink in &client.uplinks {
-        checks.extend(of_uplink(uplink, machine, somebody));
+        checks.extend(of_uplink(uplink, machine, any_answer));
     }
     checks.push(ipv6(client));
     checks.extend(deadlines(client));
@@ -226,7 +226,7 @@ fn uplink(name: &str) -> String {
     format!("uplink {name}")
 }
 
-fn of_uplink(it: &UplinkFacts, machine: &MachineFacts, somebody: bool) -> Vec<Check> {
+fn of_uplink(it: &UplinkFacts, machine: &MachineFacts, any_answer: bool) -> Vec<Check> {
     let name = uplink(&it.name);
     if !it.carrier {
         let mend = format!("ip link set {} up; check the cable, the SIM or the modem", it.name);
@@ -249,7 +249,7 @@ fn of_uplink(it: &UplinkFacts, machine: &MachineFacts, somebody: bool) -> Vec<Ch
         ),
         _ => Check::ok(name, format!("up, with {}", families(it))),
     }];
-    checks.extend(reach(it, somebody));
+    checks.extend(reach(it, any_answer));
     checks.extend(mtu(it));
     checks.extend(it.reverse_path_filter.map(|filter| {
         let name = format!("rp_filter {}", it.name);
@@ -279,7 +279,7 @@ fn families(it: &UplinkFacts) -> &'static str {
     }
 }
 
-fn reach(it: &UplinkFacts, somebody: bool) -> Vec<Check> {
+fn reach(it: &UplinkFacts, any_answer: bool) -> Vec<Check> {
     let one = |Probe { server, outcome }: &Probe| {
         let name = format!("reach {} {server}", it.name);
         match outcome {
@@ -292,7 +292,7 @@ fn reach(it: &UplinkFacts, somebody: bool) -> Vec<Check> {
                 "no answer; the strict reverse path filter may have dropped it",
                 "run this while a client runs, which sets it to loose, or set it as shown below",
             ),
-            ProbeOutcome::NoAnswer if somebody => Check::fail(
+            ProbeOutcome::NoAnswer if any_answer => Check::fail(
                 name,
                 "no answer, while another uplink got one",
                 format!(

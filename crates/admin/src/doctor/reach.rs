@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_answers_tells_how_far_it_is_and_what_the_path_carries() {
+    fn a_server_that_answers_shows_its_round_trip_and_the_paths_mtu() {
         for (longest, mtu, expected) in [(2048, 1500, 1500), (2048, 1358, 1358), (1400, 1500, 1420)]
         {
             let outcome = probe(None, server(longest, answer), mtu);
@@ -196,14 +196,14 @@ mod tests {
             |_| Vec::new(),
             |_| vec![0xff; 1200],
         ];
-        let told = lies.map(|lie| spawn(move || probe(None, server(2048, lie), 1300)));
-        for outcome in told {
+        let outcomes = lies.map(|lie| spawn(move || probe(None, server(2048, lie), 1300)));
+        for outcome in outcomes {
             assert_eq!(outcome.join().unwrap(), ProbeOutcome::NoAnswer);
         }
     }
 
     #[test]
-    fn what_cannot_be_sent_is_told() {
+    fn what_cannot_be_sent_is_reported() {
         let nowhere = SocketAddr::from(([255, 255, 255, 255], 4433));
         let forbidden = ProbeOutcome::NotSent(SendFailure::Forbidden);
         assert_eq!(probe(None, nowhere, 1500), forbidden);

@@ -131,7 +131,7 @@ fn nothing_is_wrong_where_nothing_is_wrong() {
 }
 
 #[test]
-fn what_is_wrong_with_the_file_and_the_machine_is_told() {
+fn faults_of_the_file_and_the_machine_are_reported() {
     let of = |change: fn(&mut Facts), expected: &[&str]| {
         let mut facts = good(None);
         change(&mut facts);
@@ -160,7 +160,7 @@ fn what_is_wrong_with_the_file_and_the_machine_is_told() {
 }
 
 #[test]
-fn what_is_wrong_with_an_uplink_is_told() {
+fn faults_of_an_uplink_are_reported() {
     let of = |change: fn(&mut UplinkFacts), expected: &[&str]| {
         let mut bad = uplink("wwan0", answered(1500));
         change(&mut bad);
@@ -211,7 +211,7 @@ fn every_check_has_a_row_in_the_docs() {
 }
 
 #[test]
-fn what_is_wrong_with_servers_and_the_choice_of_uplinks_is_told() {
+fn faults_of_servers_and_the_choice_of_uplinks_are_reported() {
     let with = |change: fn(&mut ClientFacts), expected: &[&str]| {
         let mut facts = client(vec![uplink("wwan0", answered(1500))]);
         change(&mut facts);
@@ -246,7 +246,7 @@ fn a_name_of_others_steers_no_terminal() {
 }
 
 #[test]
-fn what_is_wrong_with_a_server_is_told() {
+fn faults_of_a_server_are_reported() {
     let of = |change: fn(&mut ServerFacts), expected: &[&str]| {
         let mut facts = server();
         change(&mut facts);
@@ -398,7 +398,7 @@ fn a_file_that_cannot_be_used_fails_and_the_machine_is_looked_at_all_the_same() 
 }
 
 #[test]
-fn a_client_and_a_server_are_told_apart_by_their_files() {
+fn a_client_and_a_server_are_distinguished_by_their_files() {
     let folder = tempfile::tempdir().unwrap();
     let private = Identity::from_seed([7; 32]).to_base64();
     let other = Identity::from_seed([8; 32]).public_key();

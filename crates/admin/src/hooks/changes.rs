@@ -57,7 +57,7 @@ struct ConnectionFacts {
 pub(super) struct Changes {
     read: ConnectionFacts,
     settled: ConnectionFacts,
-    told: ConnectionFacts,
+    reported: ConnectionFacts,
     started: Option<f64>,
     starts: u64,
 }
@@ -99,23 +99,26 @@ impl Changes {
     }
 
     pub(super) fn next(&mut self) -> Option<HookChange> {
-        if self.told.session != self.settled.session {
-            let before = std::mem::replace(&mut self.told.session, self.settled.session.clone());
+        if self.reported.session != self.settled.session {
+            let before =
+                std::mem::replace(&mut self.reported.session, self.settled.session.clone());
             return match self.settled.session.clone() {
                 Some(session) => Some(HookChange::Join(session)),
                 None => before.map(HookChange::Leave),
             };
         }
-        let gone = self.told.uplinks.keys().find(|name| !self.settled.uplinks.contains_key(*name));
+        let gone =
+            self.reported.uplinks.keys().find(|name| !self.settled.uplinks.contains_key(*name));
         if let Some(name) = gone.cloned() {
-            self.told.uplinks.remove(&name);
+            self.reported.uplinks.remove(&name);
             return Some(HookChange::Uplink(name, UplinkState::Gone));
         }
-        let other =
-            |(name, state): &(&String, &UplinkState)| self.told.uplinks.get(*name) != Some(state);
+        let other = |(name, state): &(&String, &UplinkState)| {
+            self.reported.uplinks.get(*name) != Some(state)
+        };
         let (name, state) = self.settled.uplinks.iter().find(other)?;
         let (name, state) = (name.clone(), *state);
-        self.told.uplinks.insert(name.clone(), state);
+        self.reported.uplinks.insert(name.clone(), state);
         Some(HookChange::Uplink(name, state))
     }
 }

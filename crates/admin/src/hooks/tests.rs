@@ -23,12 +23,17 @@ fn client(seconds: f64, server: Option<&str>, uplinks: &[(&str, &str)]) -> Value
     client
 }
 
-fn told(changes: &mut Changes, status: Option<&Value>, times: usize) -> Vec<String> {
+fn changes_after(changes: &mut Changes, status: Option<&Value>, times: usize) -> Vec<String> {
     let now = status.and_then(|status| status["uptime_seconds"].as_f64());
-    told_at(changes, now.unwrap_or(0.0), status, times)
+    changes_at(changes, now.unwrap_or(0.0), status, times)
 }
 
-fn told_at(changes: &mut Changes, now: f64, status: Option<&Value>, times: usize) -> Vec<String> {
+fn changes_at(
+    changes: &mut Changes,
+    now: f64,
+    status: Option<&Value>,
+    times: usize,
+) -> Vec<String> {
     let status = status.map(|value| serde_json::from_value::<Status>(value.clone()).unwrap());
     for _ in 0..times {
         assert!(changes.take(Duration::from_secs_f64(now), status.as_ref()));
@@ -49,46 +54,46 @@ const LEAVE: &str = "EVENT=leave TUN=rw0 ";
 #[test]
 fn a_change_counts_once_two_readings_say_so() {
     let mut changes = Changes::default();
-    assert_eq!(told(&mut changes, None, 3), NOTHING);
+    assert_eq!(changes_after(&mut changes, None, 3), NOTHING);
     let up = client(1.0, SERVER, &[("wwan0", "usable")]);
-    assert_eq!(told(&mut changes, Some(&up), 1), NOTHING);
-    assert_eq!(told(&mut changes, Some(&up), 1), [JOIN, UP]);
+    assert_eq!(changes_after(&mut changes, Some(&up), 1), NOTHING);
+    assert_eq!(changes_after(&mut changes, Some(&up), 1), [JOIN, UP]);
     let silent = client(2.0, None, &[("wwan0", "suspect")]);
-    assert_eq!(told(&mut changes, Some(&silent), 1), NOTHING);
+    assert_eq!(changes_after(&mut changes, Some(&silent), 1), NOTHING);
     let up = client(3.0, SERVER, &[("wwan0", "usable")]);
-    assert_eq!(told(&mut changes, Some(&up), 5), NOTHING, "one reading is none");
+    assert_eq!(changes_after(&mut changes, Some(&up), 5), NOTHING, "one reading is none");
 }
 
 #[test]
-fn joins_leaves_and_new_starts_are_told() {
+fn joins_leaves_and_restarts_are_reported() {
     let mut changes = Changes::default();
     let up = |seconds| client(seconds, SERVER, &[]);
-    assert_eq!(told(&mut changes, Some(&up(7.0)), 2), [JOIN]);
-    assert_eq!(told(&mut changes, Some(&up(8.0)), 2), NOTHING);
-    assert_eq!(told_at(&mut changes, 12.0, Some(&up(3.0)), 2), [JOIN]);
+    assert_eq!(changes_after(&mut changes, Some(&up(7.0)), 2), [JOIN]);
+    assert_eq!(changes_after(&mut changes, Some(&up(8.0)), 2), NOTHING);
+    assert_eq!(changes_at(&mut changes, 12.0, Some(&up(3.0)), 2), [JOIN]);
     // Also if its uptime is larger than at the last reading, because a program took long.
-    assert_eq!(told_at(&mut changes, 22.0, Some(&up(5.0)), 2), [JOIN]);
-    assert_eq!(told_at(&mut changes, 24.5, Some(&up(6.0)), 2), NOTHING);
-    assert_eq!(told(&mut changes, None, 2), [LEAVE]);
-    assert_eq!(told(&mut changes, Some(&up(9.0)), 2), [JOIN]);
-    assert_eq!(told(&mut changes, None, 1), NOTHING);
-    assert_eq!(told(&mut changes, Some(&up(99.0)), 2), [JOIN]);
+    assert_eq!(changes_at(&mut changes, 22.0, Some(&up(5.0)), 2), [JOIN]);
+    assert_eq!(changes_at(&mut changes, 24.5, Some(&up(6.0)), 2), NOTHING);
+    assert_eq!(changes_after(&mut changes, None, 2), [LEAVE]);
+    assert_eq!(changes_after(&mut changes, Some(&up(9.0)), 2), [JOIN]);
+    assert_eq!(changes_after(&mut changes, None, 1), NOTHING);
+    assert_eq!(changes_after(&mut changes, Some(&up(99.0)), 2), [JOIN]);
     let elsewhere = client(100.0, Some("[2001:db8::1]:4433"), &[]);
     let join = JOIN.replace("192.0.2.1", "[2001:db8::1]");
-    assert_eq!(told(&mut changes, Some(&elsewhere), 2), [join]);
+    assert_eq!(changes_after(&mut changes, Some(&elsewhere), 2), [join]);
     let odd = client(101.0, Some("a; reboot"), &[]);
     let join = JOIN.replace("SERVER=192.0.2.1:4433 ", "");
-    assert_eq!(told(&mut changes, Some(&odd), 2), [join]);
+    assert_eq!(changes_after(&mut changes, Some(&odd), 2), [join]);
 }
 
 #[test]
-fn what_an_uplink_does_is_told() {
+fn changes_of_an_uplink_are_reported() {
     let mut changes = Changes::default();
     let state = |state: &str| format!("EVENT=uplink UPLINK=wwan0 UPLINK_STATE={state} ");
     let value = client(1.0, SERVER, &[("wwan0", "suspect")]);
-    assert_eq!(told(&mut changes, Some(&value), 2)[1..], [state("down")]);
+    assert_eq!(changes_after(&mut changes, Some(&value), 2)[1..], [state("down")]);
     let mut check = |value: &Value, word: &str| {
-        assert_eq!(told(&mut changes, Some(value), 2), [state(word)]);
+        assert_eq!(changes_after(&mut changes, Some(value), 2), [state(word)]);
     };
     let mut value = client(1.0, SERVER, &[("wwan0", "usable")]);
     check(&value, "up");
@@ -104,16 +109,19 @@ fn what_an_uplink_does_is_told() {
     check(&value, "portal");
     check(&client(2.0, SERVER, &[]), "gone");
     check(&client(3.0, SERVER, &[("wwan0", "usable")]), "up");
-    assert_eq!(told(&mut changes, None, 9), [LEAVE]);
-    assert_eq!(told(&mut changes, Some(&client(4.0, SERVER, &[])), 2)[1..], [state("gone")]);
+    assert_eq!(changes_after(&mut changes, None, 9), [LEAVE]);
+    assert_eq!(
+        changes_after(&mut changes, Some(&client(4.0, SERVER, &[])), 2)[1..],
+        [state("gone")]
+    );
 }
 
 #[test]
-fn uplinks_are_told_by_names_that_are_some_and_not_without_end() {
+fn uplinks_are_reported_by_valid_names_and_bounded() {
     let mut changes = Changes::default();
     let names: Vec<String> = (0..1_000).map(|number| format!("w{number:03}")).collect();
     let uplinks: Vec<_> = names.iter().map(|name| (name.as_str(), "usable")).collect();
-    assert_eq!(told(&mut changes, Some(&client(1.0, None, &uplinks)), 2).len(), 64);
+    assert_eq!(changes_after(&mut changes, Some(&client(1.0, None, &uplinks)), 2).len(), 64);
     for good in ["wwan0", "eth0.7", "enp3s0f1", "br-lan", "a@b:1"] {
         assert_eq!(interface(good).as_deref(), Ok(good));
     }

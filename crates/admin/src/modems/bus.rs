@@ -19,7 +19,7 @@ pub(super) fn modems(address: Option<&str>) -> Result<BTreeMap<String, ModemFact
     let manager = Manager { address };
     let objects = manager.call(ROOT, "org.freedesktop.DBus.ObjectManager", &["GetManagedObjects"]);
     let objects = objects.map_err(|why| format!("ModemManager does not answer: {why}"))?;
-    let mut told = BTreeMap::new();
+    let mut by_interface = BTreeMap::new();
     let all = objects.as_object().into_iter().flatten();
     let modems = all.filter(|(_, interfaces)| interfaces.get(facts::MODEM).is_some());
     for (path, interfaces) in modems.take(MODEMS_MAX) {
@@ -35,9 +35,9 @@ pub(super) fn modems(address: Option<&str>) -> Result<BTreeMap<String, ModemFact
             _ => Value::Null,
         };
         let Modem { interfaces, facts } = facts::of(interfaces, &bearers, &sim);
-        told.extend(interfaces.into_iter().map(|interface| (interface, facts.clone())));
+        by_interface.extend(interfaces.into_iter().map(|interface| (interface, facts.clone())));
     }
-    Ok(told)
+    Ok(by_interface)
 }
 
 struct Manager<'a> {

@@ -123,14 +123,17 @@ mod tests {
     }
 
     #[test]
-    fn a_modem_tells_operator_technology_signal_sim_and_access_point() {
+    fn a_modem_reports_operator_technology_signal_sim_and_access_point() {
         let sim = json!({ "SimIdentifier": "8949020000012345678" });
-        let told = of(&modem(), &[bearer("", false), bearer("qmapmux0.0", true)], &sim);
+        let modem_facts = of(&modem(), &[bearer("", false), bearer("qmapmux0.0", true)], &sim);
         let facts = json!({
             "operator": "Some Operator", "technology": "lte", "rsrp_dbm": -95.5, "rsrq_db": -11.0,
             "sinr_db": 7.5, "rssi_dbm": -60.0, "iccid": "8949020000012345678", "apn": "internet",
         });
-        assert_eq!((told.interfaces, json!(told.facts)), (vec!["qmapmux0.0".to_owned()], facts));
+        assert_eq!(
+            (modem_facts.interfaces, json!(modem_facts.facts)),
+            (vec!["qmapmux0.0".to_owned()], facts)
+        );
         let idle = of(&modem(), &[], &Value::Null);
         assert_eq!(idle.interfaces, ["wwan0"], "without a connection by its ports");
         assert_eq!((idle.facts.apn, idle.facts.iccid), (None, None));
@@ -146,12 +149,13 @@ mod tests {
         let names = ["../../etc", "a b", "a\u{1b}", "interface-of-more-than-15"];
         let bearers: Vec<Value> = names.iter().map(|name| bearer(name, true)).collect();
         let sim = json!({ "SimIdentifier": "89\u{1b}49; reboot" });
-        let told = of(&hostile, &bearers, &sim);
-        assert_eq!(told.interfaces, ["wwan0"]);
-        assert_eq!(told.facts.check(), Ok(()));
-        assert!(told.facts.operator.is_some_and(|it| it.starts_with("[2J Freexx")));
-        let signal = (told.facts.rsrp_dbm, told.facts.rsrq_db, told.facts.sinr_db);
-        assert_eq!((signal, told.facts.iccid), ((None, None, None), None));
+        let modem_facts = of(&hostile, &bearers, &sim);
+        assert_eq!(modem_facts.interfaces, ["wwan0"]);
+        assert_eq!(modem_facts.facts.check(), Ok(()));
+        assert!(modem_facts.facts.operator.is_some_and(|it| it.starts_with("[2J Freexx")));
+        let signal =
+            (modem_facts.facts.rsrp_dbm, modem_facts.facts.rsrq_db, modem_facts.facts.sinr_db);
+        assert_eq!((signal, modem_facts.facts.iccid), ((None, None, None), None));
         let odd = [Value::Null, json!([]), json!("x"), json!({ MODEM: 7, NETWORK: [], SIGNAL: 1 })];
         for odd in odd {
             assert_eq!(of(&odd, std::slice::from_ref(&odd), &odd), Modem::default());

@@ -74,12 +74,12 @@ mod tests {
             "plmn_description": "Some Operator", "roaming": false,
         });
         let lte = json!({ "type": "lte", "rssi": -58, "rsrq": -9, "rsrp": -87, "snr": 17.5 });
-        let told = of(&lte, &network, &json!("8949020000012345678"));
+        let facts_read = of(&lte, &network, &json!("8949020000012345678"));
         let expected = json!({
             "operator": "Some Operator", "technology": "lte", "rsrp_dbm": -87.0, "rsrq_db": -9.0,
             "sinr_db": 17.5, "rssi_dbm": -58.0, "iccid": "8949020000012345678",
         });
-        assert_eq!(json!(told), expected);
+        assert_eq!(json!(facts_read), expected);
         let old = json!({ "type": "lte", "rssi": -58, "rsrq": -9, "rsrp": -87, "snr": 175 });
         assert_eq!(of(&old, &Value::Null, &Value::Null).sinr_db, Some(17.5));
         let both = json!([lte, { "type": "5gnr", "rsrp": -80, "snr": 3.5 }]);
@@ -94,10 +94,10 @@ mod tests {
     fn what_may_not_be_shown_is_left_out() {
         let network = json!({ "plmn_description": format!("\u{1b}[2J{}", "x".repeat(1_000)) });
         let signal = json!({ "type": ["lte"], "rsrp": "x", "rsrq": 1e300, "snr": null, "rssi": 7 });
-        let told = of(&signal, &network, &json!("89\u{1b}; reboot"));
-        assert_eq!(told.check(), Ok(()));
-        let operator = told.operator.clone();
-        assert_eq!(told, ModemFacts { operator, ..ModemFacts::default() });
+        let facts_read = of(&signal, &network, &json!("89\u{1b}; reboot"));
+        assert_eq!(facts_read.check(), Ok(()));
+        let operator = facts_read.operator.clone();
+        assert_eq!(facts_read, ModemFacts { operator, ..ModemFacts::default() });
         for odd in [json!([]), json!(7), json!([[[]]]), json!("x"), Value::Null] {
             assert_eq!(of(&odd, &odd, &Value::Null), ModemFacts::default());
         }

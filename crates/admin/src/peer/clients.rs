@@ -115,10 +115,10 @@ pub fn change(
     path: &Path,
     change: impl FnOnce(&ServerFile, &str) -> Result<String, ChangeError>,
 ) -> Result<ServerFile> {
-    change_server_file(path, change).map_err(|error| told(path, error))
+    change_server_file(path, change).map_err(|error| change_error(path, error))
 }
 
-pub fn told(path: &Path, error: ChangeError) -> anyhow::Error {
+pub fn change_error(path: &Path, error: ChangeError) -> anyhow::Error {
     match error {
         ChangeError::Refused(why) => BadInput::new(format!("{}: {why}", path.display())).into(),
         ChangeError::File(error) => BadInput::new(error).into(),

@@ -52,7 +52,7 @@ impl TestRun {
         self.files().pop().unwrap().split_off(1 + from)
     }
 
-    fn told(before: &Value, change: impl FnOnce(&mut Value)) -> Vec<Value> {
+    fn events_after(before: &Value, change: impl FnOnce(&mut Value)) -> Vec<Value> {
         let mut run = Self::new();
         run.take(before);
         let count = run.events(0).len();
@@ -94,13 +94,13 @@ fn a_file_says_what_it_is_and_begins_with_all_that_holds() {
 #[test]
 fn each_change_of_a_path_is_one_event_with_what_has_changed() {
     let check = |change: Value, name: &str, data: Value| {
-        let told = TestRun::told(&one(), |status| {
+        let events_after = TestRun::events_after(&one(), |status| {
             for (field, value) in change.as_object().unwrap() {
                 status["sessions"][0]["paths"][0][field] = value.clone();
             }
         });
         let expected = json!({ "time": 100.0, "name": name, "tuple": "0", "data": data });
-        assert_eq!(told, [expected]);
+        assert_eq!(events_after, [expected]);
     };
     let metrics = "quic:recovery_metrics_updated";
     check(json!({ "smoothed_rtt_ms": 70.1239 }), metrics, json!({ "smoothed_rtt": 70.124 }));
@@ -129,36 +129,36 @@ fn each_change_of_a_path_is_one_event_with_what_has_changed() {
 }
 
 #[test]
-fn a_path_that_comes_is_told_whole_and_one_that_goes_is_abandoned() {
+fn a_new_path_is_recorded_whole_and_one_that_goes_is_abandoned() {
     let both = client(&[(0, "wwan0", "usable"), (1, "wwan1", "validating")]);
-    let told = TestRun::told(&one(), |status| *status = both.clone());
+    let events_after = TestRun::events_after(&one(), |status| *status = both.clone());
     let expected = "uplink_updated tuple_assigned path_status_updated mtu_updated \
                     path_policy_updated recovery_metrics_updated";
-    assert_eq!(names(&told), expected);
-    assert!(told[1..].iter().all(|event| event["tuple"] == "1"), "{told:#?}");
-    let told = TestRun::told(&both, |status| *status = one());
-    assert_eq!(names(&told), "uplink_updated path_status_updated tuple_assigned");
+    assert_eq!(names(&events_after), expected);
+    assert!(events_after[1..].iter().all(|event| event["tuple"] == "1"), "{events_after:#?}");
+    let events_after = TestRun::events_after(&both, |status| *status = one());
+    assert_eq!(names(&events_after), "uplink_updated path_status_updated tuple_assigned");
     let expected = [
         json!({ "uplink": "wwan1", "state": "gone" }),
         json!({ "path_id": 1, "uplink": "wwan1", "old": "validating", "new": "gone" }),
         json!({ "tuple_id": "1", "path_id": 1 }),
     ];
-    assert_eq!(data(&told), expected);
+    assert_eq!(data(&events_after), expected);
 }
 
 #[test]
 fn an_uplink_that_is_paused_or_wants_a_login_says_so() {
     let check = |change: fn(&mut Value), state: &str| {
-        let told = TestRun::told(&one(), change);
-        assert_eq!(data(&told), [json!({ "uplink": "wwan0", "state": state })]);
-        assert_eq!(told[0]["tuple"], Value::Null);
+        let events_after = TestRun::events_after(&one(), change);
+        assert_eq!(data(&events_after), [json!({ "uplink": "wwan0", "state": state })]);
+        assert_eq!(events_after[0]["tuple"], Value::Null);
     };
     check(|status| status["paused"] = json!(["wwan0"]), "paused");
     check(|status| status["uplinks"][0]["portal"] = json!({}), "portal");
 }
 
 #[test]
-fn counters_are_told_once_a_second_as_they_are_even_when_they_go_back() {
+fn counters_are_recorded_once_a_second_as_they_are_even_when_they_go_back() {
     let mut status = one();
     let lane = |sent: u64| {
         let mut lane = json!(roadweave_tunnel::LaneStats::default());
@@ -180,14 +180,14 @@ fn counters_are_told_once_a_second_as_they_are_even_when_they_go_back() {
     (0..9).for_each(|_| run.take(&status));
     assert_eq!(run.events(begun.len()), [] as [Value; 0]);
     (0..2).for_each(|_| run.take(&status));
-    let told = run.events(begun.len());
-    assert_eq!(names(&told), "path_counters lane_counters");
-    assert_eq!(told[0]["data"]["datagrams_lost"], 1);
-    assert_eq!(told[1]["data"]["sent_packets"], 2);
+    let events_after = run.events(begun.len());
+    assert_eq!(names(&events_after), "path_counters lane_counters");
+    assert_eq!(events_after[0]["data"]["datagrams_lost"], 1);
+    assert_eq!(events_after[1]["data"]["sent_packets"], 2);
 }
 
 #[test]
-fn what_was_counted_in_the_last_second_is_told_at_the_end() {
+fn what_was_counted_in_the_last_second_is_recorded_at_the_end() {
     let both = client(&[(0, "wwan0", "usable"), (1, "wwan1", "usable")]);
     let mut run = TestRun::new();
     run.take(&both);
@@ -201,11 +201,12 @@ fn what_was_counted_in_the_last_second_is_told_at_the_end() {
     run.take(&status);
     status["sessions"] = json!([]);
     run.take(&status);
-    let told = run.events(count);
+    let events_after = run.events(count);
     let expected =
         "path_counters path_status_updated tuple_assigned path_counters connection_closed";
-    assert_eq!(names(&told), expected);
-    let counted = [0, 3].map(|at| json!([told[at]["tuple"], told[at]["data"]["suspicions"]]));
+    assert_eq!(names(&events_after), expected);
+    let counted =
+        [0, 3].map(|at| json!([events_after[at]["tuple"], events_after[at]["data"]["suspicions"]]));
     assert_eq!(counted, [json!(["1", 1]), json!(["0", 1])]);
 }
 
@@ -239,7 +240,7 @@ fn a_session_that_ends_is_closed_and_the_next_one_has_a_trace_of_its_own() {
 }
 
 #[test]
-fn why_a_session_is_over_is_told_where_it_is_known() {
+fn the_reason_of_a_sessions_end_is_recorded_where_it_is_known() {
     let mut run = TestRun::new();
     run.take(&one());
     let mut status = one();
@@ -295,7 +296,7 @@ fn readings_that_are_lost_are_counted_in_the_file_that_comes_next() {
 }
 
 #[test]
-fn a_crowd_of_clients_or_of_paths_is_bounded() {
+fn many_clients_or_paths_are_bounded() {
     let session = |number: u32| {
         let mut session = one()["sessions"][0].clone();
         session["peer"] = json!(format!("bus-{number:05}"));
@@ -304,7 +305,7 @@ fn a_crowd_of_clients_or_of_paths_is_bounded() {
     let mut run = TestRun::with(200_000, 4);
     run.take(&server((0..3000).map(session).collect()));
     assert_eq!((run.log.sessions.len(), run.files().len()), (4, 4));
-    assert!(run.log.is_crowd_told);
+    assert!(run.log.is_excess_logged);
     run.take(&server((1..3000).rev().map(session).collect()));
     let peers: Vec<_> = run.log.sessions.keys().map(|(peer, _)| peer.as_str()).collect();
     assert_eq!(peers, ["bus-00001", "bus-00002", "bus-00003", "bus-00004"]);

@@ -80,7 +80,7 @@ pub(super) struct Trace {
     peer: String,
     group: String,
     zero: Now,
-    told: ReportedCounters,
+    reported: ReportedCounters,
     seen: BTreeMap<u32, (u64, u64)>,
 }
 
@@ -102,8 +102,8 @@ impl Trace {
         };
         let group = format!("{}@{}", peer_text(who.as_bytes()), timestamp(now.wall));
         let peer = peer_text(session.peer.as_bytes());
-        let (told, seen) = (ReportedCounters::default(), BTreeMap::new());
-        Self { about, peer, group, zero: now, told, seen }
+        let (reported, seen) = (ReportedCounters::default(), BTreeMap::new());
+        Self { about, peer, group, zero: now, reported, seen }
     }
 
     /// The status has no session number, but within a session no counter decreases, and its first
@@ -124,7 +124,7 @@ impl Trace {
         reading: &StatusReading<'_>,
         how: Beginning,
     ) -> Vec<u8> {
-        self.told = ReportedCounters::default();
+        self.reported = ReportedCounters::default();
         let mut records = Records::at(self.time(now));
         records.push(&self.header(how.part));
         let began = match (how.part, self.about.is_new) {
@@ -140,19 +140,19 @@ impl Trace {
         if began == "joined" {
             records.event("quic:connection_started", None, events::started(reading.session));
         }
-        self.tell(now, reading, &mut records);
+        self.record_changes(now, reading, &mut records);
         records.bytes
     }
 
-    pub(super) fn news(&mut self, now: Now, reading: &StatusReading<'_>) -> Vec<u8> {
+    pub(super) fn updates(&mut self, now: Now, reading: &StatusReading<'_>) -> Vec<u8> {
         let mut records = Records::at(self.time(now));
-        self.tell(now, reading, &mut records);
+        self.record_changes(now, reading, &mut records);
         records.bytes
     }
 
     pub(super) fn close(&mut self, now: Now, reason: Option<&str>) -> Vec<u8> {
         let mut records = Records::at(self.time(now));
-        self.tell_counters(&mut records);
+        self.record_counters(&mut records);
         let mut data = json!({ "trigger": "unspecified" });
         if let Some(reason) = reason {
             data["reason"] = json!(peer_text(reason.as_bytes()));
@@ -194,28 +194,28 @@ impl Trace {
         })
     }
 
-    fn tell(&mut self, now: Now, reading: &StatusReading<'_>, records: &mut Records) {
+    fn record_changes(&mut self, now: Now, reading: &StatusReading<'_>, records: &mut Records) {
         let paths = &reading.session.paths[..reading.session.paths.len().min(THINGS_MAX)];
-        self.tell_uplinks(reading.uplinks, records);
+        self.record_uplinks(reading.uplinks, records);
         let gone = |id: &u32| !paths.iter().any(|path| path.id == *id);
-        let gone: Vec<u32> = self.told.paths.keys().copied().filter(gone).collect();
+        let gone: Vec<u32> = self.reported.paths.keys().copied().filter(gone).collect();
         for id in gone {
-            if let Some(before) = self.told.paths.remove(&id) {
-                self.told.tell_path_counters(&before, records);
+            if let Some(before) = self.reported.paths.remove(&id) {
+                self.reported.record_path_counters(&before, records);
                 events::path_is_gone(&before, records);
             }
-            self.told.path_counters.remove(&id);
+            self.reported.path_counters.remove(&id);
         }
         for path in paths {
-            let before = self.told.paths.insert(path.id, path.clone());
+            let before = self.reported.paths.insert(path.id, path.clone());
             events::path(before.as_ref(), path, records);
         }
         let lanes = &reading.session.stats.lanes;
-        self.told.lanes = lanes[..lanes.len().min(THINGS_MAX)].to_vec();
+        self.reported.lanes = lanes[..lanes.len().min(THINGS_MAX)].to_vec();
         let is_due = |at: Duration| now.run.saturating_sub(at) >= COUNTERS_EVERY;
-        if self.told.counted.is_none_or(is_due) {
-            self.told.counted = Some(now.run);
-            self.tell_counters(records);
+        if self.reported.counted.is_none_or(is_due) {
+            self.reported.counted = Some(now.run);
+            self.record_counters(records);
         }
         let packets = |path: &PathStatusReport| {
             (path.id, (path.counters.packets_sent, path.counters.packets_received))
@@ -223,8 +223,8 @@ impl Trace {
         self.seen = paths.iter().map(packets).collect();
     }
 
-    fn tell_uplinks(&mut self, uplinks: &Uplinks, records: &mut Records) {
-        let before = std::mem::replace(&mut self.told.uplinks, uplinks.clone());
+    fn record_uplinks(&mut self, uplinks: &Uplinks, records: &mut Records) {
+        let before = std::mem::replace(&mut self.reported.uplinks, uplinks.clone());
         let is_gone = |name: &&String| !uplinks.contains_key(*name);
         let gone = before.keys().filter(is_gone).map(|name| (name, &UplinkState::Gone));
         for (name, state) in gone.chain(uplinks) {
@@ -235,22 +235,22 @@ impl Trace {
         }
     }
 
-    fn tell_counters(&mut self, records: &mut Records) {
-        let paths = std::mem::take(&mut self.told.paths);
-        paths.values().for_each(|path| self.told.tell_path_counters(path, records));
-        self.told.paths = paths;
-        for (number, lane) in self.told.lanes.iter().enumerate() {
+    fn record_counters(&mut self, records: &mut Records) {
+        let paths = std::mem::take(&mut self.reported.paths);
+        paths.values().for_each(|path| self.reported.record_path_counters(path, records));
+        self.reported.paths = paths;
+        for (number, lane) in self.reported.lanes.iter().enumerate() {
             let data = events::lane_counters(number, lane);
-            if self.told.lane_counters.get(&number) != Some(&data) {
+            if self.reported.lane_counters.get(&number) != Some(&data) {
                 records.event("roadweave:lane_counters", None, data.clone());
-                self.told.lane_counters.insert(number, data);
+                self.reported.lane_counters.insert(number, data);
             }
         }
     }
 }
 
 impl ReportedCounters {
-    fn tell_path_counters(&mut self, path: &PathStatusReport, records: &mut Records) {
+    fn record_path_counters(&mut self, path: &PathStatusReport, records: &mut Records) {
         let data = events::path_counters(path);
         if self.path_counters.get(&path.id) != Some(&data) {
             records.event("roadweave:path_counters", Some(path.id), data.clone());

@@ -66,7 +66,7 @@ fn no_secret_of_the_configuration_or_the_log_is_in_it() {
 }
 
 #[test]
-fn pipes_devices_and_links_keep_nobody_waiting_and_lead_nowhere() {
+fn pipes_devices_and_links_block_nothing_and_lead_nowhere() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let pipe = path("pipe");
@@ -129,9 +129,9 @@ fn what_is_like_a_secret_is_found_in_a_log() {
 }
 
 #[test]
-fn what_an_instance_tells_is_without_them_too() {
+fn an_instances_status_is_without_them_too() {
     let key = Identity::from_seed([9; 32]).public_key().to_string();
-    let told = serde_json::json!({
+    let status = serde_json::json!({
         "sessions": [{ "public_key": key, "peer": format!("it is {key}"), "path": 3 }],
         "fleet": { "join_token": { "a": "abc" }, "why": "http://me:pw@host", key.clone(): 1 },
     });
@@ -139,5 +139,5 @@ fn what_an_instance_tells_is_without_them_too() {
         "sessions": [{ "public_key": format!("{}...", &key[..8]), "peer": "it is (removed)", "path": 3 }],
         "fleet": { "join_token": "(removed)", "why": "http://(removed)@host", "(removed)": 1 },
     });
-    assert_eq!(redact::json(told), expected);
+    assert_eq!(redact::json(status), expected);
 }

@@ -15,47 +15,47 @@ pub(super) const INTERVAL: Duration = Duration::from_millis(500);
 pub(super) enum ReaderMessage {
     Status(Box<Status>),
     Away(String),
-    Told(String),
+    Event(String),
 }
 
 impl ReaderMessage {
-    pub(super) fn tell(self, history: &mut History, now: Instant) {
+    pub(super) fn apply(self, history: &mut History, now: Instant) {
         match self {
             Self::Status(status) => history.take(now, *status),
             Self::Away(why) => history.miss(now, why),
-            Self::Told(event) => history.add_event(now, event),
+            Self::Event(event) => history.add_event(now, event),
         }
     }
 }
 
 #[derive(Debug)]
 pub(super) struct StatusReader {
-    pub(super) words: Receiver<ReaderMessage>,
+    pub(super) messages: Receiver<ReaderMessage>,
     pub(super) changes: SyncSender<SetUplink>,
 }
 
 impl StatusReader {
     pub(super) fn start(socket: PathBuf) -> Result<Self> {
-        let (tell, words) = sync_channel(4);
+        let (sender, messages) = sync_channel(4);
         let (changes, changed) = sync_channel(1);
         let ask = move || {
             loop {
-                let told = match changed.recv_timeout(INTERVAL) {
-                    Ok(change) => tell.send(ReaderMessage::Told(set(&socket, &change))),
+                let sent = match changed.recv_timeout(INTERVAL) {
+                    Ok(change) => sender.send(ReaderMessage::Event(set(&socket, &change))),
                     Err(RecvTimeoutError::Timeout) => Ok(()),
                     Err(RecvTimeoutError::Disconnected) => return,
                 };
-                let word = match local::status(&socket) {
+                let message = match local::status(&socket) {
                     Ok(status) => ReaderMessage::Status(Box::new(status)),
                     Err(error) => ReaderMessage::Away(error.to_string()),
                 };
-                if told.and_then(|()| tell.send(word)).is_err() {
+                if sent.and_then(|()| sender.send(message)).is_err() {
                     return;
                 }
             }
         };
         std::thread::Builder::new().name("status".to_owned()).spawn(ask)?;
-        Ok(Self { words, changes })
+        Ok(Self { messages, changes })
     }
 }
 

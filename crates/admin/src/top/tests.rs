@@ -149,7 +149,7 @@ fn each_fact_of_a_client_has_its_row() {
 }
 
 #[test]
-fn the_end_of_an_instance_its_silence_and_its_return_are_told() {
+fn the_end_of_an_instance_its_silence_and_its_return_are_shown() {
     let (mut history, now) = history_of(client(10.0, 9_000_000, "usable"));
     let rows = screen_of(&history, now + Duration::from_secs(3), (80, 24));
     assert_eq!(rows[1], "no answer for 3 s");
@@ -171,7 +171,7 @@ fn the_end_of_an_instance_its_silence_and_its_return_are_told() {
 fn a_reader_waits_for_an_instance_that_is_away() {
     let reader = StatusReader::start("/nowhere/rw0.sock".into()).expect("a thread");
     for _ in 0..2 {
-        let word = reader.words.recv().expect("it goes on");
+        let word = reader.messages.recv().expect("it goes on");
         assert!(
             matches!(&word, reader::ReaderMessage::Away(why) if why.contains("nothing runs")),
             "{word:?}"
@@ -180,7 +180,7 @@ fn a_reader_waits_for_an_instance_that_is_away() {
 }
 
 #[test]
-fn an_uplink_that_is_unplugged_is_told() {
+fn an_uplink_that_is_unplugged_is_shown() {
     let (mut history, now) = history_of(client(10.0, 0, "usable"));
     let mut status = client(11.0, 0, "usable");
     status["uplinks"] = json!([]);
@@ -190,7 +190,7 @@ fn an_uplink_that_is_unplugged_is_told() {
 }
 
 #[test]
-fn an_uplink_behind_a_portal_is_shown_so_and_both_its_ends_are_told() {
+fn an_uplink_behind_a_portal_is_shown_so_and_so_are_both_its_ends() {
     let (mut history, now) = history_of(client(10.0, 0, "usable"));
     let mut status = client(11.0, 0, "suspect");
     status["uplinks"][0]["portal"] = json!({ "url": "http://login.example/" });

@@ -36,7 +36,7 @@ impl World {
         fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     }
 
-    fn tell(&self, uplinks: &[&str]) {
+    fn set_uplinks(&self, uplinks: &[&str]) {
         let uplink = |name: &&str| json!({ "name": name, "heard": true, "servers": [] });
         let session = json!({
             "peer": "192.0.2.1:4433", "public_key": "", "addresses": ["10.77.0.2/32"],
@@ -80,7 +80,7 @@ fn is_zombie(pid: Pid) -> bool {
 }
 
 #[test]
-fn programs_are_told_facts_one_after_another_and_none_outlives_its_time() {
+fn programs_get_facts_one_after_another_and_none_outlives_its_time() {
     let world = World(tempfile::tempdir().unwrap());
     fs::create_dir(world.path("hooks")).unwrap();
     let report = "echo \"$#: $(env | grep -e ^ROADWEAVE_ -e ^KEPT | sort | tr '\\n' ' ')\"";
@@ -88,7 +88,7 @@ fn programs_are_told_facts_one_after_another_and_none_outlives_its_time() {
     world.program("leave", &format!("{report} >>log"), 0o722);
     world.program("uplink", &format!("{report} >>log"), 0o700);
     let mut hooks = start(&world);
-    world.tell(&["wwan0", "a;b"]);
+    world.set_uplinks(&["wwan0", "a;b"]);
     sleep(Duration::from_millis(300));
     world.serve();
     let join = "0: KEPT=is ROADWEAVE_ADDRESSES=10.77.0.2/32 ROADWEAVE_EVENT=join \
@@ -105,12 +105,12 @@ fn programs_are_told_facts_one_after_another_and_none_outlives_its_time() {
 
     let slow = "sleep 300 & echo $! >child; echo $$ >slow; trap '' TERM; sleep 300";
     world.program("uplink", slow, 0o700);
-    world.tell(&["wwan0", "wwan1"]);
+    world.set_uplinks(&["wwan0", "wwan1"]);
     wait_for_the_end_of(&world, "slow");
     wait_for_the_end_of(&world, "child");
     world.wait("said", "killed uplink after 1 s");
     world.program("uplink", &format!("{report} >>log; exit 3"), 0o700);
-    world.tell(&["wwan0"]);
+    world.set_uplinks(&["wwan0"]);
     world.wait("log", &uplink("wwan1", "gone"));
     world.wait("said", "exit status: 3");
 

@@ -65,7 +65,7 @@ fn objects(modems: &[Vec<(String, Value)>]) -> Value {
 }
 
 #[test]
-fn a_client_is_told_of_modems_that_come_and_go_and_of_a_manager_that_dies_and_comes_back() {
+fn modems_that_come_and_go_and_a_manager_that_restarts_are_reported() {
     let Some((of, _bus)) = vehicle() else { return };
     let _modems = of.start_modems(&[]);
     of.wait_for_words("ModemManager does not answer: ", 1);
@@ -82,9 +82,9 @@ fn a_client_is_told_of_modems_that_come_and_go_and_of_a_manager_that_dies_and_co
     assert!(of.read("manager").contains("Setup 5"), "a signal that nobody measures is measured");
     of.set("objects", &objects(std::slice::from_ref(&second)));
     of.wait("wwan1");
-    let before = of.told().len();
+    let before = of.reported().len();
     of.wait("wwan1");
-    assert!(of.told()[before..].iter().all(|told| told["uplink"] == "wwan1"));
+    assert!(of.reported()[before..].iter().all(|reported| reported["uplink"] == "wwan1"));
     drop(manager);
     of.wait_for_words("reporting the modems again", 1);
     of.wait_for_words("trying again", 2);
@@ -113,6 +113,6 @@ fn what_a_firmware_says_reaches_the_client_bounded_and_legible_or_not_at_all() {
     assert_eq!(facts["rsrp_dbm"], Value::Null);
     of.wait("wwan0");
     let names: std::collections::BTreeSet<String> =
-        of.told().iter().map(|told| told["uplink"].to_string()).collect();
+        of.reported().iter().map(|reported| reported["uplink"].to_string()).collect();
     assert!(names.len() <= 16 && !names.iter().any(|name| name.contains("null")), "{names:?}");
 }

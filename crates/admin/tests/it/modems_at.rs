@@ -72,7 +72,7 @@ fn facts() -> Value {
 }
 
 #[test]
-fn a_modem_is_found_and_asked_and_one_that_hangs_or_vanishes_is_told_of_once() {
+fn a_modem_is_found_and_asked_and_one_that_hangs_or_vanishes_is_reported_once() {
     let Some(of) = vehicle() else { return };
     plug(&of, "wwan0", "1-1", &["ttyUSB1", "ttyUSB2"]);
     of.set("ttyUSB1.json", &json!({ "mode": "silent" }));
@@ -111,13 +111,13 @@ fn whatever_a_modem_says_is_bounded_and_costs_no_other_modem_anything() {
     of.set("ttyUSB0.json", &hostile);
     let _all: Vec<Process> = (0..3).map(|number| modem(&of, &format!("ttyUSB{number}"))).collect();
     let _modems = of.start_modems(&[]);
-    let mut told = facts();
-    told.as_object_mut().unwrap().remove("iccid");
-    assert_eq!(of.wait("wwan0"), told);
+    let mut expected = facts();
+    expected.as_object_mut().unwrap().remove("iccid");
+    assert_eq!(of.wait("wwan0"), expected);
     of.wait("wwan0");
     of.wait_for_words("wwan1: ", 1);
     of.wait_for_words("wwan2: ", 1);
-    assert!(of.told().iter().all(|told| told["uplink"] == "wwan0"), "{:?}", of.told());
+    assert!(of.reported().iter().all(|it| it["uplink"] == "wwan0"), "{:?}", of.reported());
 }
 
 #[test]

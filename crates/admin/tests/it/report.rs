@@ -3,7 +3,7 @@
 use std::process::Command;
 
 #[test]
-fn a_file_that_is_not_there_is_told_and_the_rest_is_written() {
+fn a_missing_file_is_reported_and_the_rest_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let mut report = Command::new(env!("CARGO_BIN_EXE_roadweave-admin"));
     report.args(["report", "nothing.toml", "--log-file", "log"]).current_dir(&folder);

@@ -120,7 +120,7 @@ fn program_below(script: u32) -> u32 {
 }
 
 #[test]
-fn it_ends_with_its_terminal_even_where_nobody_hears_of_a_hangup() {
+fn it_ends_with_its_terminal_even_without_a_hangup_signal() {
     let folder = tempfile::tempdir().unwrap();
     let socket = instance(folder.path());
     for before in ["", "trap '' HUP; "] {
@@ -142,13 +142,13 @@ fn top(socket: &Path) -> Output {
 #[test]
 fn without_a_terminal_or_an_instance_it_says_so() {
     let folder = tempfile::tempdir().unwrap();
-    let nobody = folder.path().join("rw0.sock");
-    let no_terminal = top(&nobody);
+    let no_socket = folder.path().join("rw0.sock");
+    let no_terminal = top(&no_socket);
     let said = String::from_utf8_lossy(&no_terminal.stderr).into_owned();
     assert_eq!(no_terminal.status.code(), Some(2), "{said}");
     assert!(said.contains("standard output is not a terminal"), "{said}");
     assert!(no_terminal.stdout.is_empty());
-    let Some(top) = Top::start(folder.path(), &nobody) else { return };
+    let Some(top) = Top::start(folder.path(), &no_socket) else { return };
     top.wait_for("ended with 1");
     let drawn = top.drawn();
     assert!(drawn.contains("nothing runs at") && !drawn.contains(ENTER), "{drawn:?}");

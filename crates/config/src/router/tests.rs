@@ -42,8 +42,8 @@ fn public_addresses_need_a_word() {
     };
     for address in ["0.0.0.0:6081", "8.8.8.8:6081", "100.128.0.1:6081", "198.20.0.1:6081"] {
         assert!(read::<RouterFile>(&listen(address)).is_err(), "{address}");
-        let told = format!("insecure = true\n{}", listen(address));
-        assert!(read::<RouterFile>(&told).is_ok(), "{address}");
+        let insecure = format!("insecure = true\n{}", listen(address));
+        assert!(read::<RouterFile>(&insecure).is_ok(), "{address}");
     }
     for address in ["192.168.8.100:6081", "100.64.0.1:6081", "127.0.0.1:6081", "169.254.1.1:1"] {
         assert!(read::<RouterFile>(&listen(address)).is_ok(), "{address}");

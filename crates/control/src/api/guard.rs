@@ -137,7 +137,7 @@ async fn admit(
         _ => {}
     }
     if let Some(device) = &caller.device
-        && guard.needs != Needs::Anybody
+        && guard.needs != Needs::Authenticated
         && param("device") != Some(&**device)
     {
         return Err(Problem::forbidden("this key is for one box only"));

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn who_fills_the_table_from_a_large_network_keeps_nobody_else_out() {
+    fn a_full_table_of_one_large_network_does_not_block_others() {
         let limit = Limit::new(10, Duration::from_secs(6));
         let now = Instant::now();
         let of = |network: u128, host: u128| {

@@ -35,7 +35,7 @@ impl Passwords {
         let password = password.chars().take(LENGTH_MAX + 1).collect::<String>();
         self.run(move || {
             let there = hash.is_some();
-            let hash = hash.unwrap_or_else(|| NOBODY.clone());
+            let hash = hash.unwrap_or_else(|| DUMMY_HASH.clone());
             let hash = PasswordHash::new(&hash);
             let fits = |hash| Argon2::default().verify_password(password.as_bytes(), &hash).is_ok();
             hash.is_ok_and(fits) && there
@@ -72,7 +72,7 @@ pub fn hash(password: &str) -> String {
 }
 
 /// For an unknown person, who then takes as long.
-static NOBODY: LazyLock<String> = LazyLock::new(|| hash("nobody"));
+static DUMMY_HASH: LazyLock<String> = LazyLock::new(|| hash("nobody"));
 const AT_ONCE: usize = 2;
 const WAIT_MAX: Duration = Duration::from_secs(3);
 const LENGTH_MIN: usize = 12;

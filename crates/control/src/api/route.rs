@@ -17,7 +17,7 @@ pub enum Needs {
     Nothing,
     /// No authentication; counts as a password attempt.
     Password,
-    Anybody,
+    Authenticated,
     Role(Role),
     Host(Role),
 }

@@ -4,7 +4,7 @@ use axum::routing::{MethodFilter, on};
 
 use super::handlers::records::New;
 use super::handlers::{changes, configs, devices, people, records, revoking, sessions, tokens};
-use super::route::Needs::{Anybody, Host, Nothing, Password};
+use super::route::Needs::{Authenticated, Host, Nothing, Password};
 use super::route::{Output, Route, SchemaOf, routes};
 use crate::model::Role::{Crew, Operator, Owner, Viewer};
 use crate::model::{
@@ -30,8 +30,8 @@ routes! { of_all below "":
         "Log in with the code that the issuer gave to a program; the answer sets a cookie"
         [Password] sessions::redeem: sessions::Code => One(201, sessions::Session);
     GET "/sessions/current" whoAmI "The caller"
-        [Anybody] sessions::current => One(200, sessions::Session);
-    DELETE "/sessions/current" logOut "Log out" [Anybody] sessions::log_out => Nothing;
+        [Authenticated] sessions::current => One(200, sessions::Session);
+    DELETE "/sessions/current" logOut "Log out" [Authenticated] sessions::log_out => Nothing;
 
     GET "/tenants" listTenants "The tenants that the caller may see"
         [Viewer] people::list_tenants => Records(Tenant);

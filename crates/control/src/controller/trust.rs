@@ -185,8 +185,8 @@ mod tests {
     fn a_root_names_a_spare_that_names_another_root_and_boxes_follow() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
-        let nobody = run(&options(folder, &[1], false));
-        assert!(nobody.unwrap_err().to_string().contains("--controller"));
+        let no_controller = run(&options(folder, &[1], false));
+        assert!(no_controller.unwrap_err().to_string().contains("--controller"));
         let (controllers, spares) = (vec![key(9)], vec![key(2)]);
         run(&Options { controllers, spares, ..options(folder, &[1], false) }).unwrap();
         let strange = run(&Options { roots: vec![key(5)], ..options(folder, &[5], true) });

@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_issuer_with_tls_leads_nobody_out_of_it() {
+    fn an_issuer_with_tls_cannot_name_plain_urls() {
         let check = |issuer: &str, field: &str, address: &str| {
             let mut description = json!({
                 "issuer": issuer,

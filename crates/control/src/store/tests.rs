@@ -130,7 +130,7 @@ impl World {
     }
 
     async fn enrol(&self, secret: &str, seed: u8) -> Result<Stored<Device>> {
-        self.store.enrol(&enrolment(secret, seed), NOW, &nobody()).await
+        self.store.enrol(&enrolment(secret, seed), NOW, &authority_elsewhere()).await
     }
 
     async fn token(&self, tenant: &str, settings: TokenSettings) -> String {
@@ -158,7 +158,7 @@ pub(crate) fn controller() -> StoreKeys {
     StoreKeys::new(&identity(7))
 }
 
-fn nobody() -> Authority {
+fn authority_elsewhere() -> Authority {
     Authority::new(identity(7), Root::Elsewhere(identity(8).public_key()), Vec::new())
 }
 
@@ -330,7 +330,7 @@ fn revocations_are_numbered_without_gaps_also_in_a_race() {
 }
 
 #[test]
-fn whoever_follows_the_outbox_misses_nothing() {
+fn a_follower_of_the_outbox_misses_nothing() {
     in_tram(|world| async move {
         let writers = (0..4_u8).map(|writer| {
             let store = Arc::clone(&world.store);

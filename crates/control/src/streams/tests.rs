@@ -278,7 +278,7 @@ fn a_box_joins_by_a_token_and_is_known_from_then_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_box_that_waits_for_approval_is_told_to_ask_again() {
+async fn a_box_that_waits_for_approval_is_to_ask_again() {
     let port = Port::new(sqlite().await).await;
     let token = port.token(1, true).await;
     let mut client = port.client(1).await.unwrap();

@@ -45,7 +45,7 @@ fn stop(mut running: Running) -> bool {
 }
 
 #[test]
-fn a_controller_is_made_once_serves_alone_and_stops_when_told() {
+fn a_controller_is_made_once_serves_alone_and_stops_on_a_signal() {
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().join("controller");
     let port = init(&place);

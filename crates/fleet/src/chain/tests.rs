@@ -38,7 +38,7 @@ fn a_chain_leads_from_the_root_to_a_box() {
 }
 
 #[test]
-fn nobody_is_admitted_by_a_stranger_or_by_the_controller() {
+fn strangers_and_the_controller_cannot_admit_keys() {
     let direct = statement(5, Role::Box);
     for by in [CONTROLLER, 5, 9] {
         let why = ChainError::Signature { step: 1, why: EnvelopeError::NotSigned };
@@ -63,7 +63,7 @@ fn a_delegate_stays_within_tenant_roles_and_tags() {
 }
 
 #[test]
-fn a_box_signs_for_nobody() {
+fn a_box_cannot_sign_for_another_key() {
     let one = statement(4, Role::Box);
     let other = statement(5, Role::Box);
     let found = chain(&[(ROOT, &one), (4, &other)]).verify(&trust());

@@ -248,7 +248,7 @@ fn a_configuration_is_in_force_at_once_confirmed_and_survives() {
 }
 
 #[test]
-fn a_configuration_that_cuts_a_box_off_is_taken_back_and_told() {
+fn a_configuration_that_cuts_a_box_off_is_taken_back_and_reported() {
     let published = published(0, &[]);
     let mut stream = TestStream::of(BOX, &published);
     for (number, text) in [(1, "good"), (2, "bad")] {
@@ -291,7 +291,7 @@ fn a_configuration_that_cuts_a_box_off_is_taken_back_and_told() {
 }
 
 #[test]
-fn a_member_that_holds_something_newer_is_told_of() {
+fn a_member_that_holds_something_newer_is_reported() {
     let published = published(0, &[]);
     let mut stream = TestStream::of(BOX, &published);
     for number in [2, 1] {

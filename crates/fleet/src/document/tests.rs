@@ -101,7 +101,7 @@ fn where_people_must_approve_the_controller_alone_changes_nothing() {
 }
 
 #[test]
-fn a_person_signs_the_text_that_was_read_and_no_other() {
+fn an_approver_signs_only_the_text_that_was_read() {
     let waiting = |text: &str, of: &str| {
         let (tenant, target) = (north(), Target::Tenant);
         let approval = Approval { tenant, target, number: 1, text: Digest::of([of.as_bytes()]) };

@@ -99,7 +99,7 @@ impl World {
 }
 
 #[test]
-fn a_roll_out_that_fails_stops_by_itself_and_a_person_takes_it_back() {
+fn a_roll_out_that_fails_stops_by_itself_and_an_operator_takes_it_back() {
     let mut world = World::new(2, &[]);
     world.roll_out(1, &json!({ "good": true }), &[100]);
     let all = world.turn();

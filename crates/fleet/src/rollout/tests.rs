@@ -99,7 +99,7 @@ fn a_halt_keeps_it_from_those_who_have_not_got_it() {
 }
 
 #[test]
-fn a_rollout_that_a_person_resumed_halts_only_for_new_failures() {
+fn a_resumed_rollout_halts_only_for_new_failures() {
     let (mut rollout, first) = begun(50);
     say(&mut rollout, &first[..2], &taken_back());
     assert!(is_halted(&rollout));

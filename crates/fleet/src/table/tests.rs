@@ -93,7 +93,7 @@ fn what_is_read_from_a_disk_proves_itself() {
 }
 
 #[test]
-fn the_controller_alone_admits_nobody() {
+fn the_controller_alone_admits_no_key() {
     let borrowed = Member { key: key(7), ..member(5) };
     let desired = Table::of([member(2), member_by(6, &[], CONTROLLER), borrowed]);
     let Admission { admitted, refused } = desired.admission(&trust());

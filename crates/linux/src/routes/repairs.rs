@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fight_is_told_once_a_minute_and_slowed_down_but_never_given_up() {
+    fn a_fight_is_logged_once_a_minute_and_slowed_down_but_never_given_up() {
         let mut repairs = Repairs::default();
         let (mut now, mut lines, mut looks) = (Instant::ZERO, Vec::new(), 0);
         let end = now + Duration::from_secs(300);

@@ -95,7 +95,7 @@ fn runs_of_datagrams_arrive_one_by_one_and_are_answered_from_where_they_went() {
 }
 
 #[test]
-fn a_foreign_address_and_a_missing_interface_are_told() {
+fn a_foreign_address_and_a_missing_interface_are_errors() {
     let error = UplinkSocket::open(&UdpOptions::server("192.0.2.7:0".parse().unwrap()));
     assert!(matches!(error.unwrap_err(), DeviceError::AddressNotHere { .. }));
     let error = UplinkSocket::open(&UdpOptions::uplink("wwan77", true)).unwrap_err();
@@ -123,7 +123,7 @@ fn a_closed_port_and_an_unreachable_net_do_not_end_the_socket() {
 }
 
 #[test]
-fn an_empty_datagram_disturbs_nobody() {
+fn an_empty_datagram_disturbs_nothing() {
     let mut living = server("127.0.0.1:0");
     let plain = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     plain.send_to(&[], living.local_address()).unwrap();

@@ -156,7 +156,8 @@ impl<'a> Anchor<'a> {
         }
     }
 
-    /// Asks the remote host and awaits its answer; earlier packets have arrived by then. Retransmits.
+    /// Asks the remote host and awaits its answer; earlier packets have arrived by then.
+    /// Retransmits.
     fn ask_remote(&mut self, text: &str) {
         for (client, remote) in CLIENT.iter().zip(REMOTE) {
             let text = format!("{text} from {remote}");
@@ -384,7 +385,7 @@ fn no_client_reaches_another_tenants_by_any_address() {
 }
 
 #[test]
-fn answers_of_an_anchor_that_is_gone_reach_nobody() {
+fn answers_of_an_anchor_that_is_gone_reach_no_client() {
     run_sandboxed(|| {
         let world = World::new();
         let remote = world.socket(&world.remote, REMOTE[0], 8);

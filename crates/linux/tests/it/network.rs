@@ -493,7 +493,7 @@ fn without_ipv6_the_rest_works() {
 }
 
 #[test]
-fn a_name_that_is_no_text_hides_one_interface_and_holds_nobody_up() {
+fn a_name_that_is_no_text_hides_one_interface_and_blocks_nothing() {
     run_sandboxed(|| {
         let namespace = NetNs::create("box").unwrap();
         namespace.ip("link add odd0 type veth peer name odd1").unwrap();

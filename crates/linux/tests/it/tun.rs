@@ -215,7 +215,7 @@ fn udp_gso_from_an_application_is_cut_into_its_datagrams() {
 }
 
 #[test]
-fn a_name_in_use_is_told() {
+fn a_name_in_use_is_an_error() {
     run_sandboxed(|| {
         let options =
             |name: &str| TunOptions { name: name.to_owned(), ..options(&["10.8.0.1/24"], true) };

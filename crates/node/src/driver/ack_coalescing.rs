@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_waits_while_somebody_is_sent_something() {
+    fn nothing_waits_while_packets_arrive_for_hosts_behind_the_device() {
         let (ack_coalescing, now) = steady(Duration::from_millis(1));
         assert_eq!(ack_coalescing.delay(now, now), Duration::ZERO);
         let before = now - ALONE_AFTER;

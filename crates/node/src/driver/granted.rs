@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_within_its_bounds_is_taken_and_another_is_told_why_not() {
+    fn a_grant_within_its_bounds_is_taken_and_another_is_refused_with_the_reason() {
         let uplink = Uplink {
             id: UplinkId(0),
             name: "wwan0".to_owned(),

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn that_the_program_is_up_is_told_once_there_is_room() {
+    fn readiness_is_notified_once_there_is_room() {
         let (mut ours, manager) = pair(Duration::from_secs(3_000));
         while ours.notify("STATUS=") {}
         ours.on_ready();
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_reads_nothing_or_is_gone_stops_nobody() {
+    fn a_service_manager_that_reads_nothing_or_is_gone_blocks_nothing() {
         let (mut ours, manager) = pair(Duration::from_micros(3));
         for milli in 0..100_000 {
             let now = Instant::ZERO + Duration::from_millis(milli);

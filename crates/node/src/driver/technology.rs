@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_modem_tells_counts_before_the_kernel_and_a_weak_signal_is_behind_all() {
+    fn a_modems_report_counts_before_the_kernel_and_a_weak_signal_is_behind_all() {
         let detected = Some(Technology::Lte);
         let policies = vec![policy("wwan1", Some(Technology::Lte))];
         let uplinks = UplinkFields { policies, ..UplinkFields::default() };

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_tells_what_has_passed_since_the_last() {
+    fn a_sample_has_what_has_passed_since_the_last() {
         let mut figures = FigureSampler::default();
         let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
         assert_eq!(figures.samples(at(0), (1, &[session(1, 1_000, 500)]), Duration::ZERO), [[]; 0]);

@@ -34,8 +34,8 @@ pub(super) fn name(text: &str) -> Name {
     text.parse().expect("a name")
 }
 
-pub(super) struct Anybody;
-impl PeerPolicy for Anybody {
+pub(super) struct AcceptAny;
+impl PeerPolicy for AcceptAny {
     fn check(&self, _: &PublicKey) -> Result<(), Refusal> {
         Ok(())
     }
@@ -136,7 +136,7 @@ impl Controller {
         }
         let clock = Clock::start();
         let refusal = Arc::new(HandshakeRefusal::default());
-        let (identity, policy) = (identity(self.store().key), Arc::new(Anybody));
+        let (identity, policy) = (identity(self.store().key), Arc::new(AcceptAny));
         let time = Arc::new(NoTime);
         let side = Side { identity: &identity, policy, refusal, alpn: ALPN, time };
         let config = Arc::new(tls::server(side).expect("TLS"));

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_reads_slowly_misses_words_and_hears_the_newest() {
+    fn a_slow_reader_skips_updates_and_gets_the_newest() {
         let subscribers = Subscribers::new(Waker::new().expect("an eventfd"));
         subscribers.publish("before");
         let mut subscription = subscribers.subscribe().expect("room");

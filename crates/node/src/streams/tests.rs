@@ -342,7 +342,7 @@ fn an_rst_behind_the_fin_takes_nothing_of_what_was_sent_before() {
 }
 
 #[test]
-fn what_the_far_end_cannot_reach_is_told_as_what_it_is() {
+fn errors_of_the_far_end_are_reported_as_they_are() {
     let mut world = World::new(|settings| settings.connect_max = Duration::from_millis(300));
     let (listener, closed) = destination();
     drop(listener);
@@ -382,7 +382,7 @@ fn ask(world: &mut World, bytes: Vec<u8>) -> String {
 }
 
 #[test]
-fn who_says_nothing_that_is_served_is_told_so_and_closed() {
+fn a_request_that_is_not_served_is_refused_and_closed() {
     let mut world = World::new(|settings| settings.handshake_max = Duration::from_millis(300));
     assert_eq!(ask(&mut world, vec![]), "");
     assert_eq!(ask(&mut world, vec![5, 1]), "");

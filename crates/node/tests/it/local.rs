@@ -87,7 +87,7 @@ fn only_the_owner_may_connect() {
 }
 
 #[test]
-fn what_is_no_request_is_told_so_and_the_server_lives() {
+fn malformed_requests_are_refused_and_the_server_goes_on() {
     let world = World::new();
     for (bytes, code) in [
         (&b"{\n"[..], -32700),

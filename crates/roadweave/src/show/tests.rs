@@ -227,7 +227,7 @@ fn a_thousand_clients_are_pages_with_the_worst_first() {
 }
 
 #[test]
-fn rates_are_between_two_readings_and_none_are_told_of_what_began_anew() {
+fn rates_are_between_two_readings_and_none_after_a_restart() {
     let reading = |uptime_seconds, sent, received| {
         let mut path = path();
         (path.counters.bytes_sent, path.counters.bytes_received) = (sent, received);

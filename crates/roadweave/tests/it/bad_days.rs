@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::common::*;
 
 #[test]
-fn what_keeps_a_daemon_from_starting_is_told_in_one_line() {
+fn what_keeps_a_daemon_from_starting_is_reported_in_one_line() {
     run_sandboxed(|| {
         let network = TestNetwork::new();
         let refused = |daemon: &mut Daemon, parts: &[&str]| {

@@ -242,7 +242,7 @@ fn a_full_output_is_an_error_and_a_reader_who_left_ends_the_program_as_sigpipe_d
 }
 
 #[test]
-fn an_error_that_cannot_be_told_still_has_its_code() {
+fn an_error_that_cannot_be_printed_still_has_its_code() {
     for errors in [full, broken] {
         let unknown = program(&["cleint"]).stderr(errors()).status().unwrap();
         let missing =

@@ -190,7 +190,7 @@ fn a_drain_of_a_server_is_one_of_all_its_shards() {
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 #[test]
-fn a_controller_that_hangs_is_told_and_nothing_waits_for_it() {
+fn a_controller_that_hangs_is_reported_and_nothing_waits_for_it() {
     in_world(|world| {
         let (_server, client) = world.start_both();
         client.wait_for("joined");

@@ -67,9 +67,9 @@ fn a_client_that_is_added_joins_at_once_and_one_that_is_removed_goes_at_once() {
         client.wait_for("joined");
 
         assert_eq!(peer(&network, &words).status.code(), Some(2));
-        let nobody = peer(&network, &["remove", "bus-3"]);
-        assert_eq!(nobody.status.code(), Some(2));
-        assert!(said(&nobody).contains("there are: vehicle-1, bus-2"), "{nobody:?}");
+        let unknown = peer(&network, &["remove", "bus-3"]);
+        assert_eq!(unknown.status.code(), Some(2));
+        assert!(said(&unknown).contains("there are: vehicle-1, bus-2"), "{unknown:?}");
 
         let removed = peer(&network, &["remove", "bus-2"]);
         assert!(removed.status.success(), "{removed:?}");

@@ -157,8 +157,8 @@ fn only_open_ports_look_open_and_a_host_that_is_gone_costs_one_reset() {
         assert_eq!(taken(&network), before + 1);
         assert_eq!(attempt(&camera, host(PORT - 1)), Err(ErrorKind::ConnectionRefused));
 
-        let nobody = SocketAddr::from(([203, 0, 113, 77], PORT));
-        assert_eq!(attempt(&camera, nobody), Err(ErrorKind::HostUnreachable));
+        let unreachable = SocketAddr::from(([203, 0, 113, 77], PORT));
+        assert_eq!(attempt(&camera, unreachable), Err(ErrorKind::HostUnreachable));
 
         network.wait_for_status(CLIENT, "all are over", |it| it["streams"]["connections"] == 0);
         let before = taken(&network);

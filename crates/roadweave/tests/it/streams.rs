@@ -39,7 +39,7 @@ fn to_name(name: &str, port: u16) -> Vec<u8> {
 }
 
 #[test]
-fn applications_reach_hosts_by_both_proxies_and_nobody_else_uses_them() {
+fn applications_reach_hosts_by_both_proxies_and_strangers_do_not() {
     run_sandboxed(|| {
         let (network, camera) = network();
         let _host = Host::start(&network.cloud, (HOST, PORT).into());

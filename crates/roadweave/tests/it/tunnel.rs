@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 #[test]
-fn pings_cross_the_tunnel_and_show_tells_of_it() {
+fn pings_cross_the_tunnel_and_show_counts_them() {
     run_sandboxed(|| {
         let network = TestNetwork::new();
         let camera = network.connect_camera();

@@ -180,8 +180,8 @@ mod tests {
     }
 
     #[test]
-    fn a_modem_of_lte_tells_what_the_standard_has() {
-        let told = facts(&[
+    fn an_lte_modem_reports_what_the_standard_has() {
+        let facts_read = facts(&[
             "+CPIN: READY",
             "+QCCID: 89490200001234567890",
             "+COPS: 0,0,\"Some, Operator\",7",
@@ -194,14 +194,18 @@ mod tests {
             "operator": "Some, Operator", "technology": "lte", "rsrp_dbm": -95.0, "rsrq_db": -10.0,
             "rssi_dbm": -73.0, "iccid": "89490200001234567890", "apn": "internet",
         });
-        assert_eq!(json!(told), expected);
+        assert_eq!(json!(facts_read), expected);
     }
 
     #[test]
     fn the_ends_of_each_range_are_those_of_the_standard() {
         let check = |steps: &str, expected: [Option<f64>; 3]| {
-            let told = facts(&[&format!("+CESQ: 99,99,255,255,{steps}")]);
-            assert_eq!([told.rsrq_db, told.rsrp_dbm, told.sinr_db], expected, "{steps}");
+            let facts_read = facts(&[&format!("+CESQ: 99,99,255,255,{steps}")]);
+            assert_eq!(
+                [facts_read.rsrq_db, facts_read.rsrp_dbm, facts_read.sinr_db],
+                expected,
+                "{steps}"
+            );
         };
         check("0,0", [Some(-20.0), Some(-141.0), None]);
         check("1,1", [Some(-19.5), Some(-140.0), None]);
@@ -221,8 +225,8 @@ mod tests {
     fn technologies_are_those_of_the_numbers() {
         let check = |numbers: &[u8], name: Option<&str>| {
             for number in numbers {
-                let told = facts(&[&format!("+COPS: 0,2,\"26201\",{number}")]);
-                assert_eq!(told.technology.as_deref(), name, "{number}");
+                let facts_read = facts(&[&format!("+COPS: 0,2,\"26201\",{number}")]);
+                assert_eq!(facts_read.technology.as_deref(), name, "{number}");
             }
         };
         check(&[0, 1, 3, 8], Some("2g"));
@@ -237,9 +241,13 @@ mod tests {
     #[test]
     fn a_cell_of_5g_counts_before_that_of_lte_beside_it() {
         let check = |lines: &str, technology: &str, signal: [Option<f64>; 3]| {
-            let told = facts(&lines.lines().collect::<Vec<_>>());
-            assert_eq!(told.technology.as_deref(), Some(technology), "{lines}");
-            assert_eq!([told.rsrp_dbm, told.rsrq_db, told.sinr_db], signal, "{lines}");
+            let facts_read = facts(&lines.lines().collect::<Vec<_>>());
+            assert_eq!(facts_read.technology.as_deref(), Some(technology), "{lines}");
+            assert_eq!(
+                [facts_read.rsrp_dbm, facts_read.rsrq_db, facts_read.sinr_db],
+                signal,
+                "{lines}"
+            );
         };
         let both = "\
 +COPS: 0,0,\"Some\",7
@@ -267,7 +275,7 @@ mod tests {
     #[test]
     fn what_a_firmware_may_not_say_is_left_out() {
         let long = format!("+COPS: 0,0,\"\u{1b}[2J{}\",7", "ü".repeat(200));
-        let told = facts(&[
+        let facts_read = facts(&[
             &long,
             "+CESQ: ,,,,,",
             "+CSQ:",
@@ -279,10 +287,13 @@ mod tests {
             "+CCID: 89490200; reboot now",
             "8949020000123456789012345678",
         ]);
-        assert!(told.operator.as_ref().is_some_and(|it| it.starts_with("[2Jüü")), "{told:?}");
-        let operator = told.operator.clone();
+        assert!(
+            facts_read.operator.as_ref().is_some_and(|it| it.starts_with("[2Jüü")),
+            "{facts_read:?}"
+        );
+        let operator = facts_read.operator.clone();
         let technology = Some("lte".to_owned());
-        assert_eq!(told, ModemFacts { operator, technology, ..ModemFacts::default() });
+        assert_eq!(facts_read, ModemFacts { operator, technology, ..ModemFacts::default() });
         assert_eq!(facts(&["89490200001234567890"]).iccid.as_deref(), Some("89490200001234567890"));
         assert_eq!(fields(&",".repeat(1_000)).len(), FIELDS_MAX);
     }

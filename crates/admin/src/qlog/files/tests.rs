@@ -127,7 +127,7 @@ fn a_folder_that_others_could_have_chosen_is_refused() {
 }
 
 #[test]
-fn what_cannot_be_written_is_told_once_counted_and_tried_again() {
+fn what_cannot_be_written_is_logged_once_counted_and_tried_again() {
     let folder = TempDir::new().unwrap();
     let mut files = open(&folder, LAST + 10_000, 8);
     let mut part = begin(&mut files, AT, 0).unwrap();

@@ -53,16 +53,16 @@ pub fn status(name: &str, uptime_seconds: f64, sessions: &[Value], uplinks: &[Va
 
 pub struct Vehicle {
     pub folder: TempDir,
-    told: Arc<Mutex<Vec<Value>>>,
+    reported: Arc<Mutex<Vec<Value>>>,
 }
 
 impl Vehicle {
     pub fn new() -> Self {
-        let vehicle = Self { folder: TempDir::new().unwrap(), told: Arc::default() };
-        let told = Arc::clone(&vehicle.told);
+        let vehicle = Self { folder: TempDir::new().unwrap(), reported: Arc::default() };
+        let reported = Arc::clone(&vehicle.reported);
         serve(&vehicle.path("rw0.sock"), move |request| {
             assert_eq!(request["method"], "tell_modem");
-            told.lock().unwrap().push(request["params"].clone());
+            reported.lock().unwrap().push(request["params"].clone());
             Some(json!({ "told": true }))
         });
         vehicle
@@ -99,14 +99,15 @@ impl Vehicle {
         format!("unix:path={}", self.path("bus").display())
     }
 
-    pub fn told(&self) -> Vec<Value> {
-        self.told.lock().unwrap().clone()
+    pub fn reported(&self) -> Vec<Value> {
+        self.reported.lock().unwrap().clone()
     }
 
     pub fn wait(&self, uplink: &str) -> Value {
-        let before = self.told().len();
-        let new = || self.told().split_off(before).into_iter().find(|it| it["uplink"] == uplink);
-        let state = || format!("{uplink}: {:?}\n{}", self.told(), self.read("said"));
+        let before = self.reported().len();
+        let new =
+            || self.reported().split_off(before).into_iter().find(|it| it["uplink"] == uplink);
+        let state = || format!("{uplink}: {:?}\n{}", self.reported(), self.read("said"));
         wait_or_show(WAIT_MAX, state, || new().is_some());
         new().unwrap()["facts"].clone()
     }

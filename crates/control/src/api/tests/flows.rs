@@ -368,7 +368,7 @@ fn a_revocation_says_who_has_confirmed_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_revokes_the_keys_of_others_or_the_controllers_own() {
+async fn keys_of_others_and_of_the_controller_cannot_be_revoked() {
     let api = Api::new().await;
     api.device("bus-17", 1).await;
     for (tenant, seed, status) in [

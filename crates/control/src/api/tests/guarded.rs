@@ -78,7 +78,7 @@ async fn an_address_that_is_no_text_is_a_problem_like_any_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_tries_a_name_from_two_places_keeps_nobody_out() {
+async fn failed_logins_from_two_addresses_do_not_lock_the_user_out() {
     let api = Api::new().await;
     api.person("home", "admin", Role::Owner).await;
     let body = |password: &str| json!({ "tenant": "home", "user": "admin", "password": password });

@@ -42,7 +42,7 @@ fn who_has_missed_more_than_a_page_hears_all_of_it() {
 }
 
 #[test]
-fn who_comes_from_a_place_that_is_not_there_is_told_and_hears_what_comes() {
+fn an_unknown_position_is_reported_as_lost_and_new_events_follow() {
     on_both(|world| async move {
         let (api, last) = watched(world).await;
         let latest = api.app.store.latest_change().await.unwrap();

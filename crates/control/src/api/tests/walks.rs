@@ -29,7 +29,7 @@ async fn each_role_may_do_what_the_table_says_and_nothing_else() {
                 let key = format!("{tenant}-{}", role_name(role));
                 let status = ask(&api, &route, tenant).key(&key).status().await;
                 let may = match route.needs {
-                    Needs::Nothing | Needs::Password | Needs::Anybody => true,
+                    Needs::Nothing | Needs::Password | Needs::Authenticated => true,
                     Needs::Role(needed) => role >= needed,
                     Needs::Host(needed) => tenant == "home" && role >= needed,
                 };

@@ -8,7 +8,7 @@ use crate::store::tests::{device, status};
 use crate::store::{Note, ProxyStatus};
 
 #[test]
-fn a_key_stands_for_one_thing_alone_whoever_brings_it() {
+fn a_key_stands_for_one_thing_alone() {
     on_both(|world| async move {
         let api = Api::on(world).await;
         api.device("bus-1", 1).await;
@@ -71,7 +71,7 @@ fn however_many_are_below_a_delegate_one_entry_cuts_them_off() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn more_than_anybody_holds_is_not_revoked() {
+async fn more_keys_than_members_hold_are_not_revoked() {
     let api = Api::new().await;
     api.device("bus-1", 1).await;
     let full = "INSERT INTO revocation VALUES ('tram', 65536, 0, 'x', 'x', '{}', '')";

@@ -68,7 +68,7 @@ fn a_database_that_another_holds_is_said_within_seconds_and_can_be_read() {
 }
 
 #[test]
-fn a_change_of_tables_that_was_cut_off_is_finished_and_one_that_failed_is_told() {
+fn an_interrupted_migration_is_finished_and_a_failed_one_is_reported() {
     in_tram(|world| async move {
         for sql in [
             "DROP TABLE document",
@@ -107,7 +107,7 @@ fn a_change_whose_notice_is_lost_is_heard_all_the_same() {
 }
 
 #[test]
-fn a_postgresql_that_is_cut_off_without_a_word_is_waited_for_by_nobody() {
+fn a_postgresql_that_vanishes_blocks_no_request() {
     let Some(server) = Postgres::shared() else { return };
     runtime().block_on(async {
         let direct = postgres(Arc::clone(&server)).await;
@@ -152,7 +152,7 @@ fn a_postgresql_that_is_cut_off_without_a_word_is_waited_for_by_nobody() {
 }
 
 #[test]
-fn a_token_that_was_deleted_lets_in_nobody_and_takes_nobody_with_it() {
+fn a_deleted_token_admits_no_key_and_removes_none() {
     in_tram(|world| async move {
         let secret = world.token("tram", uses(5)).await;
         let before = world.enrol(&secret, 1).await.unwrap();

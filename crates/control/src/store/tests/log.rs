@@ -4,7 +4,7 @@ use super::*;
 use crate::store::audit::ChainFault;
 
 #[test]
-fn nobody_rewrites_the_audit_log_unseen() {
+fn a_rewritten_audit_log_is_detected() {
     in_tram(|world| async move {
         world.devices(0..5).await;
         let verify = |seen| {
@@ -44,7 +44,7 @@ fn nobody_rewrites_the_audit_log_unseen() {
 }
 
 #[test]
-fn a_cut_of_what_was_written_here_is_seen_though_nobody_has_looked_since() {
+fn a_cut_of_entries_written_here_is_detected_without_an_earlier_check() {
     on_both(|world| async move {
         let path = world.folder.path().join("heads.json");
         let open = || AuditCheckpoints::open(path.clone()).unwrap();

@@ -86,7 +86,7 @@ fn no_revocation_takes_the_number_of_one_that_was_lost() {
 }
 
 #[test]
-fn a_backup_of_an_epoch_that_nobody_began_leaves_room_for_others() {
+fn a_backup_of_an_epoch_that_was_never_begun_leaves_room_for_others() {
     in_tram(|world| async move {
         let sql = format!("UPDATE counter SET value = {} WHERE name = 'epoch'", i64::MAX);
         world.tamper(&sql).await;

@@ -120,8 +120,8 @@ fn sessions_and_reports_are_of_boxes_that_are_there() {
         let all = [report("bus-17", 1), report("nobody", 1), report("bus-17", 2)];
         world.store.keep_notes(&all, NOW).await.unwrap();
         assert_eq!(world.store.report("tram", "bus-17").await.unwrap().at_ms, 2);
-        let nobody = world.store.report("tram", "nobody").await.unwrap_err();
-        assert!(matches!(nobody, StoreError::NotFound { .. }));
+        let unknown = world.store.report("tram", "nobody").await.unwrap_err();
+        assert!(matches!(unknown, StoreError::NotFound { .. }));
         let all = [on("bus-17", Some(20)), on("bus-17", None), on("nobody", Some(20))];
         world.store.keep_notes(&all, NOW).await.unwrap();
         let session = BoxSession {

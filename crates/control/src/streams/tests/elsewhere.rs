@@ -39,7 +39,7 @@ async fn with_token() -> (Port, JoinToken, Chain) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_chain_lets_in_whom_it_is_about_and_nobody_else() {
+async fn a_chain_admits_only_its_own_key() {
     let (port, token, above) = with_token().await;
     let refused = async |chain: Option<Chain>, part: &str| {
         let mut client = port.client(1).await.unwrap();

@@ -58,7 +58,7 @@ async fn boxes_and_strangers_leave_room_for_people_and_proxies() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn strangers_who_read_nothing_keep_nobody_else_out() {
+async fn strangers_that_read_nothing_do_not_block_others() {
     let port =
         Port::limited(ConnectionLimits { strangers: 2, all: 6, ..ConnectionLimits::default() })
             .await;

@@ -61,7 +61,7 @@ fn who_knows_no_end_of_a_drain_is_not_sent_one() {
 }
 
 #[test]
-fn nobody_drains_a_box() {
+fn a_box_cannot_be_drained() {
     let published = published(0, &[]);
     let mut stream = TestStream::of(BOX, &published);
     stream.session.drain(true);

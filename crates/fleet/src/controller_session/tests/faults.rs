@@ -185,7 +185,7 @@ fn a_restart_after_the_controllers_key_was_replaced_loses_nothing_that_the_old_o
 }
 
 #[test]
-fn a_controller_that_has_retired_signs_nothing_new_and_is_forgotten_once_all_is_signed_anew() {
+fn a_retired_controller_signs_nothing_new_and_is_forgotten_once_all_is_signed_again() {
     let (of_box, _) = after_a_change_of_controllers();
     let mut of_box = restart(&of_box, BOX);
     while of_box.poll_event().is_some() {}

@@ -84,7 +84,7 @@ fn a_chain_that_forked_within_an_epoch_is_seen_and_heals() {
 }
 
 #[test]
-fn a_proxy_whose_revocations_were_cut_off_lets_nobody_in() {
+fn a_proxy_whose_revocations_were_cut_off_admits_no_box() {
     let published = published(0, &[30, 31]);
     let mut stream = TestStream::of(PROXY, &published);
     stream.session.desire_table(table(1, &[BOX]), None);

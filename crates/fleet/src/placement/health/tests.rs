@@ -69,7 +69,7 @@ fn a_proxy_that_boxes_use_is_never_dead() {
 }
 
 #[test]
-fn a_controller_that_hears_nobody_declares_nobody_dead() {
+fn a_controller_that_receives_nothing_declares_no_proxy_dead() {
     let mut turned = Turned::new();
     turned.turn(10, both).turn(3_600, |_, _| ());
     let dead = turned.changed.iter().filter(|(_, _, vital)| *vital == Dead);
@@ -81,7 +81,7 @@ fn a_controller_that_hears_nobody_declares_nobody_dead() {
 }
 
 #[test]
-fn a_controller_that_stood_still_declares_nobody_dead_by_that() {
+fn a_controller_that_was_suspended_declares_no_proxy_dead() {
     let mut turned = Turned::new();
     turned.turn(10, both);
     turned.seconds += 3_600;

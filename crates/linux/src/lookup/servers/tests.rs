@@ -34,7 +34,7 @@ fn network() -> Network {
 }
 
 #[test]
-fn the_portal_that_dhcp_told_of_an_uplink_is_that_of_its_own_file() {
+fn the_portal_that_dhcp_announced_for_an_uplink_is_that_of_its_own_file() {
     let portal = "ADMIN_STATE=configured\nCAPTIVE_PORTAL=https://a.test/api\n";
     let other = ("run/systemd/netif/links/8", "CAPTIVE_PORTAL=https://b.test/\n");
     let root = Root::new(&[("run/systemd/netif/links/7", portal), other]);

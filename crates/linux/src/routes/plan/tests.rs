@@ -253,7 +253,7 @@ fn a_network_under_an_uplink_draws_nothing_out_by_calling_itself_what_is_in_the_
 }
 
 #[test]
-fn an_interface_that_nobody_named_is_believed_in_private_space_alone() {
+fn an_unnamed_interface_is_trusted_in_private_space_alone() {
     let strange = [
         route("9.0.0.0/8", LAN, Some("192.168.50.2")),
         route("172.16.0.0/12", LAN, Some("192.168.50.2")),

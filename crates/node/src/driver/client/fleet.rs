@@ -226,8 +226,8 @@ mod tests {
         assert_eq!(without(&[server(1), server(2)], &revoked), Some(vec![server(2)]));
         assert_eq!(without(&[server(1)], &revoked), Some(Vec::new()));
         let own = identity(9);
-        let nobody = candidates(&[], &own);
-        assert_eq!((nobody.len(), nobody[0].key), (1, own.public_key()));
-        assert!(nobody[0].addresses.is_empty());
+        let fallback = candidates(&[], &own);
+        assert_eq!((fallback.len(), fallback[0].key), (1, own.public_key()));
+        assert!(fallback[0].addresses.is_empty());
     }
 }

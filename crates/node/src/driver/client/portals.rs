@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_become_seldom_and_begin_anew_in_another_network() {
+    fn checks_become_rare_and_restart_in_another_network() {
         let mut portals = portals();
         assert!(!portals.set_uplink(at(0), &uplink(3, "10.0.0.2/24")), "nothing is new");
         let seconds = |times: Vec<u64>| times.iter().map(|ms| ms / 1_000).collect::<Vec<_>>();

@@ -182,7 +182,7 @@ fn a_network_that_says_ever_new_things_has_one_thread_and_stops_no_other() {
 }
 
 #[test]
-fn news_shorten_a_rest_but_not_below_the_first() {
+fn router_updates_shorten_a_rest_but_not_below_the_first() {
     let mut resolver = resolver(&["nowhere.invalid:1"]);
     resolver.set_uplink(at(0), &uplink(0, "10.0.0.2/24"));
     let mut now = at(0);

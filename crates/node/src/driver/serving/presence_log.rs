@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn one_client_does_not_hide_another_and_what_was_left_out_is_told() {
+    fn one_client_does_not_hide_another_and_suppressed_lines_are_counted() {
         let mut presence_log = PresenceLog::default();
         let now = Instant::from_millis(5);
         let logged = (0..100).filter(|_| presence_log.may_log(now, key(1), "noisy")).count();

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_that_failed_has_nobody_and_others_keep_theirs() {
+    fn a_failed_shard_has_no_clients_and_others_keep_theirs() {
         let exchange = exchange();
         (0..6).for_each(|client| exchange.on_joined(key(client), u16::from(client % 2)));
         assert_eq!(exchange.hand_over(1, (0..6).map(inner)).get(DropReason::NoSession), 3);

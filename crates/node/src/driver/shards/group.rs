@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_somebody_has_is_not_shared_and_a_group_takes_in_nobody_by_chance() {
+    fn a_bound_address_is_not_shared_and_a_group_admits_no_other_socket() {
         let (map, sockets) = group("127.0.0.1:0");
         let options = UdpOptions::server(sockets[0].local_address());
         let group = open_group(&options, &map).expect_err("it is taken");

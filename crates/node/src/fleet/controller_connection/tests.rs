@@ -10,7 +10,7 @@ use rustls::{ServerConnection, StreamOwned};
 
 use super::*;
 use crate::fleet::stream::{ALPN, EARLY_MAX, NoTime};
-use crate::fleet::testing::{Anybody, CONTROLLER, identity, key};
+use crate::fleet::testing::{AcceptAny, CONTROLLER, identity, key};
 use crate::fleet::worker::keep_alive;
 
 type Tls = StreamOwned<ServerConnection, TcpStream>;
@@ -52,7 +52,7 @@ fn controller(
 }
 
 fn friendly(then: impl Fn(Tls) + Send + Sync + 'static) -> SocketAddr {
-    controller(CONTROLLER, Arc::new(Anybody), ALPN, then)
+    controller(CONTROLLER, Arc::new(AcceptAny), ALPN, then)
 }
 
 fn quiet(seed: u8, policy: Arc<dyn PeerPolicy>, alpn: &'static [u8]) -> SocketAddr {
@@ -60,7 +60,7 @@ fn quiet(seed: u8, policy: Arc<dyn PeerPolicy>, alpn: &'static [u8]) -> SocketAd
 }
 
 fn good() -> SocketAddr {
-    quiet(CONTROLLER, Arc::new(Anybody), ALPN)
+    quiet(CONTROLLER, Arc::new(AcceptAny), ALPN)
 }
 
 fn closed() -> SocketAddr {
@@ -243,11 +243,11 @@ fn each_way_to_be_no_controller_has_its_reason() {
     });
     let other_key = format!("its key is {}, which is not a controller", key(9));
     for (address, says) in [
-        (quiet(9, Arc::new(Anybody), ALPN), other_key.as_str()),
+        (quiet(9, Arc::new(AcceptAny), ALPN), other_key.as_str()),
         (quiet(CONTROLLER, Arc::new(Pinned(key(77))), ALPN), "it rejects this key"),
         (web, "it is not a controller"),
-        (quiet(CONTROLLER, Arc::new(Anybody), b"h2"), "it is not a controller"),
-        (quiet(CONTROLLER, Arc::new(Anybody), b""), "does not speak roadweave-control/1"),
+        (quiet(CONTROLLER, Arc::new(AcceptAny), b"h2"), "it is not a controller"),
+        (quiet(CONTROLLER, Arc::new(AcceptAny), b""), "does not speak roadweave-control/1"),
         (closed(), "refused"),
     ] {
         let why = Rig::new(&[address]).reason();
@@ -276,7 +276,7 @@ fn messages_that_are_none_end_the_stream_and_it_rests() {
 
 #[test]
 fn addresses_that_hang_or_lie_do_not_hide_the_good_one() {
-    let (other, good) = (quiet(9, Arc::new(Anybody), ALPN), good());
+    let (other, good) = (quiet(9, Arc::new(AcceptAny), ALPN), good());
     let mut rig = Rig::new(&[silent(), other, good]);
     for _ in 0..40 {
         rig.now += Duration::from_millis(100);
@@ -406,7 +406,7 @@ fn a_controller_that_speaks_and_does_not_answer_is_left_before_it_fills_the_memo
 }
 
 #[test]
-fn a_box_that_cannot_reach_anybody_tries_ever_less_often() {
+fn a_box_that_reaches_no_controller_tries_ever_less_often() {
     let mut rig = Rig::new(&[closed()]);
     let mut tries = Vec::new();
     for _ in 0..6 {

@@ -65,7 +65,7 @@ fn a_box_joins_once_and_starts_by_what_is_on_its_disk() {
 }
 
 #[test]
-fn a_refusal_is_told_and_the_key_kept_for_the_next_time() {
+fn a_refusal_is_reported_and_the_key_kept_for_the_next_time() {
     let (controller, folder) = (Controller::start(), folder());
     controller.store().admits = None;
     let error = attempt(&controller, &folder).expect_err("refused");
@@ -77,7 +77,7 @@ fn a_refusal_is_told_and_the_key_kept_for_the_next_time() {
 }
 
 #[test]
-fn who_cannot_sign_for_the_tokens_root_admits_nobody() {
+fn a_delegate_of_another_root_cannot_admit() {
     let (controller, folder) = (Controller::start(), folder());
     controller.store().admits = Some(CONTROLLER);
     let error = attempt(&controller, &folder).expect_err("not admitted");
@@ -86,7 +86,7 @@ fn who_cannot_sign_for_the_tokens_root_admits_nobody() {
 }
 
 #[test]
-fn where_no_controller_is_each_address_is_told_with_the_reason() {
+fn without_a_controller_each_address_is_reported_with_the_reason() {
     let folder = folder();
     let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr());
     let closed = closed.expect("a port");

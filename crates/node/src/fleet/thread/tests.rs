@@ -237,7 +237,7 @@ fn a_configuration_is_on_the_disk_before_it_is_in_force() {
 }
 
 #[test]
-fn after_offline_max_nobody_is_let_in_until_a_controller_is_there() {
+fn after_offline_max_no_member_is_admitted_until_a_controller_is_there() {
     let (controller, folder) = (Controller::start(), tempfile::tempdir().expect("a folder"));
     joined(&controller, folder.path(), Role::Proxy);
     controller.store().is_down = true;

@@ -39,7 +39,7 @@ fn counts(connector: &StreamConnector) -> (usize, u64) {
 }
 
 #[test]
-fn an_exit_with_its_part_of_the_sockets_takes_no_more() {
+fn a_connector_with_its_share_of_the_sockets_takes_no_more() {
     let mut connector = connector(9);
     connector.share_sockets(3);
     open(&mut connector, 1, 0);

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn no_page_tells_whose_origin_is_not_named() {
+    fn pages_of_other_origins_cannot_report() {
         let body = "bl=0,sid=\"a\"";
         for (origin, expected) in
             [("https://player.example", "200"), ("https://evil.example", "403")]

@@ -54,7 +54,7 @@ fn say(text: Vec<u8>, answer: Vec<u8>, piece: usize) -> (World, Vec<PlayerReport
 }
 
 #[test]
-fn players_tell_by_the_requests_that_pass() {
+fn players_report_by_the_requests_that_pass() {
     let text = b"GET /1.m4s?CMCD=bl%3D2300%2Cbr%3D800%2Csid%3D%22a%22 HTTP/1.1\r\nHost: h\r\n\r\n\
                  GET /2.m4s HTTP/1.1\r\nCMCD-Request: su,bl=9000\r\nCMCD-Session: sid=\"b\"\r\n\r\n\
                  GET /3.m4s HTTP/1.1\r\nCMCD-Request: bl=400\r\n\r\n\
@@ -75,7 +75,7 @@ fn players_tell_by_the_requests_that_pass() {
 }
 
 #[test]
-fn garbage_passes_and_tells_nothing() {
+fn garbage_passes_and_reports_nothing() {
     let mut random = SplitMix64::new(7);
     let noise: Vec<u8> = (0..300_000).map(|_| random.below(256) as u8).collect();
     let late = [&b"GET / HTTP/1.1\r\n\r\n"[..], &noise, b"GET /?CMCD=su HTTP/1.1\r\n\r\n"].concat();
@@ -90,7 +90,7 @@ fn garbage_passes_and_tells_nothing() {
 }
 
 #[test]
-fn a_crowd_of_players_costs_a_bound() {
+fn reports_of_many_players_are_bounded() {
     let one = |number: usize| {
         format!("GET /?CMCD=bl%3D0,sid%3D%22{number}%22 HTTP/1.1\r\n\r\n").into_bytes()
     };
