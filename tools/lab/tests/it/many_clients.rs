@@ -223,11 +223,11 @@ fn displaced_handshakes_are_counted_and_reported() {
     let refusals = nodes.server(0).refusals();
     let expected = [("asked-to-retry", 400 - 16), ("crowded-out", 400 - 16 - 256)];
     assert!(expected.iter().all(|(kind, count)| refusals[kind] == *count), "{refusals:?}");
-    let told = nodes.server_events(0).iter().filter_map(|(_, event)| match event {
+    let logged = nodes.server_events(0).iter().filter_map(|(_, event)| match event {
         ServerEvent::Refused { reason } => Some(reason.as_str()),
         _ => None,
     });
-    assert_eq!(told.collect::<Vec<_>>(), ["128, not logged individually: crowded-out"]);
+    assert_eq!(logged.collect::<Vec<_>>(), ["128, not logged individually: crowded-out"]);
     nodes.start(1);
     nodes.run(ms(500));
     assert_eq!(nodes.joined(), 1, "a client at another address is let in");

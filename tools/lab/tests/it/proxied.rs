@@ -132,25 +132,25 @@ fn a_box_that_knows_no_other_proxy_says_that_nothing_passes_and_goes_on_when_it_
     converse(&mut nodes, ms(300), 0);
     nodes.cut_leg(0, true);
     nodes.run(ms(8_000));
-    let told = |nodes: &Nodes| {
-        let told = nodes.client_events((0, 0)).iter().filter_map(|(_, event)| match event {
+    let kinds = |nodes: &Nodes| {
+        let kinds = nodes.client_events((0, 0)).iter().filter_map(|(_, event)| match event {
             ClientEvent::Notice(Notice::Stays { drains: false }) => Some("stays"),
             ClientEvent::Notice(Notice::Stays { drains: true }) => Some("drains"),
             ClientEvent::Notice(Notice::Passes { .. }) => Some("passes"),
             _ => None,
         });
-        told.collect::<Vec<_>>()
+        kinds.collect::<Vec<_>>()
     };
-    assert_eq!(told(&nodes), ["stays"]);
+    assert_eq!(kinds(&nodes), ["stays"]);
     nodes.cut_leg(0, false);
     // A new backhaul is attempted within 5 s.
     nodes.run(ms(10_000));
     check_flow(&mut nodes, 0);
-    assert_eq!(told(&nodes), ["stays", "passes"]);
+    assert_eq!(kinds(&nodes), ["stays", "passes"]);
     // A drain is reported once, however often the proxy asks.
     nodes.drain(0);
     nodes.run(ms(25_000));
-    assert_eq!(told(&nodes), ["stays", "passes", "drains"]);
+    assert_eq!(kinds(&nodes), ["stays", "passes", "drains"]);
     assert!(!has_left(&nodes));
 }
 
@@ -181,8 +181,8 @@ fn a_proxy_whose_leg_is_cut_says_so_and_takes_no_new_boxes() {
     nodes.cut_leg(0, true);
     // Keep-alives of the backhaul detect it, a second after the first one without an answer.
     nodes.run(ms(4_000));
-    let told = count(nodes.server_events(0), |event| matches!(event, ServerEvent::Leg { .. }));
-    assert!(told > 0);
+    let reports = count(nodes.server_events(0), |event| matches!(event, ServerEvent::Leg { .. }));
+    assert!(reports > 0);
     nodes.start((1, 0));
     nodes.run(ms(1_000));
     assert!(!has_session(&mut nodes, 1), "it is refused");

@@ -89,7 +89,7 @@ fn after_a_minute_without_an_answer_a_client_sends_a_few_packets_in_a_second() {
 
 #[test]
 fn a_client_is_back_soon_after_the_first_of_its_links_is() {
-    for (restarts, told, most) in
+    for (restarts, announces, most) in
         [(false, false, 4_500), (true, false, 12_000), (true, true, 1_500)]
     {
         let took = (0..10).map(|seed| {
@@ -103,7 +103,7 @@ fn a_client_is_back_soon_after_the_first_of_its_links_is() {
             let uplink = seed as u32 % PATHS;
             nodes.set_dead(0, uplink, false);
             let now = nodes.now();
-            if told {
+            if announces {
                 let client = nodes.client(0).unwrap();
                 client.on_new_addresses(now, UplinkId(uplink), "192.0.2.7".into());
                 nodes.flush();
@@ -111,7 +111,7 @@ fn a_client_is_back_soon_after_the_first_of_its_links_is() {
             time_until_back(&mut nodes)
         });
         let took: Vec<Duration> = took.collect();
-        println!("restarts {restarts}, told {told}: {took:?}");
+        println!("restarts {restarts}, announces {announces}: {took:?}");
         assert!(took.iter().all(|it| *it <= ms(most)), "{took:?}");
     }
 }
