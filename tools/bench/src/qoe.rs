@@ -101,8 +101,8 @@ impl QoeArgs {
         }
         let seen: anyhow::Result<Vec<StrategyQoe>> =
             self.runs.iter().map(|run| self.see(run)).collect();
-        let told = QoeTable { strategies: seen? };
-        if self.json { out::json(&told) } else { Ok(out::line(told.in_words())?) }
+        let table = QoeTable { strategies: seen? };
+        if self.json { out::json(&table) } else { Ok(out::line(table.in_words())?) }
     }
 
     fn see(&self, run: &Path) -> anyhow::Result<StrategyQoe> {

@@ -149,9 +149,9 @@ mod tests {
         ] {
             let shown = program.get_subcommands().filter(|command| !command.is_hide_set());
             let about = |command: &Command| command.get_about().expect("told").to_string();
-            let told = shown.map(|command| (command.get_name().to_owned(), about(command)));
+            let found = shown.map(|command| (command.get_name().to_owned(), about(command)));
             let known = known.iter().map(|(name, about)| ((*name).to_owned(), (*about).to_owned()));
-            assert_eq!(told.collect::<BTreeMap<_, _>>(), known.collect::<BTreeMap<_, _>>());
+            assert_eq!(found.collect::<BTreeMap<_, _>>(), known.collect::<BTreeMap<_, _>>());
         }
     }
 

@@ -66,9 +66,9 @@ fn page(command: &Command, folder: &Path) -> Result<()> {
 }
 
 fn put(path: &Path, bytes: &[u8]) -> Result<()> {
-    let told = || format!("cannot write {}", path.display());
-    fs::create_dir_all(path.parent().expect("it is in a folder")).with_context(told)?;
-    fs::write(path, bytes).with_context(told)
+    let problem = || format!("cannot write {}", path.display());
+    fs::create_dir_all(path.parent().expect("it is in a folder")).with_context(problem)?;
+    fs::write(path, bytes).with_context(problem)
 }
 
 #[cfg(test)]

@@ -125,7 +125,7 @@ struct FeedbackClient {
 impl FeedbackClient {
     fn run(self) {
         let mut wait = RETRY_FIRST;
-        let mut told = false;
+        let mut is_logged = false;
         while !self.is_over() {
             let began = Instant::now();
             let result = UnixStream::connect(&self.socket).and_then(|stream| self.follow(stream));
@@ -133,11 +133,11 @@ impl FeedbackClient {
             if was_connected && began.elapsed() > RETRY_MOST {
                 wait = RETRY_FIRST;
             }
-            if !self.is_over() && (was_connected || !told) {
+            if !self.is_over() && (was_connected || !is_logged) {
                 let socket = self.socket.display();
                 let why = result.err().map_or("it ended".to_owned(), |error| error.to_string());
                 tracing::warn!("cannot get targets from {socket}: {why}; trying again");
-                told = true;
+                is_logged = true;
             }
             thread::sleep(wait);
             wait = (wait * 2).min(RETRY_MOST);

@@ -77,9 +77,9 @@ mod tests {
         for (element, package) in
             [("x264enc", "ugly"), ("vp8enc", "good"), ("videotestsrc", "base")]
         {
-            let told = missing(element).to_string();
+            let message = missing(element).to_string();
             let expected = format!("{element}: apt install gstreamer1.0-plugins-{package}");
-            assert!(told.ends_with(&expected), "{told}");
+            assert!(message.ends_with(&expected), "{message}");
         }
         assert_eq!(package("nothing"), None);
     }

@@ -132,7 +132,7 @@ impl View {
         state.packet = now;
         state.received.on_packet(packet.size());
         if state.gap_wait.on_packet(now) {
-            tell_wait(state);
+            set_latency(state);
         }
         true
     }
@@ -224,7 +224,7 @@ impl View {
         state.gap_wait.on_second(late);
         let wait = state.gap_wait.now();
         if wait != before {
-            tell_wait(state);
+            set_latency(state);
         }
     }
 
@@ -346,17 +346,17 @@ fn answer(
     bin.link_pads(Some("send_rtcp_src_0"), &sink, Some("sink"))?;
     let output = sink.static_pad("sink").context("a sink without input")?;
     let (answers, to) = (Arc::clone(answers), sink.downgrade());
-    let told = Mutex::new(None);
+    let target = Mutex::new(None);
     output.add_probe(gst::PadProbeType::BUFFER, move |_, _| {
         let heard = answers.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (Some(heard), Some(sink)) = (heard, to.upgrade()) else {
             return gst::PadProbeReturn::Drop;
         };
-        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.as_ref() != Some(&heard) {
+        let mut target = target.lock().unwrap_or_else(PoisonError::into_inner);
+        if target.as_ref() != Some(&heard) {
             sink.set_property("host", heard.0.as_str());
             sink.set_property("port", i32::from(heard.1));
-            *told = Some(heard);
+            *target = Some(heard);
         }
         gst::PadProbeReturn::Ok
     });
@@ -485,7 +485,7 @@ fn show(
 }
 
 /// Sets the wait of the jitter buffers, without the lock, because they call back.
-fn tell_wait(state: MutexGuard<'_, ReceiverState>) {
+fn set_latency(state: MutexGuard<'_, ReceiverState>) {
     let wait = millis(state.gap_wait.now());
     let elements = state.jitter_buffers.iter().filter_map(|it| it.element.upgrade());
     let elements: Vec<_> = elements.collect();

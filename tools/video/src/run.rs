@@ -58,7 +58,7 @@ pub fn until_end(
             &[gst::MessageType::Error, gst::MessageType::Eos, gst::MessageType::Latency],
         );
         match message.as_deref().map(gst::MessageRef::view) {
-            Some(gst::MessageView::Error(error)) => return Err(told(error)),
+            Some(gst::MessageView::Error(error)) => return Err(gst_error(error)),
             Some(gst::MessageView::Eos(_)) => {
                 if says_goodbye {
                     await_goodbye(&bus);
@@ -82,13 +82,13 @@ fn await_goodbye(bus: &gst::Bus) {
 
 fn first_error(bus: &gst::Bus) -> Option<anyhow::Error> {
     match bus.pop_filtered(&[gst::MessageType::Error])?.view() {
-        gst::MessageView::Error(error) => Some(told(error)),
+        gst::MessageView::Error(error) => Some(gst_error(error)),
         _ => None,
     }
 }
 
 /// An element's error in one line: its text, and the cause in its details.
-fn told(error: &gst::message::Error) -> anyhow::Error {
+fn gst_error(error: &gst::message::Error) -> anyhow::Error {
     let source = error.src().and_then(|source| source.downcast_ref::<gst::Element>());
     let factory = source.and_then(ElementExt::factory);
     let factory = factory.map_or_else(String::new, |factory| factory.name().to_string());

@@ -73,7 +73,7 @@ pub fn run(options: options::Send) -> Result<()> {
 /// input is bad; if it fails later it may be started again.
 fn blame(error: anyhow::Error, options: &options::Send, has_begun: bool) -> anyhow::Error {
     let Some(ElementError { factory, text }) = error.downcast_ref() else { return error };
-    let told = match (factory.as_str(), &options.source) {
+    let problem = match (factory.as_str(), &options.source) {
         ("srtsink", _) if text.contains(NO_CONNECTION) => {
             format!(
                 "{}: no answer; check the address, the passphrase and the stream id",
@@ -85,7 +85,7 @@ fn blame(error: anyhow::Error, options: &options::Send, has_begun: bool) -> anyh
         (_, Source::Test) => return error,
         (_, source) => format!("{source}: {}", without_password(text)),
     };
-    if has_begun { anyhow!(told) } else { BadInput::new(told).into() }
+    if has_begun { anyhow!(problem) } else { BadInput::new(problem).into() }
 }
 
 fn still_there(frames: &Frames, source: &Source) -> Result<()> {
@@ -192,7 +192,7 @@ fn encode(
         let is_key = !buffer.flags().contains(gst::BufferFlags::DELTA_UNIT);
         sized.after_encoder(running_time(pad, buffer), buffer.size(), is_key)
     })?;
-    tell_end(pipeline, &caps)?;
+    post_end(pipeline, &caps)?;
     let asked = Arc::clone(frames);
     // The gate decides when, not the encoder.
     rtp::on_key_frame_asked(&caps, "sink", move || {
@@ -204,7 +204,7 @@ fn encode(
 
 /// Posts the end when the last picture has passed `element`: an RTCP session alone may take seconds
 /// to end (RFC 3550 section 6.3.7).
-fn tell_end(pipeline: &gst::Pipeline, element: &gst::Element) -> Result<()> {
+fn post_end(pipeline: &gst::Pipeline, element: &gst::Element) -> Result<()> {
     let pad = element.static_pad("src").context("an element without output")?;
     let pipeline = pipeline.downgrade();
     pad.add_probe(gst::PadProbeType::EVENT_DOWNSTREAM, move |_, info| {

@@ -52,7 +52,7 @@ impl Supersede {
     }
 
     /// Reports soon; replaces a report that is still queued.
-    pub fn tell(&self, older: Older) {
+    pub fn report(&self, older: Older) {
         self.0.state().next = Some(older);
         self.0.changed.notify_one();
     }

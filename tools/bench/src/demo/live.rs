@@ -67,10 +67,10 @@ impl LiveSetup {
         &self,
         setup: &DemoSetup,
         live: &Live,
-        mut tell: impl FnMut(Progress),
+        mut on_progress: impl FnMut(Progress),
     ) -> anyhow::Result<LiveRun> {
         let files = LiveLogs::of(&setup.directory);
-        tell(Progress::Connecting);
+        on_progress(Progress::Connecting);
         let mut bridged = setup.start_tunnel(&live.strategy)?;
 
         let mut viewer = self.start_viewer(setup, &files)?;
@@ -86,14 +86,14 @@ impl LiveSetup {
         clock::sleep_until(start);
         bridged.emulator.signal(Signal::HUP)?;
         let cpu_before = camera.cpu_time()?;
-        let (samples, client_cpu) = setup.watch(&mut bridged, start, &mut tell)?;
+        let (samples, client_cpu) = setup.watch(&mut bridged, start, &mut on_progress)?;
         let camera_cpu = camera.cpu_time()?.since(cpu_before).total();
         camera.wait(DRAIN * 2)?;
         clock::sleep_until(clock::now() + SETTLE);
         viewer.stop()?;
         bridged.stop()?;
 
-        tell(Progress::Comparing);
+        on_progress(Progress::Comparing);
         let frames = files.frames()?;
         let ssim = match setup.compare_pictures {
             true => Some(self.compare(&files, &frames, &window, &setup.directory)?),

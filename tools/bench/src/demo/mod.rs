@@ -174,13 +174,13 @@ impl DemoArgs {
         let mut runs = Runs { left_out, ..Runs::default() };
         for (index, way) in ways.iter().enumerate() {
             let bar = display.run(index, way.name(), self.seconds);
-            let tell = |progress| bar.tell(progress);
+            let on_progress = |progress| bar.show(progress);
             let done = match (way, &live) {
                 (Way::Clip(strategy), _) => {
-                    setup.run(strategy, tell).map(|run| runs.clip.push(run))
+                    setup.run(strategy, on_progress).map(|run| runs.clip.push(run))
                 }
                 (Way::Live(way), Some(live)) => {
-                    live.run(&setup, way, tell).map(|run| runs.live.push(run))
+                    live.run(&setup, way, on_progress).map(|run| runs.live.push(run))
                 }
                 (Way::Live(_), None) => unreachable!("live encoders have their program"),
             };

@@ -45,7 +45,7 @@ impl Display {
 }
 
 impl RunBar {
-    pub fn tell(&self, progress: Progress) {
+    pub fn show(&self, progress: Progress) {
         match progress {
             Progress::Connecting => self.bar.set_message("connecting"),
             Progress::Streaming(elapsed) => {

@@ -66,9 +66,13 @@ pub struct Bridged {
 }
 
 impl DemoSetup {
-    pub fn run(&self, strategy: &str, mut tell: impl FnMut(Progress)) -> anyhow::Result<Run> {
+    pub fn run(
+        &self,
+        strategy: &str,
+        mut on_progress: impl FnMut(Progress),
+    ) -> anyhow::Result<Run> {
         let files = Logs::of(&self.directory);
-        tell(Progress::Connecting);
+        on_progress(Progress::Connecting);
         let mut bridged = self.start_tunnel(strategy)?;
 
         self.send_lead_in(&files)?;
@@ -78,12 +82,12 @@ impl DemoSetup {
         let camera = self.start_camera(&files, start)?;
         clock::sleep_until(start);
         bridged.emulator.signal(Signal::HUP)?;
-        let (samples, cpu_time) = self.watch(&mut bridged, start, &mut tell)?;
+        let (samples, cpu_time) = self.watch(&mut bridged, start, &mut on_progress)?;
         camera.wait(DRAIN)?;
         viewer.wait(DRAIN * 2)?;
         bridged.stop()?;
 
-        tell(Progress::Comparing);
+        on_progress(Progress::Comparing);
         let mut run = self.measure(strategy, &files, &samples, start)?;
         run.figures.cpu_percent = Some(100.0 * cpu_time.as_secs_f64() / f64::from(self.seconds));
         if let Some(keep) = &self.keep {
@@ -152,7 +156,7 @@ impl DemoSetup {
         &self,
         bridged: &mut Bridged,
         start: Instant,
-        tell: &mut impl FnMut(Progress),
+        on_progress: &mut impl FnMut(Progress),
     ) -> anyhow::Result<(Vec<StatusSample>, Duration)> {
         let cpu_before = bridged.tunnel.client.cpu_time()?;
         let mut samples = Vec::new();
@@ -165,7 +169,7 @@ impl DemoSetup {
             samples.extend(
                 bridged.tunnel.status().and_then(|status| StatusSample::parse(now, &status)),
             );
-            tell(Progress::Streaming(now - start));
+            on_progress(Progress::Streaming(now - start));
             next += SAMPLE_INTERVAL;
         }
         Ok((samples, bridged.tunnel.client.cpu_time()?.since(cpu_before).total()))

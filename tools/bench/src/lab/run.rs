@@ -104,11 +104,11 @@ impl RunArgs {
             keep(&scenario, &outcome, units, directory)
                 .with_context(|| format!("--keep: cannot write to {}", directory.display()))?;
         }
-        let told = self.tell(&scenario, &outcome);
-        match (self.json, told.is_video) {
-            (false, _) => Ok(out::print(told.in_words())?),
-            (true, true) => out::json(&told),
-            (true, false) => out::json(&told.without_video()?),
+        let report = self.report(&scenario, &outcome);
+        match (self.json, report.is_video) {
+            (false, _) => Ok(out::print(report.in_words())?),
+            (true, true) => out::json(&report),
+            (true, false) => out::json(&report.without_video()?),
         }
     }
 
@@ -137,7 +137,7 @@ impl RunArgs {
         Ok(scenario)
     }
 
-    fn tell(&self, scenario: &Scenario, outcome: &Outcome) -> RunReport {
+    fn report(&self, scenario: &Scenario, outcome: &Outcome) -> RunReport {
         let mut measured = Measured::new(outcome);
         if !self.details {
             measured.detail = None;

@@ -29,7 +29,7 @@ pub fn work_all<T: Send>(
     let results: Mutex<Vec<Option<T>>> = Mutex::new((0..count).map(|_| None).collect());
     let failed: Mutex<Option<(usize, anyhow::Error)>> = Mutex::new(None);
     let next = AtomicUsize::new(0);
-    let stop = stop_when_told()?;
+    let stop = stop_on_signal()?;
     let bar = bar(count);
     let lines = ProgressLines::new(count);
     std::thread::scope(|scope| {
@@ -54,7 +54,7 @@ pub fn work_all<T: Send>(
                         }
                     }
                     bar.inc(1);
-                    lines.tell(bar.position());
+                    lines.print(bar.position());
                 }
             });
         }
@@ -103,7 +103,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poison| poison.into_inner())
 }
 
-fn stop_when_told() -> anyhow::Result<&'static AtomicBool> {
+fn stop_on_signal() -> anyhow::Result<&'static AtomicBool> {
     let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate])?;
     let stop: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
     std::thread::spawn(move || {
@@ -147,7 +147,7 @@ impl ProgressLines {
         Self { count, began: Instant::now(), last }
     }
 
-    fn tell(&self, done: u64) {
+    fn print(&self, done: u64) {
         let Some(last) = &self.last else { return };
         let elapsed = self.began.elapsed();
         let mut last = lock(last);

@@ -60,19 +60,19 @@ impl ModemLines {
 }
 
 fn ask(socket: &Path, clock: Clock, lines: &Mutex<ModemLines>, ended: &Receiver<()>) {
-    let mut is_told = true;
+    let mut is_answering = true;
     loop {
         match local::request(socket, "summary", &Value::Null) {
             Ok(mut status) => {
-                is_told = true;
+                is_answering = true;
                 // Daemons other than clients have no modems.
-                let told = serde_json::from_value(status["modems"].take());
-                let told: BTreeMap<String, ModemFacts> = told.unwrap_or_default();
+                let modems = serde_json::from_value(status["modems"].take());
+                let modems: BTreeMap<String, ModemFacts> = modems.unwrap_or_default();
                 let (now, mut lines) = (clock.now(), lock(lines));
-                told.into_iter().for_each(|(name, facts)| lines.add(now, name, &facts));
+                modems.into_iter().for_each(|(name, facts)| lines.add(now, name, &facts));
             }
-            Err(error) if is_told => {
-                is_told = false;
+            Err(error) if is_answering => {
+                is_answering = false;
                 let error = error.to_string();
                 warn!("cannot record modems now: {}", peer_text(error.as_bytes()));
             }

@@ -121,7 +121,7 @@ impl ServerRun {
         let mut poller = Poller::new()?;
         poller.add(&self.socket, SOCKET, Interest::Read)?;
         poller.add(&*signals, SIGNALS, Interest::Read)?;
-        let mut told = self.server.statistics();
+        let mut printed = self.server.statistics();
         while signals.take().is_none() {
             let sent = self.transmit();
             let interest = if self.outbox.is_open() { Interest::Read } else { Interest::ReadWrite };
@@ -136,13 +136,13 @@ impl ServerRun {
             poller.wait(wait).context("cannot wait for the socket")?;
             self.receive()?;
             let statistics = self.server.statistics();
-            if (statistics.opened, statistics.sessions) != (told.opened, told.sessions) {
+            if (statistics.opened, statistics.sessions) != (printed.opened, printed.sessions) {
                 info!(links = statistics.sessions, opened = statistics.opened, "recording");
             }
-            if statistics.refused > told.refused {
+            if statistics.refused > printed.refused {
                 warn!(refused = statistics.refused, "a link was refused; see the limits in --help");
             }
-            told = statistics;
+            printed = statistics;
         }
         Ok(())
     }

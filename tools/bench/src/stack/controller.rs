@@ -64,8 +64,9 @@ impl Controller {
     }
 
     pub fn token(&self, role: &str) -> anyhow::Result<String> {
-        let told = output(self.operate().args(["token", "create", "--json", "--role", role]))?;
-        let token: Value = serde_json::from_str(&told).context("a token is not JSON")?;
+        let output_text =
+            output(self.operate().args(["token", "create", "--json", "--role", role]))?;
+        let token: Value = serde_json::from_str(&output_text).context("a token is not JSON")?;
         Ok(token["join"].as_str().context("a token without text")?.to_owned())
     }
 

@@ -11,7 +11,7 @@ use roadweave_emulate::{
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 
-use super::inputs::{self, Recording, told};
+use super::inputs::{self, Recording, direction_name};
 use super::{Section, outputs};
 
 /// Converts recordings between CSV and Mahimahi's format, whole or in part, at the same or a
@@ -123,8 +123,10 @@ impl ConvertArgs {
                     if let Some((other, _)) = files.insert(file, (source.clone(), text)) {
                         let (one, other) = (other.display(), source.display());
                         let link = &link.name;
-                        let problem =
-                            format!("{one} and {other}: both are link {link}, {}", told(way));
+                        let problem = format!(
+                            "{one} and {other}: both are link {link}, {}",
+                            direction_name(way)
+                        );
                         bail!(BadInput::new(problem));
                     }
                 }

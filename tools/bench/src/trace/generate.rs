@@ -70,8 +70,8 @@ impl GenerateArgs {
                 let drives = DrivesByClass::of(DriveSet { seed: self.seed, length });
                 for (index, drive) in (0..count.unwrap_or(DriveSet::DRIVES)).zip(drives) {
                     let directory = self.out.join(format!("drive-{index:03}"));
-                    let told = format!("drive {index} of set {}", self.seed);
-                    recordings.push(self.write(drive, &told, &directory)?);
+                    let origin = format!("drive {index} of set {}", self.seed);
+                    recordings.push(self.write(drive, &origin, &directory)?);
                 }
             }
             (false, None) => recordings.push(self.write_seed(self.seed, &self.out)?),
@@ -93,13 +93,13 @@ impl GenerateArgs {
         self.write(drive, &format!("seed {seed}"), directory)
     }
 
-    fn write(&self, drive: Drive, told: &str, directory: &Path) -> anyhow::Result<Recording> {
+    fn write(&self, drive: Drive, origin: &str, directory: &Path) -> anyhow::Result<Recording> {
         outputs::make_directory(directory, self.force)?;
         let mut links = Vec::new();
         for DriveLink { name, up, .. } in drive.links {
             let file = directory.join(format!("{name}.csv"));
             let text = format!(
-                "# roadweave trace generate: {name}, {told}, {} s, roadweave {}\n{}",
+                "# roadweave trace generate: {name}, {origin}, {} s, roadweave {}\n{}",
                 self.seconds,
                 env!("CARGO_PKG_VERSION"),
                 format_csv(&up)

@@ -148,7 +148,7 @@ fn directory(directory: &Path, rtt: Duration) -> Result<Vec<Recording>, BadInput
     Ok(drives)
 }
 
-pub fn told(direction: Direction) -> &'static str {
+pub fn direction_name(direction: Direction) -> &'static str {
     match direction {
         Direction::Up => "up",
         Direction::Down => "down",

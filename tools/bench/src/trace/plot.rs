@@ -13,7 +13,7 @@ use roadweave_lab::report::timeline::{Figure, Layer, Merge, Strip};
 use roadweave_proto::Rate;
 use roadweave_terminal::out;
 
-use super::inputs::{self, RecordedLink, Recording, told};
+use super::inputs::{self, RecordedLink, Recording, direction_name};
 use super::{Section, outputs};
 use crate::rate;
 
@@ -136,7 +136,7 @@ fn strips_of(link: &RecordedLink, index: usize, length: Duration, group: usize) 
     let several = link.down.is_some();
     let mut all = Vec::new();
     for (way, trace) in link.ways() {
-        let way = if several { format!(" {}", told(way)) } else { String::new() };
+        let way = if several { format!(" {}", direction_name(way)) } else { String::new() };
         let rates = Merge::Mean.columns(rates(trace, length), group);
         all.push(strip(format!("{name}{way}: capacity, Mbit/s"), 64.0, link_class(index), rates));
     }
@@ -148,7 +148,7 @@ fn strips_of(link: &RecordedLink, index: usize, length: Duration, group: usize) 
     for (way, trace) in link.ways() {
         let loss = Merge::Max.columns(samples(length, |at| trace.loss().at(at) * 100.0), group);
         if loss.iter().any(|loss| *loss > 0.0) {
-            let way = if several { format!(" {}", told(way)) } else { String::new() };
+            let way = if several { format!(" {}", direction_name(way)) } else { String::new() };
             all.push(strip(format!("{name}{way}: loss, %"), 32.0, MARKS[1].0.to_owned(), loss));
         }
     }
@@ -181,7 +181,7 @@ fn table(recording: &Recording) -> String {
             let TraceStatistics { capacity_bps: capacity, dips, loss, .. } = &statistics;
             rows.push(vec![
                 format!("{}{}", swatch(&link_class(index)), escape(&link.name)),
-                told(way).to_owned(),
+                direction_name(way).to_owned(),
                 mbps(capacity.mean),
                 mbps(capacity.p5),
                 mbps(capacity.p50),

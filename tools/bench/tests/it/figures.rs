@@ -31,15 +31,15 @@ fn a_failed_figure_is_reported_and_hides_no_other() {
     fs::create_dir_all(old.parent().unwrap()).unwrap();
     fs::write(&old, "of yesterday").unwrap();
     let output = figures(&lab, folder.path(), "--quick");
-    let (told, errors) = (said(&output.stdout), said(&output.stderr));
-    assert_eq!(output.status.code(), Some(1), "{told}{errors}");
-    assert!(told.contains("cellfusion-12 FAILED, exit code 3: broken pipe organ"), "{told}");
+    let (printed, errors) = (said(&output.stdout), said(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{printed}{errors}");
+    assert!(printed.contains("cellfusion-12 FAILED, exit code 3: broken pipe organ"), "{printed}");
     assert!(errors.ends_with("figures: failed: cellfusion-12\n"), "{errors}");
     assert!(!old.exists(), "an old result is no result");
-    assert!(told.contains("cellfusion-theorem left out"), "{told}");
+    assert!(printed.contains("cellfusion-theorem left out"), "{printed}");
     // A line for each figure, and a file for each success.
-    assert_eq!(told.lines().count(), 15, "{told}");
-    let drawn = told.lines().filter(|line| line.contains(" in ")).count();
+    assert_eq!(printed.lines().count(), 15, "{printed}");
+    let drawn = printed.lines().filter(|line| line.contains(" in ")).count();
     let files = fs::read_dir(folder.path().join("figures")).unwrap();
     let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
     assert_eq!((drawn, names.filter(|name| name.ends_with(".json")).count()), (12, 12));

@@ -190,13 +190,13 @@ fn a_scenario_prints_the_same_each_time() {
     write(folder, "dies.toml", SCENARIO);
     let one = printed(folder, "lab run dies.toml --json");
     assert!(one == printed(folder, "lab run dies.toml --json"));
-    let told = parse(&one);
-    assert_eq!(told["scenario"], "dies");
-    let [xnc] = &told["strategies"].as_array().unwrap()[..] else { panic!("{one}") };
+    let report = parse(&one);
+    assert_eq!(report["scenario"], "dies");
+    let [xnc] = &report["strategies"].as_array().unwrap()[..] else { panic!("{one}") };
     assert_eq!(xnc["strategy"], "xnc");
-    assert!(xnc["delay_ms"]["p50"].as_f64() >= told["bound"]["delay_ms"]["p50"].as_f64());
-    assert!(told["links"][0]["lost"].as_u64() > Some(0), "what the dead link had: {one}");
-    assert!(told["traffic"][0]["arrived_packets"].as_u64() > Some(0));
+    assert!(xnc["delay_ms"]["p50"].as_f64() >= report["bound"]["delay_ms"]["p50"].as_f64());
+    assert!(report["links"][0]["lost"].as_u64() > Some(0), "what the dead link had: {one}");
+    assert!(report["traffic"][0]["arrived_packets"].as_u64() > Some(0));
     let single = json(folder, "lab run dies.toml --strategy single:a");
     assert!(single["strategies"][0]["stall_ratio"].as_f64() > Some(0.5), "{single}");
     let table = printed(folder, "lab run dies.toml");
@@ -205,13 +205,13 @@ fn a_scenario_prints_the_same_each_time() {
 
     // Without a video there are no frames and stalls.
     write(folder, "c.toml", SCENARIO.replace("'video'", "'constant'"));
-    let told = json(folder, "lab run c.toml --strategy single:a");
-    let (single, bound) = (&told["strategies"][0], &told["bound"]);
+    let report = json(folder, "lab run c.toml --strategy single:a");
+    let (single, bound) = (&report["strategies"][0], &report["bound"]);
     for figures in [single, bound, &bound["reachable"]] {
         assert!(figures["fps"].is_null() && figures["stall_ratio"].is_null(), "{figures}");
     }
     let p95 = |figures: &Value| figures["delay_ms"]["p95"].as_f64().unwrap();
-    assert!(p95(single) == 700.0 && p95(bound) < 100.0, "a dead link loses: {told}");
+    assert!(p95(single) == 700.0 && p95(bound) < 100.0, "a dead link loses: {report}");
     let table = printed(folder, "lab run c.toml");
     let row = table.lines().find(|line| line.contains("(bound)")).unwrap();
     assert_eq!(row.split_whitespace().skip(1).take(2).collect::<Vec<_>>(), ["-", "-"], "{table}");

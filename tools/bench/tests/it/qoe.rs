@@ -57,9 +57,9 @@ fn known_damage_gives_known_figures() {
     write_run(&folder.join("packet"), |frame, packet| (frame, packet) == (12, 1));
     write_run(&folder.join("frames"), |frame, _| (60..72).contains(&frame));
     assert_golden("qoe.txt", &printed(folder, "qoe whole packet frames"));
-    let told = json(folder, "qoe whole packet frames --details");
-    let [whole, packet, frames] = &told["strategies"].as_array().unwrap()[..] else {
-        panic!("{told}")
+    let report = json(folder, "qoe whole packet frames --details");
+    let [whole, packet, frames] = &report["strategies"].as_array().unwrap()[..] else {
+        panic!("{report}")
     };
     assert_eq!(whole["strategy"], "whole");
     assert_eq!(whole["frames"], FRAMES);

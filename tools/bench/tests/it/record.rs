@@ -134,12 +134,13 @@ fn two_links_are_recorded_at_once_and_emulate_replays_them() {
             (&slow["modem"], &fast["modem"]["file"]),
             (&Value::Null, &"modem.modem.jsonl".into())
         );
-        let told = fs::read_to_string(rig.drive().join("modem.modem.jsonl")).unwrap();
-        let told: Vec<Value> = told.lines().map(|it| serde_json::from_str(it).unwrap()).collect();
-        assert!(told.len() >= 2, "{told:?}");
-        assert!(told.is_sorted_by_key(|it| it["seconds"].as_f64()), "{told:?}");
+        let samples = fs::read_to_string(rig.drive().join("modem.modem.jsonl")).unwrap();
+        let samples: Vec<Value> =
+            samples.lines().map(|it| serde_json::from_str(it).unwrap()).collect();
+        assert!(samples.len() >= 2, "{samples:?}");
+        assert!(samples.is_sorted_by_key(|it| it["seconds"].as_f64()), "{samples:?}");
         let expected = json!({ "technology": "lte", "rsrp_dbm": -95.5 });
-        assert!(told.iter().all(|it| it["facts"] == expected), "{told:?}");
+        assert!(samples.iter().all(|it| it["facts"] == expected), "{samples:?}");
         assert!(!rig.drive().join("slow.modem.jsonl").exists());
 
         let drive = Drive::read(&rig.drive()).unwrap();

@@ -40,9 +40,9 @@ fn folder() -> TempDir {
 fn info_describes_links_alone_and_together() {
     let folder = folder();
     assert_golden("trace-info.txt", &printed(folder.path(), "trace info drive"));
-    let told = json(folder.path(), "trace info drive");
-    assert_eq!(told["bitrate_bps"], 30_000_000);
-    let drive = &told["recordings"][0];
+    let report = json(folder.path(), "trace info drive");
+    assert_eq!(report["bitrate_bps"], 30_000_000);
+    let drive = &report["recordings"][0];
     assert_eq!((&drive["name"], &drive["class"]), (&"drive".into(), &"starved".into()));
     let [lte, wifi] = &drive["links"].as_array().unwrap()[..] else { panic!("{drive:#}") };
     assert_eq!(lte.get("down"), None, "it was not recorded");
@@ -52,7 +52,7 @@ fn info_describes_links_alone_and_together() {
     assert_eq!(wifi["down"]["capacity_bps"]["p5"], 12e6);
     assert_eq!(drive["pairs"][0]["links"], serde_json::json!(["lte", "wifi"]));
     assert_eq!(drive["pairs"][0]["both_low"], 0.0);
-    assert_eq!(told["all"]["up"]["seconds"], 40.0);
+    assert_eq!(report["all"]["up"]["seconds"], 40.0);
     let easy = json(folder.path(), "trace info drive --bitrate 8M");
     assert_eq!(easy["recordings"][0]["class"], "easy");
 }
@@ -192,20 +192,20 @@ fn one_file_goes_to_standard_output_in_even_steps() {
 fn generated_links_read_as_a_drive_and_match_the_printed_figures() {
     let folder = tempfile::tempdir().unwrap();
     let words = "trace generate --out a --seed 5 --seconds 20 --operators lte,att,lte";
-    let told = json(folder.path(), words);
+    let report = json(folder.path(), words);
     let drive = Drive::read(&folder.path().join("a")).unwrap();
     assert_eq!(drive.length(), Some(Duration::from_secs(20)));
     let read = |name: &str| fs::read(folder.path().join(name)).unwrap();
     assert!(read("a/lte.csv") != read("a/lte-2.csv"), "an operator twice gives two links");
     // The files have the same content, sorted by name.
     let looked = json(folder.path(), "trace info a");
-    let links = |told: &Value| {
-        let mut links = told["recordings"][0]["links"].as_array().unwrap().clone();
+    let links = |report: &Value| {
+        let mut links = report["recordings"][0]["links"].as_array().unwrap().clone();
         links.sort_by_key(|link| link["name"].to_string());
         links
     };
-    assert_eq!(links(&told), links(&looked));
-    assert_eq!(links(&told).len(), 3);
+    assert_eq!(links(&report), links(&looked));
+    assert_eq!(links(&report).len(), 3);
     assert!(looked["recordings"][0]["class"].is_string());
 }
 
@@ -228,7 +228,7 @@ fn several_drives_have_a_seed_each_which_decides_every_byte() {
 #[test]
 fn a_set_is_reproducible_and_the_output_matches_its_files() {
     let folder = tempfile::tempdir().unwrap();
-    let told = printed(folder.path(), "trace generate --set --out a");
+    let report = printed(folder.path(), "trace generate --set --out a");
     printed(folder.path(), "trace generate --set --seed 1 --drives 2 --out b");
     printed(folder.path(), "trace generate --set --seed 2 --drives 1 --out c");
     let drive = |name: &str| Drive::read(&folder.path().join(name)).unwrap();
@@ -244,7 +244,7 @@ fn a_set_is_reproducible_and_the_output_matches_its_files() {
     let expected = format!(
         "59 drives; at 30 Mbit/s {easy} easy, {decisive} decisive, {tight} tight, {starved} starved\n"
     );
-    assert_eq!(told, expected);
+    assert_eq!(report, expected);
 }
 
 #[test]

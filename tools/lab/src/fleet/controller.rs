@@ -273,7 +273,7 @@ impl FleetWorld {
             self.store.sign_tables(&self.roster);
             self.configure();
             if minute.is_multiple_of(BOXES_HEAR) {
-                self.store.tell_boxes();
+                self.store.publish_to_boxes();
             }
         }
         let regions = std::mem::take(&mut self.store.unplaced);

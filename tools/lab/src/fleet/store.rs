@@ -166,9 +166,9 @@ impl Store {
         added as usize
     }
 
-    pub fn tell_boxes(&mut self) {
-        let (told, newest) = (&self.published_to_boxes, &self.published);
-        if told.revocations.head() != newest.revocations.head() {
+    pub fn publish_to_boxes(&mut self) {
+        let (before, newest) = (&self.published_to_boxes, &self.published);
+        if before.revocations.head() != newest.revocations.head() {
             self.published_to_boxes = self.published.clone();
             self.outbox.push(Change::Revocations { boxes_too: true });
         }

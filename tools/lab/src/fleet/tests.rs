@@ -33,20 +33,20 @@ fn a_fleet_lives_through_its_faults() {
     let (mut handed_back, mut declared_dead) = (0, 0);
     for seed in 10..16 {
         let outcome = run(&small(seed));
-        let told = format!("seed {seed}: {outcome:#?}");
+        let context = format!("seed {seed}: {outcome:#?}");
         assert!(
             outcome.revoked.revocations > 0 && outcome.revoked.revoke_max_ms <= 2_000,
-            "{told}"
+            "{context}"
         );
-        assert_eq!(outcome.counts.declared_dead_falsely, 0, "{told}");
-        assert!(outcome.without_proxy_ppm < 5_000.0, "{told}");
-        assert_eq!((outcome.wrongly_refused, outcome.cut_off), (0, 0), "{told}");
-        assert!(outcome.warning_texts.is_empty(), "{:?}: {told}", outcome.warning_texts);
+        assert_eq!(outcome.counts.declared_dead_falsely, 0, "{context}");
+        assert!(outcome.without_proxy_ppm < 5_000.0, "{context}");
+        assert_eq!((outcome.wrongly_refused, outcome.cut_off), (0, 0), "{context}");
+        assert!(outcome.warning_texts.is_empty(), "{:?}: {context}", outcome.warning_texts);
         let [begun, done, halted, aborted] = outcome.counts.rollouts;
-        assert!(begun >= 5 && done >= 2 && halted >= 2 && aborted >= 2, "{told}");
+        assert!(begun >= 5 && done >= 2 && halted >= 2 && aborted >= 2, "{context}");
         // Each of the four tenants has a first wave of one box.
         let [.., taken_back, refused] = outcome.counts.versions;
-        assert!((1..=12).contains(&taken_back) && (1..=4).contains(&refused), "{told}");
+        assert!((1..=12).contains(&taken_back) && (1..=4).contains(&refused), "{context}");
         handed_back += outcome.revoked.revocations_handed_back;
         declared_dead += outcome.counts.declared_dead;
     }

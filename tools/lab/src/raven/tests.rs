@@ -83,8 +83,8 @@ fn encoders_get_targets_under_every_strategy() {
         assert!(target.frame_bytes > 10_000, "{strategy}: {target:?}");
         assert!(target.bitrate > Rate::from_kbps(500), "{strategy}: {target:?}");
         assert!(of_clients["vehicle"].contains_key(LANE), "{of_clients:?}");
-        let told = traffic_world.world.client_status().expect("joined").stats.lanes[0].encoder;
-        assert_eq!(told, Some(target));
+        let reported = traffic_world.world.client_status().expect("joined").stats.lanes[0].encoder;
+        assert_eq!(reported, Some(target));
     }
 }
 

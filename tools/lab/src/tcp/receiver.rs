@@ -21,7 +21,7 @@ pub(super) struct Receiver {
     recent: VecDeque<u64>,
     /// A duplicate to report once (D-SACK).
     twice: Option<(u64, u64)>,
-    told: u64,
+    acked: u64,
     echo: u32,
     pub(super) due: Option<Instant>,
     at_once: u32,
@@ -50,7 +50,7 @@ impl Receiver {
             beyond: BTreeMap::new(),
             recent: VecDeque::new(),
             twice: None,
-            told: 0,
+            acked: 0,
             echo: 0,
             due: None,
             at_once: AT_ONCE,
@@ -79,7 +79,7 @@ impl Receiver {
         round_trip: Option<Duration>,
     ) {
         let (from, to) = (segment.seq, segment.seq + u64::from(segment.len));
-        if from <= self.told && (segment.timestamp.wrapping_sub(self.echo) as i32) >= 0 {
+        if from <= self.acked && (segment.timestamp.wrapping_sub(self.echo) as i32) >= 0 {
             self.echo = segment.timestamp;
         }
         self.last = Some((now, to, segment.timestamp));
@@ -105,7 +105,7 @@ impl Receiver {
         } else {
             self.insert(from, to);
         }
-        let waits_for_more = self.next - self.told <= self.mss.into();
+        let waits_for_more = self.next - self.acked <= self.mss.into();
         let is_calm = self.beyond.is_empty() && !fills && waits_for_more && self.at_once == 0;
         let by_then = if is_calm { now + DELAY } else { now };
         self.due = Some(self.due.map_or(by_then, |due| due.min(by_then)));
@@ -144,7 +144,7 @@ impl Receiver {
         let blocks = self.recent.iter().filter_map(block);
         segment.sacks.extend(blocks);
         segment.sacks.truncate(SACK_BLOCKS_MAX);
-        self.told = self.next;
+        self.acked = self.next;
         self.at_once = self.at_once.saturating_sub(u32::from(self.due.is_some()));
         self.due = None;
     }

@@ -28,10 +28,10 @@ impl AdaptiveEncoder {
     /// The limit of the next picture at `fps` frames a second, bytes.
     pub fn limit(&self, target: EncoderTarget, fps: u32) -> usize {
         let interval = Duration::from_secs(1) / fps.max(1);
-        let told = target.frame_bytes.min(target.bitrate.bytes_in(interval));
+        let allowed = target.frame_bytes.min(target.bitrate.bytes_in(interval));
         let most = self.rate_max.bytes_in(interval);
         // Excludes the headers of the tunnel and of packets.
-        (told as f64 * PICTURE_SHARE).min(most as f64) as usize
+        (allowed as f64 * PICTURE_SHARE).min(most as f64) as usize
     }
 }
 

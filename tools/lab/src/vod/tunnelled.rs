@@ -36,7 +36,7 @@ struct Connections {
 struct PlayerConnection {
     exchange: Exchange,
     chunk: Option<ChunkId>,
-    told: u64,
+    delivered: u64,
 }
 
 /// Simulates a viewer of `program` over `links`, whose traces are at `from` when the viewer starts;
@@ -108,7 +108,7 @@ impl Connections {
     fn ask(&mut self, chunk: Option<ChunkId>, bytes: u64) {
         let mut exchange = Exchange::new(&self.config, Direction::Down, self.port, Some(bytes));
         exchange.begin(self.world.now());
-        self.open.insert(self.port, PlayerConnection { exchange, chunk, told: 0 });
+        self.open.insert(self.port, PlayerConnection { exchange, chunk, delivered: 0 });
         self.port = self.port.checked_add(1).unwrap_or(FIRST_PORT);
     }
 
@@ -127,8 +127,8 @@ impl Connections {
             // Packets of a closed connection are dropped.
             let Some(connection) = self.open.get_mut(&port) else { continue };
             connection.exchange.handle_packet(arrival.at, arrival.direction, &arrival.packet);
-            let came = connection.exchange.received() - connection.told;
-            connection.told += came;
+            let came = connection.exchange.received() - connection.delivered;
+            connection.delivered += came;
             if let (Some(player), Some(chunk), 1..) =
                 (player.as_deref_mut(), connection.chunk, came)
                 && player.on_came(arrival.at, chunk, came)

@@ -61,17 +61,17 @@ impl Apps {
     }
 
     /// For boxes with a client for `proxy`, or for [`ANY`](crate::nodes::ANY).
-    pub fn act_on(&mut self, chain: &mut Nodes, proxy: usize) {
-        let now = chain.now();
-        for number in 0..chain.config().boxes {
-            if let Some(client) = chain.client((number, proxy)) {
+    pub fn act_on(&mut self, nodes: &mut Nodes, proxy: usize) {
+        let now = nodes.now();
+        for number in 0..nodes.config().boxes {
+            if let Some(client) = nodes.client((number, proxy)) {
                 self.act_at_client(now, number, client);
             }
         }
-        if let Some(anchor) = chain.anchor() {
+        if let Some(anchor) = nodes.anchor() {
             self.act_at_far_end(now, anchor);
         }
-        chain.flush();
+        nodes.flush();
     }
 
     fn act_at_client(&mut self, now: Instant, number: usize, client: &mut Client) {

@@ -22,7 +22,7 @@ use roadweave_proto::Rate;
 const SECONDS: u32 = 3;
 const SEEDS: u64 = 24;
 /// Bounds with a lower p95, ms, are clearly below the 700 ms of late packets.
-const TELLING_MS: f64 = 350.0;
+const CONCLUSIVE_MS: f64 = 350.0;
 
 impl Dice {
     /// Steps of 50 to 250 ms: any rate, jumping delays, total loss; rarely bad if `easy`.
@@ -187,22 +187,22 @@ fn check(scenario: &Scenario, strategy: &str, bound: &Bound) -> f64 {
 fn no_strategy_beats_the_bound_in_any_figure() {
     let seeds = dice::seeds(SEEDS);
     // Worlds in which a strategy could be far from the bound, and worlds in which one is near it.
-    let (mut telling, mut near) = (0, 0);
+    let (mut conclusive, mut near) = (0, 0);
     for seed in seeds.clone() {
         let scenario = scenario(seed);
         let (bound, _) = Bound::of_scenario(&scenario).expect("no jitter");
         let strategies = ["xnc", "xnc-sigcomm23", "minrtt", "single:link0"];
         let found = strategies.map(|strategy| check(&scenario, strategy, &bound));
         let best = found.into_iter().fold(f64::INFINITY, f64::min);
-        if bound.delay_ms.p95 < TELLING_MS {
-            telling += 1;
+        if bound.delay_ms.p95 < CONCLUSIVE_MS {
+            conclusive += 1;
             near += u64::from(best < 2.0 * bound.delay_ms.p95);
         }
     }
     // A bound far from all strategies proves nothing.
     let worlds = seeds.end - seeds.start;
     assert!(
-        worlds < SEEDS || (telling * 2 >= worlds && near * 4 >= telling),
-        "near the bound in {near} of {telling} telling worlds of {worlds}"
+        worlds < SEEDS || (conclusive * 2 >= worlds && near * 4 >= conclusive),
+        "near the bound in {near} of {conclusive} conclusive worlds of {worlds}"
     );
 }

@@ -12,31 +12,31 @@ fn resident() -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
-fn press(crowd: &mut Nodes, hostile: &mut [Hostile], millis: u64) {
+fn press(nodes: &mut Nodes, hostile: &mut [Hostile], millis: u64) {
     for _ in 0..millis / 5 {
-        hostile.iter_mut().for_each(|hostile| hostile.press(crowd));
-        crowd.flush();
-        crowd.run(Duration::from_millis(5));
-        crowd.arrivals();
+        hostile.iter_mut().for_each(|hostile| hostile.press(nodes));
+        nodes.flush();
+        nodes.run(Duration::from_millis(5));
+        nodes.arrivals();
     }
 }
 
 #[test]
 fn a_server_holds_no_more_than_it_says_whatever_its_clients_send() {
-    let mut crowd = Nodes::new(Config {
+    let mut nodes = Nodes::new(Config {
         memory_max: 24 << 20,
         client_memory_max: 16 << 20,
-        ..Config::crowd(3, "minrtt")
+        ..Config::direct(3, "minrtt")
     });
-    let mut hostile = [0, 1, 2].map(|vehicle| Hostile::start(&mut crowd, vehicle));
-    press(&mut crowd, &mut hostile, 300);
-    let (before, reckoned_before) = (resident(), crowd.server(0).memory());
+    let mut hostile = [0, 1, 2].map(|vehicle| Hostile::start(&mut nodes, vehicle));
+    press(&mut nodes, &mut hostile, 300);
+    let (before, reckoned_before) = (resident(), nodes.server(0).memory());
     let mut most = 0;
     for _ in 0..4 {
-        press(&mut crowd, &mut hostile, 500);
+        press(&mut nodes, &mut hostile, 500);
         most = most.max(resident());
     }
-    let reckoned = crowd.server(0).memory() - reckoned_before;
+    let reckoned = nodes.server(0).memory() - reckoned_before;
     let held = most - before;
     // The process also contains the clients and the allocator's reserves.
     let text = format!("{} MiB, and {} by its own account", held / MIB, reckoned / MIB);

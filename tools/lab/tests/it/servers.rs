@@ -49,7 +49,7 @@ pub fn config(sites: &[&str], seed: u64) -> Config {
         ],
         lanes: default_lanes(),
         seed,
-        ..Config::crowd(1, "xnc")
+        ..Config::direct(1, "xnc")
     }
 }
 

@@ -108,8 +108,8 @@ fn what_is_not_there_is_found() {
     ] {
         assert_eq!(unknown(line, &product, &controller).as_deref(), expected, "{line}");
     }
-    let told = lines("So `roadweave fly` is\n\n```sh\nsudo roadweave show \\\n  --wings\n```\n");
-    assert_eq!(told, ["roadweave fly", "roadweave show    --wings"]);
+    let found = lines("So `roadweave fly` is\n\n```sh\nsudo roadweave show \\\n  --wings\n```\n");
+    assert_eq!(found, ["roadweave fly", "roadweave show    --wings"]);
 }
 
 #[test]

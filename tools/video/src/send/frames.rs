@@ -131,7 +131,7 @@ impl Frames {
         let mut state = self.state();
         let older = renewals.and_then(|renewals| state.renew(renewals));
         // Before the key frame, which has no room until then.
-        self.supersede.iter().zip(older).for_each(|(supersede, older)| supersede.tell(older));
+        self.supersede.iter().zip(older).for_each(|(supersede, older)| supersede.report(older));
         let fps = state.pace.fps().min(f64::from(self.settings.fps));
         let target = said.and_then(|target| target.per_frame(fps, self.settings.keeps_frames));
         let target = target.unwrap_or_else(|| share(self.settings.bitrate_bps, fps));

@@ -46,7 +46,7 @@ fn asked_once() -> (TempDir, Supersede, Receiver<Value>, Sender<Option<&'static 
     let socket = folder.path().join("rw.sock");
     let (questions, answers) = program(UnixListener::bind(&socket).unwrap());
     let supersede = Supersede::start(socket, "real-time".into()).unwrap();
-    supersede.tell(older(1, 1));
+    supersede.report(older(1, 1));
     assert_eq!(next(&questions, LONG), Some(1));
     (folder, supersede, questions, answers)
 }
@@ -56,12 +56,12 @@ fn a_program_that_does_not_know_how_is_asked_once_a_connection() {
     let (_folder, supersede, questions, answers) = asked_once();
     answers.send(Some(NO_METHOD)).unwrap();
     thread::sleep(SHORT);
-    supersede.tell(older(2, 1));
+    supersede.report(older(2, 1));
     assert_eq!(next(&questions, SHORT), None);
-    supersede.tell(older(3, 2));
+    supersede.report(older(3, 2));
     assert_eq!(next(&questions, LONG), Some(3));
     answers.send(Some(DONE)).unwrap();
-    supersede.tell(older(4, 2));
+    supersede.report(older(4, 2));
     assert_eq!(next(&questions, LONG), Some(4));
 }
 
@@ -70,7 +70,7 @@ fn a_program_that_never_answers_blocks_nothing_and_gets_the_newest() {
     let (_folder, supersede, questions, answers) = asked_once();
     answers.send(None).unwrap();
     let began = Instant::now();
-    (2..100_000).for_each(|timestamp| supersede.tell(older(timestamp, 1)));
+    (2..100_000).for_each(|timestamp| supersede.report(older(timestamp, 1)));
     assert!(began.elapsed() < LONG);
     assert_eq!(next(&questions, LONG), Some(99_999));
 }
@@ -80,10 +80,10 @@ fn a_socket_that_is_gone_costs_nothing_and_may_come_back() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("rw.sock");
     let supersede = Supersede::start(socket.clone(), "real-time".into()).unwrap();
-    (0..1_000).for_each(|timestamp| supersede.tell(older(timestamp, 1)));
+    (0..1_000).for_each(|timestamp| supersede.report(older(timestamp, 1)));
     thread::sleep(SHORT);
     let (questions, _answers) = program(UnixListener::bind(&socket).unwrap());
     assert_eq!(next(&questions, SHORT), None, "what was said to nobody is forgotten");
-    supersede.tell(older(1_000, 2));
+    supersede.report(older(1_000, 2));
     assert_eq!(next(&questions, LONG), Some(1_000));
 }

@@ -143,19 +143,19 @@ fn a_key_frame_behind_three_that_are_missing_is_shown_at_once() {
     let reports = reports(&receiver.output());
     let whole = reports.last().unwrap();
     let rounds = rounds.lock().unwrap().clone();
-    assert!(rounds.len() >= 2 && program.told().len() >= rounds.len(), "{rounds:?} {sent}");
+    assert!(rounds.len() >= 2 && program.requests().len() >= rounds.len(), "{rounds:?} {sent}");
     let lines = lines(&file);
     let shown = lines.iter().map(|it| (number(it, "number") as u16, number(it, "shown_unix_ms")));
     let shown: Vec<(u16, f64)> = shown.collect();
     let mut after = Vec::new();
-    let told = program.told();
+    let requests = program.requests();
     for Round { held_from, key, ssrc, timestamp, at_ms } in rounds {
         // Superseded is all until just before the key frame, on a clock of 90 kHz.
         let is_of_it = |word: &Value| {
             let before = timestamp.wrapping_sub(word["timestamp"].as_u64().unwrap() as u32);
             word["lane"] == "real-time" && word["ssrc"] == ssrc && (1..18_000).contains(&before)
         };
-        assert!(told.iter().any(is_of_it), "{timestamp} of {ssrc}: {told:?}");
+        assert!(requests.iter().any(is_of_it), "{timestamp} of {ssrc}: {requests:?}");
         let first = shown.iter().find(|(number, _)| *number >= held_from);
         assert!(first.is_some_and(|it| it.0 == key), "{first:?}, not {key}, after {held_from}");
         after.push(first.unwrap().1 - at_ms);

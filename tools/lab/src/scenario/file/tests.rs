@@ -206,9 +206,9 @@ fn every_field_has_its_line_in_the_documentation() {
         assert!(fields.len() >= 5, "{table}: {fields:?}");
         for field in fields.iter().filter(|field| !field.ends_with("_addresses")) {
             let name = if table.is_empty() { field.clone() } else { format!("{table}.{field}") };
-            let told = documentation.contains(&format!("`{name}`"))
+            let is_documented = documentation.contains(&format!("`{name}`"))
                 || documentation.contains(&format!("`[[{name}]]`"));
-            assert!(told, "docs/lab.md has no `{name}`");
+            assert!(is_documented, "docs/lab.md has no `{name}`");
         }
     }
 }

@@ -52,7 +52,7 @@ pub struct Config {
 
 impl Config {
     /// Boxes with two uplinks of 20 ms, and one server.
-    pub fn crowd(boxes: usize, strategy: &str) -> Self {
+    pub fn direct(boxes: usize, strategy: &str) -> Self {
         Self {
             boxes,
             tenants: 1,
@@ -78,9 +78,9 @@ impl Config {
     }
 
     /// Boxes of one tenant with one uplink each, and two proxies of an anchor.
-    pub fn chain(boxes: usize) -> Self {
+    pub fn proxied(boxes: usize) -> Self {
         let sites = vec!["site-0".to_owned(), "site-1".to_owned()];
-        Self { sites, has_anchor: true, uplinks: 1, ..Self::crowd(boxes, "xnc") }
+        Self { sites, has_anchor: true, uplinks: 1, ..Self::direct(boxes, "xnc") }
     }
 
     pub fn proxy_tenants(&self) -> Vec<ProxyTenant> {

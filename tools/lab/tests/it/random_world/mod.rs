@@ -12,8 +12,8 @@
 //! random_world` runs it alone, `ROADWEAVE_SEEDS=<count>` runs more of them, from `ROADWEAVE_FIRST`
 //! on.
 
-mod crowd;
 mod ledger;
+mod many_clients;
 mod plan;
 mod run;
 
@@ -66,7 +66,7 @@ fn invariants_hold_in_random_worlds() {
 fn invariants_hold_in_random_crowds() {
     let seeds = dice::seeds(SEEDS);
     let (mut vehicles_max, mut held_max) = (0, 0);
-    for outcome in run_all(seeds.clone(), crowd::run) {
+    for outcome in run_all(seeds.clone(), many_clients::run) {
         vehicles_max = outcome.vehicles.max(vehicles_max);
         held_max = outcome.held_max.max(held_max);
     }
@@ -78,7 +78,7 @@ fn invariants_hold_in_random_crowds() {
 #[test]
 fn equal_seeds_give_equal_runs() {
     for seed in 1_000_000..1_000_003 {
-        assert_eq!(crowd::run(seed), crowd::run(seed));
+        assert_eq!(many_clients::run(seed), many_clients::run(seed));
     }
     for seed in 1_000_000..1_000_008 {
         let plan = Plan::new(seed);

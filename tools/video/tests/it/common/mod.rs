@@ -165,13 +165,13 @@ pub fn lines(file: &Path) -> Vec<Value> {
 #[derive(Clone)]
 pub struct Program {
     lane: Arc<Mutex<Value>>,
-    told: Arc<Mutex<Vec<Value>>>,
+    requests: Arc<Mutex<Vec<Value>>>,
 }
 
 impl Program {
     pub fn start(socket: &Path, lane: Value) -> Self {
         let listener = UnixListener::bind(socket).unwrap();
-        let program = Self { lane: Arc::new(Mutex::new(lane)), told: Arc::default() };
+        let program = Self { lane: Arc::new(Mutex::new(lane)), requests: Arc::default() };
         let own = program.clone();
         thread::spawn(move || {
             while let Ok((stream, _)) = listener.accept() {
@@ -186,8 +186,8 @@ impl Program {
         *self.lane.lock().unwrap() = lane;
     }
 
-    pub fn told(&self) -> Vec<Value> {
-        self.told.lock().unwrap().clone()
+    pub fn requests(&self) -> Vec<Value> {
+        self.requests.lock().unwrap().clone()
     }
 
     fn serve(&self, mut stream: &UnixStream) {
@@ -195,7 +195,7 @@ impl Program {
         BufReader::new(stream).read_line(&mut line).unwrap();
         let asked: Value = serde_json::from_str(&line).unwrap();
         if asked["method"] == "supersede" {
-            self.told.lock().unwrap().push(asked["params"].clone());
+            self.requests.lock().unwrap().push(asked["params"].clone());
             let answer = json!({ "id": asked["id"], "result": { "packets": 3 } });
             writeln!(stream, "{answer}").unwrap();
             return;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::chain_streams::{STEP, config, limited};
 use crate::nodes::{Config, Nodes};
+use crate::proxied_streams::{STEP, config, limited};
 use crate::world::ms;
 use roadweave_proto::Instant;
 use roadweave_proto::wire::{Destination, ResetCode, StreamId, StreamPriority};
@@ -11,7 +11,7 @@ use roadweave_stream::{Event, Streams};
 use roadweave_tunnel::{EndsStreams as _, Node, StreamsOwner};
 
 struct Pair {
-    chain: Nodes,
+    nodes: Nodes,
     /// At the anchor.
     owner: StreamsOwner,
     events: [Vec<Event>; 2],
@@ -22,40 +22,40 @@ const ANCHOR: usize = 1;
 
 impl Pair {
     fn open(config: Config) -> (Self, StreamId) {
-        let mut chain = Nodes::new(config);
-        chain.run(ms(500));
-        chain.start((0, 0));
-        while !takes_streams(&mut chain) {
-            assert!(chain.now() < Instant::from_millis(10_000), "the anchor takes none");
-            chain.run(STEP);
+        let mut nodes = Nodes::new(config);
+        nodes.run(ms(500));
+        nodes.start((0, 0));
+        while !takes_streams(&mut nodes) {
+            assert!(nodes.now() < Instant::from_millis(10_000), "the anchor takes none");
+            nodes.run(STEP);
         }
-        let id = open(&mut chain, 0);
-        let mut pair = Self { chain, owner: StreamsOwner(0), events: Default::default() };
+        let id = open(&mut nodes, 0);
+        let mut pair = Self { nodes, owner: StreamsOwner(0), events: Default::default() };
         while pair.events[ANCHOR].is_empty() {
-            assert!(pair.chain.now() < Instant::from_millis(10_000), "it does not come");
+            assert!(pair.nodes.now() < Instant::from_millis(10_000), "it does not come");
             pair.run(STEP);
         }
         (pair, id)
     }
 
     fn with<T>(&mut self, end: usize, act: impl FnOnce(&mut Streams, Instant) -> T) -> T {
-        let now = self.chain.now();
+        let now = self.nodes.now();
         match end {
-            BOX => act(self.chain.client((0, 0)).unwrap().streams(now).unwrap().1, now),
-            _ => act(self.chain.anchor().unwrap().streams(self.owner).unwrap(), now),
+            BOX => act(self.nodes.client((0, 0)).unwrap().streams(now).unwrap().1, now),
+            _ => act(self.nodes.anchor().unwrap().streams(self.owner).unwrap(), now),
         }
     }
 
     fn run(&mut self, time: Duration) {
-        let until = self.chain.now() + time;
-        while self.chain.now() < until {
-            self.chain.flush();
-            self.chain.run(STEP);
-            let now = self.chain.now();
+        let until = self.nodes.now() + time;
+        while self.nodes.now() < until {
+            self.nodes.flush();
+            self.nodes.run(STEP);
+            let now = self.nodes.now();
             while let Some(event) = self.with(BOX, Streams::poll_event) {
                 self.events[BOX].push(event);
             }
-            while let Some((owner, event)) = self.chain.anchor().unwrap().poll_stream_event(now) {
+            while let Some((owner, event)) = self.nodes.anchor().unwrap().poll_stream_event(now) {
                 self.owner = owner;
                 self.events[ANCHOR].push(event);
             }
@@ -63,18 +63,18 @@ impl Pair {
     }
 }
 
-fn takes_streams(chain: &mut Nodes) -> bool {
-    let now = chain.now();
-    chain.client((0, 0)).unwrap().streams(now).is_some()
+fn takes_streams(nodes: &mut Nodes) -> bool {
+    let now = nodes.now();
+    nodes.client((0, 0)).unwrap().streams(now).is_some()
 }
 
-fn open(chain: &mut Nodes, number: usize) -> StreamId {
-    let now = chain.now();
-    let (_, streams) = chain.client((number, 0)).unwrap().streams(now).unwrap();
+fn open(nodes: &mut Nodes, number: usize) -> StreamId {
+    let now = nodes.now();
+    let (_, streams) = nodes.client((number, 0)).unwrap().streams(now).unwrap();
     let to = Destination::of_address([192, 0, 2, 1].into(), 80).unwrap();
     let id = streams.open(now, to, StreamPriority::default()).unwrap();
     streams.write(now, id, &[1]).unwrap();
-    chain.flush();
+    nodes.flush();
     id
 }
 
@@ -120,7 +120,7 @@ fn a_reset_reaches_the_other_end_from_every_state() {
 #[test]
 fn a_priority_that_a_box_asks_for_reaches_the_anchor_and_holds_by_the_next_leg() {
     let (mut pair, first) = Pair::open(limited(1, 20_000));
-    let second = open(&mut pair.chain, 0);
+    let second = open(&mut pair.nodes, 0);
     pair.run(ms(200));
     for id in [first, second] {
         let written = pair.with(ANCHOR, |streams, now| {
@@ -145,19 +145,19 @@ fn a_priority_that_a_box_asks_for_reaches_the_anchor_and_holds_by_the_next_leg()
                 std::iter::from_fn(next).sum::<usize>()
             });
         }
-        assert!(pair.chain.now() < Instant::from_millis(10_000), "{read:?}");
+        assert!(pair.nodes.now() < Instant::from_millis(10_000), "{read:?}");
     }
     assert_eq!(asked(&mut pair), Ok(late));
     assert!(read[0] < 500_000, "what is asked for later leaves later: {read:?}");
 
     // A request made while the backhaul is down arrives once it is back.
     let urgent = StreamPriority::new(1, true);
-    pair.chain.cut_leg(0, true);
+    pair.nodes.cut_leg(0, true);
     pair.run(ms(8_000));
     ask(&mut pair, urgent);
     pair.run(ms(1_000));
     assert_eq!(asked(&mut pair), Ok(late));
-    pair.chain.cut_leg(0, false);
+    pair.nodes.cut_leg(0, false);
     pair.run(ms(5_000));
     assert_eq!(asked(&mut pair), Ok(urgent));
 }
@@ -165,15 +165,15 @@ fn a_priority_that_a_box_asks_for_reaches_the_anchor_and_holds_by_the_next_leg()
 #[test]
 fn an_anchor_hands_the_network_no_more_than_a_megabyte_at_once() {
     const BOXES: usize = 48;
-    let mut chain = Nodes::new(config(BOXES));
-    chain.run(ms(500));
-    (0..BOXES).for_each(|number| chain.start((number, 0)));
-    chain.run(ms(1_500));
+    let mut nodes = Nodes::new(config(BOXES));
+    nodes.run(ms(500));
+    (0..BOXES).for_each(|number| nodes.start((number, 0)));
+    nodes.run(ms(1_500));
     // Enough streams for their initial credit to fill the initial room.
-    (0..BOXES * 4).for_each(|at| _ = open(&mut chain, at % BOXES));
-    chain.run(ms(300));
-    let now = chain.now();
-    let anchor = chain.anchor().unwrap();
+    (0..BOXES * 4).for_each(|at| _ = open(&mut nodes, at % BOXES));
+    nodes.run(ms(300));
+    let now = nodes.now();
+    let anchor = nodes.anchor().unwrap();
     let mut opened = 0;
     while let Some((owner, event)) = anchor.poll_stream_event(now) {
         let Event::Opened { id, .. } = event else { continue };

@@ -68,7 +68,7 @@ impl Plan {
             client_memory_max: (dice.within(1..5) as usize) << 20,
             memory_max: (dice.within(6..20) as usize) << 20,
             seed,
-            ..Config::crowd(vehicles, strategy)
+            ..Config::direct(vehicles, strategy)
         };
         if dice.once_in(4) {
             let limited = dice.within(0..vehicles as u64) as usize;
@@ -109,7 +109,7 @@ impl Plan {
     }
 }
 
-/// Runs the crowd of a seed; the error names the broken invariant and the plan.
+/// Runs the nodes of a seed; the error names the broken invariant and the plan.
 pub fn run(seed: u64) -> Result<Outcome, String> {
     let plan = Plan::new(seed);
     Run::new(&plan).run().map_err(|why| format!("{plan:#?}\n{why}"))
@@ -117,7 +117,7 @@ pub fn run(seed: u64) -> Result<Outcome, String> {
 
 struct Run<'a> {
     plan: &'a Plan,
-    crowd: Nodes,
+    nodes: Nodes,
     hostile: BTreeMap<usize, Hostile>,
     known: Peers,
     next: usize,
@@ -130,7 +130,7 @@ impl<'a> Run<'a> {
         let vehicles = plan.config.boxes;
         Self {
             plan,
-            crowd: Nodes::new(plan.config.clone()),
+            nodes: Nodes::new(plan.config.clone()),
             hostile: BTreeMap::new(),
             known: plan.config.peers().collect(),
             next: 0,
@@ -142,8 +142,8 @@ impl<'a> Run<'a> {
     fn run(mut self) -> Result<Outcome, String> {
         let mut first_well = None;
         let (well, end) = (self.plan.well(), self.plan.well() + LOOK);
-        while self.crowd.now() < Instant::from_millis(end) {
-            let now = self.crowd.now();
+        while self.nodes.now() < Instant::from_millis(end) {
+            let now = self.nodes.now();
             while let Some((at, what)) = self.plan.events.get(self.next).copied()
                 && Instant::from_millis(at) <= now
             {
@@ -155,15 +155,15 @@ impl<'a> Run<'a> {
             }
             self.send();
             for hostile in self.hostile.values_mut() {
-                hostile.press(&mut self.crowd);
+                hostile.press(&mut self.nodes);
             }
-            self.crowd.flush();
-            self.crowd.run_until(now + STEP);
+            self.nodes.flush();
+            self.nodes.run_until(now + STEP);
             self.take_arrivals()?;
             self.check_bounds()?;
         }
         let last = self.sent;
-        self.crowd.run_until(Instant::from_millis(end + 1_000));
+        self.nodes.run_until(Instant::from_millis(end + 1_000));
         self.take_arrivals()?;
         self.check_liveness(first_well.unwrap_or(0), last)?;
         Ok(self.outcome)
@@ -172,25 +172,25 @@ impl<'a> Run<'a> {
     fn happen(&mut self, what: Happening) {
         match what {
             Happening::Start(vehicle) if self.plan.hostile.contains(&vehicle) => {
-                let hostile = Hostile::start(&mut self.crowd, vehicle);
+                let hostile = Hostile::start(&mut self.nodes, vehicle);
                 self.hostile.insert(vehicle, hostile);
             }
-            Happening::Start(vehicle) => self.crowd.start(vehicle),
+            Happening::Start(vehicle) => self.nodes.start(vehicle),
             Happening::Kill(vehicle) => {
                 self.hostile.remove(&vehicle);
-                self.crowd.kill(vehicle);
+                self.nodes.kill(vehicle);
             }
-            Happening::Dead(vehicle, uplink, dead) => self.crowd.set_dead(vehicle, uplink, dead),
+            Happening::Dead(vehicle, uplink, dead) => self.nodes.set_dead(vehicle, uplink, dead),
             // A new server knows all clients.
             Happening::RestartServer => {
-                self.crowd.start_server(0);
+                self.nodes.start_server(0);
                 self.known = self.plan.config.peers().collect();
             }
             Happening::Reload(gone) => {
                 let gone = gone.map(|vehicle| key(ClientId::from(vehicle).into()));
                 let read = || self.plan.config.peers().filter(|(key, _)| Some(*key) != gone);
                 let change = Peers::after(&self.known, read());
-                self.crowd.server(0).replace_peers(change);
+                self.nodes.server(0).replace_peers(change);
                 self.known = read().collect();
             }
         }
@@ -198,13 +198,13 @@ impl<'a> Run<'a> {
 
     /// A packet from and to each vehicle, and sometimes one with a foreign source.
     fn send(&mut self) {
-        let now = self.crowd.now();
+        let now = self.nodes.now();
         let vehicles = self.plan.config.boxes;
         for vehicle in 0..vehicles {
             let inner = inner_address(vehicle).octets();
             let down = packet(OUTSIDE, inner, self.sent);
-            self.crowd.server(0).handle_inner(now, &down);
-            let Some(client) = self.crowd.client(vehicle) else { continue };
+            self.nodes.server(0).handle_inner(now, &down);
+            let Some(client) = self.nodes.client(vehicle) else { continue };
             client.handle_inner(now, &packet(inner, OUTSIDE, self.sent));
             if self.sent.is_multiple_of(8) && vehicles > 1 {
                 let other = inner_address((vehicle + 1) % vehicles).octets();
@@ -216,7 +216,7 @@ impl<'a> Run<'a> {
     }
 
     fn take_arrivals(&mut self) -> Result<(), String> {
-        for arrival in self.crowd.arrivals() {
+        for arrival in self.nodes.arrivals() {
             let Arrival { at, node, packet: came, .. } = &arrival;
             let error = |why: &str| Err(format!("at {at} {why}: {arrival:?}"));
             let number = number(came);
@@ -255,9 +255,9 @@ impl<'a> Run<'a> {
     }
 
     fn check_bounds(&mut self) -> Result<(), String> {
-        let now = self.crowd.now();
+        let now = self.nodes.now();
         let mut keys = BTreeSet::new();
-        for status in self.crowd.server(0).status() {
+        for status in self.nodes.server(0).status() {
             let held = status.stats.memory.total();
             self.outcome.held_max = self.outcome.held_max.max(held);
             if held > self.plan.config.client_memory_max as u64 + UNCHECKED {
@@ -267,7 +267,7 @@ impl<'a> Run<'a> {
                 return Err(format!("at {now} {} has two sessions", status.peer));
             }
         }
-        let all = self.crowd.server(0).memory();
+        let all = self.nodes.server(0).memory();
         if all > self.plan.config.memory_max as u64 + UNCHECKED {
             return Err(format!("at {now} all hold {all} bytes"));
         }
@@ -281,7 +281,7 @@ impl<'a> Run<'a> {
             let came = &self.outcome.came;
             let came = came.range((vehicle, down, first)..(vehicle, down, last)).count();
             if (came as u64) * 10 < sent * 9 {
-                let events = self.crowd.client_events(vehicle);
+                let events = self.nodes.client_events(vehicle);
                 return Err(format!(
                     "of {sent} packets of vehicle {vehicle} (down: {down}) {came} came in the end: \
                      {events:#?}"

@@ -10,14 +10,14 @@ use roadweave_tunnel::{DrainReason, TenantStats};
 
 pub const STEP: Duration = Duration::from_millis(2);
 
-/// A chain and its applications, which use the clients for `proxy`.
-struct Chain {
+/// Nodes and their applications, which use the clients for `proxy`.
+struct StreamsWorld {
     nodes: Nodes,
     proxy: usize,
     apps: Apps,
 }
 
-impl Chain {
+impl StreamsWorld {
     fn at_one_proxy(config: &Config) -> Self {
         Self::new(config, 0, ms(500))
     }
@@ -67,7 +67,7 @@ impl Chain {
 }
 
 pub fn config(boxes: usize) -> Config {
-    Config { streams: StreamsAt::all(), ..Config::chain(boxes) }
+    Config { streams: StreamsAt::all(), ..Config::proxied(boxes) }
 }
 
 pub fn limited(boxes: usize, kbps: u64) -> Config {
@@ -76,15 +76,15 @@ pub fn limited(boxes: usize, kbps: u64) -> Config {
 
 #[test]
 fn requests_and_answers_pass_through_a_proxy() {
-    let mut chain = Chain::at_one_proxy(&config(2));
+    let mut world = StreamsWorld::at_one_proxy(&config(2));
     for number in 0..2 {
         for up_and_down in [[0, 2_000], [3_000_000, 10], [10, 3_000_000]] {
-            chain.request(number, up_and_down).expect("the anchor takes streams");
+            world.request(number, up_and_down).expect("the anchor takes streams");
         }
     }
-    let took = chain.finish_all();
+    let took = world.finish_all();
     assert!(took < ms(3_000), "{took:?}");
-    let times = chain.apps.requests.values().map(|it| it.done.unwrap().since(it.begun));
+    let times = world.apps.requests.values().map(|it| it.done.unwrap().since(it.begun));
     let least = times.min().unwrap();
     assert!(least < ms(60), "a round trip and what the loops take: {least:?}");
 }
@@ -92,59 +92,59 @@ fn requests_and_answers_pass_through_a_proxy() {
 #[test]
 fn a_proxy_or_a_leg_that_is_gone_breaks_no_stream() {
     for fault in ["the proxy dies", "the proxy drains", "the legs are cut for a while"] {
-        let mut chain = Chain::roaming(&Config { leg_loss: 0.02, ..limited(3, 100_000) });
+        let mut world = StreamsWorld::roaming(&Config { leg_loss: 0.02, ..limited(3, 100_000) });
         for number in 0..3 {
-            chain.request(number, [200, 5_000_000]).unwrap();
-            chain.request(number, [5_000_000, 200]).unwrap();
+            world.request(number, [200, 5_000_000]).unwrap();
+            world.request(number, [5_000_000, 200]).unwrap();
         }
-        chain.run(ms(700));
-        let before = chain.apps.requests.values().filter(|request| request.done.is_some()).count();
+        world.run(ms(700));
+        let before = world.apps.requests.values().filter(|request| request.done.is_some()).count();
         assert_eq!(before, 0, "it was too late");
-        let left = chain.nodes.proxy_of_last();
+        let left = world.nodes.proxy_of_last();
         match fault {
-            "the proxy dies" => chain.nodes.kill_server(left),
-            "the proxy drains" => chain.nodes.drain(left),
+            "the proxy dies" => world.nodes.kill_server(left),
+            "the proxy drains" => world.nodes.drain(left),
             _ => {
-                (0..2).for_each(|proxy| chain.nodes.cut_leg(proxy, true));
-                chain.run(ms(8_000));
-                (0..2).for_each(|proxy| chain.nodes.cut_leg(proxy, false));
+                (0..2).for_each(|proxy| world.nodes.cut_leg(proxy, true));
+                world.run(ms(8_000));
+                (0..2).for_each(|proxy| world.nodes.cut_leg(proxy, false));
             }
         }
-        chain.finish_all();
-        assert!(chain.apps.over.is_empty(), "{fault}");
+        world.finish_all();
+        assert!(world.apps.over.is_empty(), "{fault}");
         let is_there = fault == "the legs are cut for a while";
-        assert!(is_there || chain.nodes.proxy_of_last() != left, "{fault}");
+        assert!(is_there || world.nodes.proxy_of_last() != left, "{fault}");
     }
 }
 
 #[test]
 fn an_anchor_that_restarts_resets_streams_at_once_and_takes_new_ones() {
-    let mut chain = Chain::at_one_proxy(&config(1));
-    let id = chain.request(0, [100, 900_000_000]).unwrap();
-    chain.run(ms(500));
-    chain.nodes.start_anchor();
-    chain.apps.on_far_end_restart();
-    let restarted = chain.nodes.now();
-    chain.run(ms(15_000));
-    let at = chain.apps.requests[&id].reset.expect("nobody knows the stream");
+    let mut world = StreamsWorld::at_one_proxy(&config(1));
+    let id = world.request(0, [100, 900_000_000]).unwrap();
+    world.run(ms(500));
+    world.nodes.start_anchor();
+    world.apps.on_far_end_restart();
+    let restarted = world.nodes.now();
+    world.run(ms(15_000));
+    let at = world.apps.requests[&id].reset.expect("nobody knows the stream");
     assert!(at.since(restarted) < ms(10_000), "{:?}", at.since(restarted));
     // More than the initial credit, which both ends count from the start.
-    chain.apps.requests.clear();
-    chain.request(0, [2_000_000, 2_000_000]).unwrap();
-    assert!(chain.finish_all() < ms(10_000));
+    world.apps.requests.clear();
+    world.request(0, [2_000_000, 2_000_000]).unwrap();
+    assert!(world.finish_all() < ms(10_000));
 }
 
 #[test]
 fn a_restarted_box_begins_without_streams() {
-    let mut chain = Chain::at_one_proxy(&config(1));
-    chain.request(0, [100, 900_000_000]).unwrap();
-    chain.run(ms(300));
-    chain.apps.requests.clear();
-    chain.nodes.start((0, 0));
-    chain.run(ms(2_000));
-    assert_eq!(chain.apps.over.len(), 1, "the former streams are over");
-    chain.request(0, [1_000_000, 1_000_000]).unwrap();
-    assert!(chain.finish_all() < ms(10_000));
+    let mut world = StreamsWorld::at_one_proxy(&config(1));
+    world.request(0, [100, 900_000_000]).unwrap();
+    world.run(ms(300));
+    world.apps.requests.clear();
+    world.nodes.start((0, 0));
+    world.run(ms(2_000));
+    assert_eq!(world.apps.over.len(), 1, "the former streams are over");
+    world.request(0, [1_000_000, 1_000_000]).unwrap();
+    assert!(world.finish_all() < ms(10_000));
 }
 
 #[test]
@@ -156,14 +156,14 @@ fn older_boxes_proxies_and_anchors_go_on_with_packets() {
         StreamsAt { anchor: None, ..all() },
     ];
     for streams in cases {
-        let config = Config { streams, ..Config::chain(1) };
-        let mut chain = Chain::at_one_proxy(&config);
-        assert!(chain.request(0, [1, 1]).is_none(), "{:?}", config.streams);
+        let config = Config { streams, ..Config::proxied(1) };
+        let mut world = StreamsWorld::at_one_proxy(&config);
+        assert!(world.request(0, [1, 1]).is_none(), "{:?}", config.streams);
         let inner = config.inner_address(0).octets();
-        chain.nodes.send_up((0, 0), &udp_v4(inner, [192, 0, 2, 1], 0, 28));
-        chain.nodes.send_down(0, &udp_v4([192, 0, 2, 1], inner, 0, 28));
-        chain.run(ms(200));
-        assert_eq!(chain.nodes.arrivals().len(), 2);
+        world.nodes.send_up((0, 0), &udp_v4(inner, [192, 0, 2, 1], 0, 28));
+        world.nodes.send_down(0, &udp_v4([192, 0, 2, 1], inner, 0, 28));
+        world.run(ms(200));
+        assert_eq!(world.nodes.arrivals().len(), 2);
     }
 }
 
@@ -171,37 +171,37 @@ fn older_boxes_proxies_and_anchors_go_on_with_packets() {
 fn streams_end_at_once_where_the_next_proxy_is_an_older_one() {
     let mut config = config(1);
     config.streams.proxies = [0].into();
-    let mut chain = Chain::roaming(&config);
-    if chain.nodes.proxy_of_last() != 0 {
+    let mut world = StreamsWorld::roaming(&config);
+    if world.nodes.proxy_of_last() != 0 {
         // The older proxy may have received it first.
-        chain.nodes.drain(1);
-        chain.run(ms(5_000));
-        chain.nodes.server(1).undrain(DrainReason::Command);
-        chain.run(ms(5_000));
+        world.nodes.drain(1);
+        world.run(ms(5_000));
+        world.nodes.server(1).undrain(DrainReason::Command);
+        world.run(ms(5_000));
     }
-    let id = chain.request(0, [100, 900_000_000]).expect("the first proxy relays");
-    chain.run(ms(300));
-    chain.nodes.kill_server(0);
-    let took = chain.finish(ms(60_000));
-    assert!(chain.apps.requests[&id].reset.is_some(), "the second one does not");
+    let id = world.request(0, [100, 900_000_000]).expect("the first proxy relays");
+    world.run(ms(300));
+    world.nodes.kill_server(0);
+    let took = world.finish(ms(60_000));
+    assert!(world.apps.requests[&id].reset.is_some(), "the second one does not");
     assert!(took < ms(10_000), "{took:?}");
-    chain.run(ms(200));
-    assert_eq!(chain.apps.over.len(), 1, "at the anchor as well");
+    world.run(ms(200));
+    assert_eq!(world.apps.over.len(), 1, "at the anchor as well");
 }
 
 #[test]
 fn what_a_box_does_not_read_waits_at_the_anchor_and_not_at_the_proxy() {
-    let mut chain = Chain::at_one_proxy(&config(1));
-    chain.apps.is_idle = true;
-    chain.request(0, [100, 200_000_000]).unwrap();
-    chain.run(ms(5_000));
-    assert!(chain.nodes.server(0).memory() < 4 << 20);
-    let status = chain.nodes.anchor().unwrap().status();
+    let mut world = StreamsWorld::at_one_proxy(&config(1));
+    world.apps.is_idle = true;
+    world.request(0, [100, 200_000_000]).unwrap();
+    world.run(ms(5_000));
+    assert!(world.nodes.server(0).memory() < 4 << 20);
+    let status = world.nodes.anchor().unwrap().status();
     assert!(status.tenants.values().all(|it| it.bytes_down < 9 << 20), "{status:?}");
-    chain.apps.is_idle = false;
-    let small = chain.request(0, [100, 10_000]).unwrap();
-    chain.run(ms(500));
-    assert!(chain.apps.requests[&small].done.is_some(), "it waits behind nothing");
+    world.apps.is_idle = false;
+    let small = world.request(0, [100, 10_000]).unwrap();
+    world.run(ms(500));
+    assert!(world.apps.requests[&small].done.is_some(), "it waits behind nothing");
 }
 
 #[test]
@@ -211,19 +211,19 @@ fn clients_share_a_tenants_rate_or_a_narrow_leg_and_nothing_of_streams_is_droppe
     for (config, up_and_down) in
         configs.iter().flat_map(|config| [(config, [4_000_000, 10]), (config, [10, 4_000_000])])
     {
-        let mut chain = Chain::at_one_proxy(config);
+        let mut world = StreamsWorld::at_one_proxy(config);
         for number in 0..3 {
-            chain.request(number, up_and_down).unwrap();
+            world.request(number, up_and_down).unwrap();
         }
-        let took = chain.finish_all();
+        let took = world.finish_all();
         // 12 MB at 20 Mbit/s.
         assert!((ms(4_300)..ms(9_600)).contains(&took), "{took:?}");
-        let times = || chain.apps.requests.values().map(|it| it.done.unwrap().since(it.begun));
+        let times = || world.apps.requests.values().map(|it| it.done.unwrap().since(it.begun));
         let (first, last) = (times().min().unwrap(), times().max().unwrap());
-        assert!(first * 10 > last * 7, "{up_and_down:?}: {:#?}", chain.apps.requests);
+        assert!(first * 10 > last * 7, "{up_and_down:?}: {:#?}", world.apps.requests);
         let tenants = [
-            chain.nodes.anchor().unwrap().status().tenants,
-            chain.nodes.server(0).proxy_status().unwrap().tenants,
+            world.nodes.anchor().unwrap().status().tenants,
+            world.nodes.server(0).proxy_status().unwrap().tenants,
         ];
         let dropped = |it: &TenantStats| match config.leg_rate {
             Some(_) => it.drops.total(),
@@ -238,16 +238,16 @@ fn clients_share_a_tenants_rate_or_a_narrow_leg_and_nothing_of_streams_is_droppe
 fn the_memory_of_an_anchor_is_bounded_for_all_clients_together() {
     let mut config = config(6);
     config.streams.anchor = Some(24 << 20);
-    let mut chain = Chain::at_one_proxy(&config);
-    chain.apps.is_idle = true;
+    let mut world = StreamsWorld::at_one_proxy(&config);
+    world.apps.is_idle = true;
     for number in 0..6 {
-        chain.request(number, [100, 100_000_000]).unwrap();
+        world.request(number, [100, 100_000_000]).unwrap();
     }
-    chain.run(ms(5_000));
-    let held = chain.nodes.anchor().unwrap().stream_memory();
+    world.run(ms(5_000));
+    let held = world.nodes.anchor().unwrap().stream_memory();
     assert!((4 << 20..=24 << 20).contains(&held), "{held}");
-    chain.apps.is_idle = false;
-    chain.run(ms(1_000));
-    let reset = chain.apps.requests.values().filter(|request| request.reset.is_some()).count();
+    world.apps.is_idle = false;
+    world.run(ms(1_000));
+    let reset = world.apps.requests.values().filter(|request| request.reset.is_some()).count();
     assert!((1..6).contains(&reset), "those that held most, and no more: {reset}");
 }
