@@ -29,9 +29,7 @@ pub(super) struct Bbr {
     rates: MaxOf,
     least: Option<Duration>,
     least_at: Instant,
-    /// The bandwidth to exceed by [`GROWTH`], and the number of rounds that did not.
-    full: f64,
-    full_rounds: u32,
+    growth: Growth,
     phase_at: Instant,
     /// When the probe of the round trip may end, and whether it has lasted a round.
     probed_at: Option<Instant>,
@@ -42,6 +40,13 @@ pub(super) struct Bbr {
     heaps: Heaps,
     pace: f64,
     has_pace_of_round_trip: bool,
+}
+
+/// The bandwidth to exceed by [`GROWTH`], and the number of rounds that did not.
+#[derive(Clone, Debug, Default)]
+struct Growth {
+    rate: f64,
+    rounds_without: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,8 +93,7 @@ impl Bbr {
             rates: MaxOf::default(),
             least: None,
             least_at: Instant::ZERO,
-            full: 0.0,
-            full_rounds: 0,
+            growth: Growth::default(),
             phase_at: Instant::ZERO,
             probed_at: None,
             probe_round_passed: false,
@@ -105,7 +109,7 @@ impl Bbr {
     }
 
     fn is_full(&self) -> bool {
-        self.full_rounds >= FULL_ROUNDS
+        self.growth.rounds_without >= FULL_ROUNDS
     }
 
     fn pacing_gain(&self) -> f64 {
@@ -201,10 +205,10 @@ impl Bbr {
     fn update_startup(&mut self, acked: &Acked, window: &mut Window) {
         let is_app_limited = acked.rate.is_some_and(|rate| rate.is_app_limited);
         if !self.is_full() && self.begins_round && !is_app_limited {
-            if self.rates.get() >= self.full * GROWTH {
-                (self.full, self.full_rounds) = (self.rates.get(), 0);
+            if self.rates.get() >= self.growth.rate * GROWTH {
+                self.growth = Growth { rate: self.rates.get(), rounds_without: 0 };
             } else {
-                self.full_rounds += 1;
+                self.growth.rounds_without += 1;
             }
         }
         if self.mode == Mode::Startup && self.is_full() {
@@ -326,7 +330,7 @@ impl Congestion for Bbr {
 
     fn on_timeout(&mut self) {
         self.phase = CongestionPhase::Loss;
-        self.full = 0.0;
+        self.growth.rate = 0.0;
         self.begins_round = true;
     }
 
