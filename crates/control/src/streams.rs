@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use roadweave_fleet::{ControllerSession, FrameDecoder, Published, Up, encode};
-use roadweave_identity::tls::{HandshakeRefusal, Side, peer_key, server};
+use roadweave_identity::tls::{HandshakeRefusal, TlsSide, peer_key, server};
 use roadweave_identity::{PeerPolicy, PublicKey, Refusal};
 use roadweave_proto::Instant;
 use rustls::ServerConfig;
@@ -83,7 +83,7 @@ impl Streams {
         let (published, policy) = watch::channel(Arc::clone(&first));
         let (to_boxes, _) = watch::channel(first);
         let (samples, inbox) = mpsc::channel(SAMPLES_MAX);
-        let side = Side {
+        let side = TlsSide {
             identity: authority.controller(),
             policy: Arc::new(NotRevoked(policy)),
             refusal: Arc::new(HandshakeRefusal::default()),

@@ -10,10 +10,10 @@ use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use serde_json::json;
 
-use crate::operator::client::{ApiResponse, Client};
+use crate::operator::client::{ApiClient, ApiResponse};
 use crate::operator::show;
 
-pub fn sign_in(client: &mut Client) -> Result<ApiResponse> {
+pub fn sign_in(client: &mut ApiClient) -> Result<ApiResponse> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no port to listen on")?;
     let port = listener.local_addr()?.port();
     let body = json!({ "loopback_port": port });

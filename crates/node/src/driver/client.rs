@@ -42,7 +42,7 @@ use self::waiting::WaitingActions;
 use super::client_filters::ClientFilters;
 use super::debounce::Debounce;
 use super::edge::Edge;
-use super::event_loop::{Driver, LoopRole, MONITOR, ROUTERS, Running, take_instance};
+use super::event_loop::{Driver, LoopRole, MONITOR, ROUTERS, RunningNode, take_instance};
 use super::from_config::{excluded, route_settings, tun_options};
 use super::granted::Granted;
 use super::repeat_limiter::RepeatLimiter;
@@ -79,7 +79,7 @@ pub fn run_client(
 }
 
 /// What outlives the program, and when it is written next.
-struct KeptFiles {
+struct StateFiles {
     learned: StateFile,
     next: Instant,
     usage: StateFile<Usage>,
@@ -106,7 +106,7 @@ struct ClientRole {
     resolver: Resolvers,
     portals: Portals,
     routers: RouterNotices,
-    kept: KeptFiles,
+    kept: StateFiles,
     join: JoinProgress,
     repeat_limiter: RepeatLimiter,
     fleet: Option<Fleet<ClientFile>>,
@@ -127,7 +127,7 @@ struct ClientRole {
 fn start(
     mut options: MemberOptions<ClientFile>,
     merge: Merge<ClientFile>,
-) -> Result<Running<Client, ClientRole>, DriverError> {
+) -> Result<RunningNode<Client, ClientRole>, DriverError> {
     let file = &mut options.file;
     let taken = take_instance(file.tun.name.as_str(), file.packet_marks.into())?;
     let (_, instance, lock) = &taken;
@@ -169,7 +169,7 @@ fn begin(
     metrics: Option<MetricsListener>,
     tun: Tun,
     mut steering: Steering,
-) -> Result<Running<Client, ClientRole>, DriverError> {
+) -> Result<RunningNode<Client, ClientRole>, DriverError> {
     let (mut servers, file) = (servers(&options), &options.file);
     if !file.streams.as_ref().is_some_and(ClientStreams::splits) {
         split::remove_left(&instance);
@@ -210,7 +210,7 @@ fn begin(
         resolver,
         portals,
         routers,
-        kept: KeptFiles {
+        kept: StateFiles {
             learned,
             next: Instant::ZERO + STATE_INTERVAL,
             usage,
@@ -230,7 +230,7 @@ fn begin(
         filters,
         steering,
     };
-    Ok(Running { driver, role, instance, lock })
+    Ok(RunningNode { driver, role, instance, lock })
 }
 
 fn new_client(
@@ -259,8 +259,8 @@ fn candidates(servers: &[CandidateOptions], identity: &Identity) -> Vec<Candidat
     candidates
 }
 
-fn stop(running: Running<Client, ClientRole>) -> Result<(), DriverError> {
-    let Running { mut driver, mut role, instance, lock } = running;
+fn stop(running: RunningNode<Client, ClientRole>) -> Result<(), DriverError> {
+    let RunningNode { mut driver, mut role, instance, lock } = running;
     // Say goodbye to the server before the disk writes, which may block.
     driver.node.close(driver.edge.clock.now());
     driver.flush();
