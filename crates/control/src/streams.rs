@@ -91,7 +91,7 @@ impl Streams {
             time: Arc::new(DefaultTimeProvider),
         };
         let tls = Arc::new(server(side).map_err(|error| PublishError::Tls(error.to_string()))?);
-        tokio::spawn(peer_connection::keep_samples(Arc::clone(&store), inbox));
+        tokio::spawn(peer_connection::store_samples(Arc::clone(&store), inbox));
         let (notes, noted) = mpsc::channel(NOTES_MAX);
         tokio::spawn(record(Arc::clone(&store), Arc::clone(&outbox), noted));
         Ok(Arc::new(Self {

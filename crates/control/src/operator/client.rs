@@ -59,7 +59,7 @@ impl ApiClient {
         Ok(Self { account, host, port, tls: TlsConnector::from(Arc::new(tls)), runtime })
     }
 
-    pub fn keep_cookie(&mut self, cookie: Option<String>) {
+    pub fn set_cookie(&mut self, cookie: Option<String>) {
         self.account.cookie = cookie;
     }
 

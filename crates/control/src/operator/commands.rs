@@ -258,7 +258,7 @@ fn log_in(url: String, user: Option<&str>, access: &Access, json: bool) -> Resul
     };
     account.cookie = sign_in::cookie(&answer, "__Host-roadweave");
     account.tenant = show::at(&answer.body, "tenant");
-    account.keep()?;
+    account.save()?;
     if json {
         return out::json(&answer.body);
     }

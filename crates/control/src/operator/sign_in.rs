@@ -18,7 +18,7 @@ pub fn sign_in(client: &mut ApiClient) -> Result<ApiResponse> {
     let port = listener.local_addr()?.port();
     let body = json!({ "loopback_port": port });
     let begun = client.ask("POST", "/sessions/oidc", Some(&body), None)?;
-    client.keep_cookie(cookie(&begun, "__Host-roadweave-sign-in"));
+    client.set_cookie(cookie(&begun, "__Host-roadweave-sign-in"));
     let url = show::at(&begun.body, "url");
     out::note(format_args!("open this in a browser on this machine:\n\n    {url}\n"));
     out::flush();
