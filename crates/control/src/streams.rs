@@ -266,12 +266,18 @@ impl Streams {
                         connection.heard();
                     }
                     decoder.push(&buffer[..length]);
-                    if !self.handle_frames(&mut tls, &mut decoder, &mut session, connection).await? {
+                    let handled =
+                        self.handle_frames(&mut tls, &mut decoder, &mut session, connection).await?;
+                    if !handled {
                         return Ok(());
                     }
                 }
-                published = changed(&mut to_gates), if connection.is_gate() => session.publish(published?),
-                published = changed(&mut to_boxes), if !connection.is_gate() => session.publish(published?),
+                published = changed(&mut to_gates), if connection.is_gate() => {
+                    session.publish(published?);
+                }
+                published = changed(&mut to_boxes), if !connection.is_gate() => {
+                    session.publish(published?);
+                }
                 message = mailbox.recv() => match message {
                     Some(message) => connection.take(message, &mut session),
                     None if mailbox.is_superseded() => {
