@@ -239,7 +239,7 @@ impl Streams {
         let mut session =
             ControllerSession::new(self.now(), connection.key, connection.is_member(), first);
         session.signed_by(connection.issuers.clone());
-        let mut decoder = FrameDecoder::default();
+        let mut frames = FrameDecoder::default();
         let mut buffer = vec![0; READ_AT_ONCE];
         let mut tick = tokio::time::interval(TICK);
         let mut heard = tokio::time::Instant::now();
@@ -265,19 +265,13 @@ impl Streams {
                         heard = tokio::time::Instant::now();
                         connection.heard();
                     }
-                    decoder.push(&buffer[..length]);
-                    let handled =
-                        self.handle_frames(&mut tls, &mut decoder, &mut session, connection).await?;
-                    if !handled {
+                    frames.push(&buffer[..length]);
+                    if !self.handle_frames(&mut tls, &mut frames, &mut session, connection).await? {
                         return Ok(());
                     }
                 }
-                published = changed(&mut to_gates), if connection.is_gate() => {
-                    session.publish(published?);
-                }
-                published = changed(&mut to_boxes), if !connection.is_gate() => {
-                    session.publish(published?);
-                }
+                lists = changed(&mut to_gates), if connection.is_gate() => session.publish(lists?),
+                lists = changed(&mut to_boxes), if !connection.is_gate() => session.publish(lists?),
                 message = mailbox.recv() => match message {
                     Some(message) => connection.take(message, &mut session),
                     None if mailbox.is_superseded() => {
