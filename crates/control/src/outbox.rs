@@ -88,17 +88,17 @@ impl Outbox {
             None => (store.latest_change().await?, i64::MAX),
         };
         loop {
-            let lines = store.changes_after(at).await?;
+            let batch = store.changes_after(at).await?;
             *place = Some(at);
-            let Some(last) = lines.last() else {
+            let Some(last) = batch.last() else {
                 // Checks for a database that lost this place.
                 store.latest_change().await?;
                 return Ok(());
             };
             store.rollback_guard.record_change(last.sequence);
             at = (last.sequence, last.position);
-            for line in lines {
-                let _ = self.changes.send(line);
+            for change in batch {
+                let _ = self.changes.send(change);
             }
             *place = Some(at);
         }

@@ -287,7 +287,7 @@ impl Planner {
         change.store_documents(&signed_documents).await?;
         for ((tenant, rollout), machine) in &turned.progress {
             if let Ok(body) = serde_json::to_string(machine) {
-                change.keep_progress(tenant, rollout, &body).await?;
+                change.store_progress(tenant, rollout, &body).await?;
             }
         }
         for (id, after) in turned.records {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use roadweave_fleet::{ControllerSession, FrameDecoder, Published, Up, encode};
-use roadweave_identity::tls::{HandshakeRefusal, Side, peer_key, server};
+use roadweave_identity::tls::{HandshakeRefusal, TlsSide, peer_key, server};
 use roadweave_identity::{PeerPolicy, PublicKey, Refusal};
 use roadweave_proto::Instant;
 use rustls::ServerConfig;
@@ -83,7 +83,7 @@ impl Streams {
         let (published, policy) = watch::channel(Arc::clone(&first));
         let (to_boxes, _) = watch::channel(first);
         let (samples, inbox) = mpsc::channel(SAMPLES_MAX);
-        let side = Side {
+        let side = TlsSide {
             identity: authority.controller(),
             policy: Arc::new(NotRevoked(policy)),
             refusal: Arc::new(HandshakeRefusal::default()),
@@ -91,7 +91,7 @@ impl Streams {
             time: Arc::new(DefaultTimeProvider),
         };
         let tls = Arc::new(server(side).map_err(|error| PublishError::Tls(error.to_string()))?);
-        tokio::spawn(peer_connection::keep_samples(Arc::clone(&store), inbox));
+        tokio::spawn(peer_connection::store_samples(Arc::clone(&store), inbox));
         let (notes, noted) = mpsc::channel(NOTES_MAX);
         tokio::spawn(record(Arc::clone(&store), Arc::clone(&outbox), noted));
         Ok(Arc::new(Self {
@@ -239,7 +239,7 @@ impl Streams {
         let mut session =
             ControllerSession::new(self.now(), connection.key, connection.is_member(), first);
         session.signed_by(connection.issuers.clone());
-        let mut decoder = FrameDecoder::default();
+        let mut frames = FrameDecoder::default();
         let mut buffer = vec![0; READ_AT_ONCE];
         let mut tick = tokio::time::interval(TICK);
         let mut heard = tokio::time::Instant::now();
@@ -265,13 +265,13 @@ impl Streams {
                         heard = tokio::time::Instant::now();
                         connection.heard();
                     }
-                    decoder.push(&buffer[..length]);
-                    if !self.handle_frames(&mut tls, &mut decoder, &mut session, connection).await? {
+                    frames.push(&buffer[..length]);
+                    if !self.handle_frames(&mut tls, &mut frames, &mut session, connection).await? {
                         return Ok(());
                     }
                 }
-                published = changed(&mut to_gates), if connection.is_gate() => session.publish(published?),
-                published = changed(&mut to_boxes), if !connection.is_gate() => session.publish(published?),
+                lists = changed(&mut to_gates), if connection.is_gate() => session.publish(lists?),
+                lists = changed(&mut to_boxes), if !connection.is_gate() => session.publish(lists?),
                 message = mailbox.recv() => match message {
                     Some(message) => connection.take(message, &mut session),
                     None if mailbox.is_superseded() => {

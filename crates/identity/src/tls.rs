@@ -58,7 +58,7 @@ impl HandshakeRefusal {
 
 /// One side of a handshake.
 #[derive(Clone)]
-pub struct Side<'a> {
+pub struct TlsSide<'a> {
     /// Its key pair.
     pub identity: &'a Identity,
     /// Decides which peers it accepts.
@@ -72,7 +72,7 @@ pub struct Side<'a> {
 }
 
 /// The TLS configuration of a client; fails if the TLS library rejects the key.
-pub fn client(side: Side<'_>) -> Result<rustls::ClientConfig, Error> {
+pub fn client(side: TlsSide<'_>) -> Result<rustls::ClientConfig, Error> {
     let provider = Arc::new(provider());
     let resolver = AlwaysResolvesClientRawPublicKeys::new(certified_key(side.identity)?);
     let verifier = Arc::new(RawKeyVerifier { policy: side.policy, refusal: side.refusal });
@@ -88,7 +88,7 @@ pub fn client(side: Side<'_>) -> Result<rustls::ClientConfig, Error> {
 }
 
 /// The TLS configuration of a server; fails if the TLS library rejects the key.
-pub fn server(side: Side<'_>) -> Result<rustls::ServerConfig, Error> {
+pub fn server(side: TlsSide<'_>) -> Result<rustls::ServerConfig, Error> {
     let provider = Arc::new(provider());
     let resolver = AlwaysResolvesServerRawPublicKeys::new(certified_key(side.identity)?);
     let verifier = Arc::new(RawKeyVerifier { policy: side.policy, refusal: side.refusal });

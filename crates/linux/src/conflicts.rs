@@ -188,8 +188,8 @@ impl Conflicts {
             let why =
                 format!("its address {} conflicts with {address}, {}", lease.address, owner.text());
             let is_certain = owner != Owner::FoundServer;
-            let is_news = self.note(uplink, lease, &why, is_certain);
-            changes.remove.push((lease.clone(), is_news.then_some(why)));
+            let is_new = self.note(uplink, lease, &why, is_certain);
+            changes.remove.push((lease.clone(), is_new.then_some(why)));
         }
         good.into_iter().for_each(|lease| self.replace(lease));
         changes

@@ -35,5 +35,5 @@ pub use driver::{
     run_server,
 };
 pub use modem::ModemFacts;
-pub use state::{Kept, StateFile};
+pub use state::{Persisted, StateFile};
 pub use time_of_day::{ClockReading, HighestTime, TimeOfDay};

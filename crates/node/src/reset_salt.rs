@@ -10,7 +10,7 @@ use std::path::Path;
 use roadweave_linux::{DeviceError, random_bytes};
 use serde::{Deserialize, Serialize};
 
-use crate::state::{Kept, StateFile};
+use crate::state::{Persisted, StateFile};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -18,7 +18,7 @@ struct ResetSalt {
     salt: Option<[u8; 32]>,
 }
 
-impl Kept for ResetSalt {
+impl Persisted for ResetSalt {
     const NAME: &'static str = "reset";
 
     fn encode(&self) -> io::Result<String> {

@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// State that is kept in a file of its own.
-pub trait Kept: Clone + Default + PartialEq + Send + Sync + 'static {
+pub trait Persisted: Clone + Default + PartialEq + Send + Sync + 'static {
     /// The file's name after that of the instance.
     const NAME: &'static str;
 
@@ -56,7 +56,7 @@ struct Contents {
     peers: BTreeMap<String, BTreeMap<String, Value>>,
 }
 
-impl<T: Kept> StateFile<T> {
+impl<T: Persisted> StateFile<T> {
     /// The file of the instance `name` in `directory`. It is not accessed yet.
     pub fn new(directory: &Path, name: &str) -> Self {
         let path = directory.join(format!("{name}.{}.json", T::NAME));
@@ -148,7 +148,7 @@ impl<T: Kept> StateFile<T> {
     }
 }
 
-impl Kept for Learned {
+impl Persisted for Learned {
     const NAME: &'static str = "learned";
 
     fn encode(&self) -> io::Result<String> {
@@ -204,7 +204,7 @@ struct Version {
     version: u32,
 }
 
-impl Kept for Usage {
+impl Persisted for Usage {
     const NAME: &'static str = "usage";
 
     fn encode(&self) -> io::Result<String> {
@@ -229,7 +229,7 @@ impl Kept for Usage {
 
 /// The newest binding of each device of an anchor, signed, so that the file cannot forge it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct KeptBindings(pub Vec<(PublicKey, Binding)>);
+pub struct PersistedBindings(pub Vec<(PublicKey, Binding)>);
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -249,7 +249,7 @@ struct BindingEntry {
     signature: Signature,
 }
 
-impl Kept for KeptBindings {
+impl Persisted for PersistedBindings {
     const NAME: &'static str = "bindings";
 
     fn encode(&self) -> io::Result<String> {
@@ -331,7 +331,7 @@ mod tests {
         file.finish();
     }
 
-    fn read<T: Kept>(directory: &Path) -> T {
+    fn read<T: Persisted>(directory: &Path) -> T {
         StateFile::new(directory, "rw0").read()
     }
 
@@ -398,7 +398,7 @@ mod tests {
     #[derive(Clone, Default, PartialEq)]
     struct Hanging(u8);
 
-    impl Kept for Hanging {
+    impl Persisted for Hanging {
         const NAME: &'static str = "hanging";
 
         fn encode(&self) -> io::Result<String> {

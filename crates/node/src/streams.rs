@@ -1,6 +1,6 @@
 //! TCP connections of applications, carried as streams of a session.
 //!
-//! An [`StreamListener`] belongs to a box. Its owner lends it the [`Streams`](roadweave_stream::Streams)
+//! A [`StreamListener`] belongs to a box. Its owner lends it the [`Streams`](roadweave_stream::Streams)
 //! of the session and calls `on_ready` for events of its tokens, `handle_events` after the packets
 //! of a turn, `turn` once in each turn of the loop, and `poll_timeout` for the time of the next.
 //!

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use roadweave_proto::Instant;
 use serde::{Deserialize, Serialize};
 
-use crate::state::{Kept, StateFile};
+use crate::state::{Persisted, StateFile};
 
 /// The difference that is logged, seconds: clocks are set in small steps.
 const BEHIND_MIN: u64 = 60;
@@ -27,7 +27,7 @@ pub struct HighestTime {
     unix_seconds: u64,
 }
 
-impl Kept for HighestTime {
+impl Persisted for HighestTime {
     const NAME: &'static str = "time";
 
     fn encode(&self) -> io::Result<String> {

@@ -11,7 +11,7 @@ use noq_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use noq_proto::rustls::AlertDescription;
 use noq_proto::rustls::pki_types::{CertificateDer, UnixTime};
 use noq_proto::rustls::time_provider::TimeProvider;
-use roadweave_identity::tls::{HandshakeRefusal, Pinned, Side};
+use roadweave_identity::tls::{HandshakeRefusal, Pinned, TlsSide};
 use roadweave_identity::{Identity, PeerPolicy, PublicKey, Refusal, tls};
 use roadweave_proto::Instant;
 
@@ -53,7 +53,7 @@ pub(crate) fn client(
     clock: Arc<Clock>,
 ) -> Result<QuicClientConfig, ConfigError> {
     let policy = Arc::new(Pinned(server_key));
-    let side = Side { identity, policy, refusal, alpn: ALPN, time: clock };
+    let side = TlsSide { identity, policy, refusal, alpn: ALPN, time: clock };
     let config = tls::client(side).map_err(tls_error)?;
     config.try_into().map_err(|error| ConfigError::Tls(format!("{error}")))
 }
@@ -64,7 +64,7 @@ pub(crate) fn server(
     refusal: Arc<HandshakeRefusal>,
     clock: Arc<Clock>,
 ) -> Result<QuicServerConfig, ConfigError> {
-    let side = Side { identity, policy, refusal, alpn: ALPN, time: clock };
+    let side = TlsSide { identity, policy, refusal, alpn: ALPN, time: clock };
     let config = tls::server(side).map_err(tls_error)?;
     config.try_into().map_err(|error| ConfigError::Tls(format!("{error}")))
 }

@@ -61,7 +61,7 @@ async fn serve(folder: &Folder) -> Result<()> {
     tokio::spawn(Arc::clone(&streams).run());
     tokio::spawn(Planner::new(Arc::clone(&app), streams.mailboxes()).run());
     tokio::spawn(show_health(Arc::clone(&outbox), Arc::clone(&metrics)));
-    tokio::spawn(keep_house(Arc::clone(&store)));
+    tokio::spawn(clean_up(Arc::clone(&store)));
     tokio::spawn(watch_logs(Arc::clone(&app)));
     let address = listener.local_addr()?;
     tracing::info!(%address, database = store.database.shown(), epoch, "serving");
@@ -136,7 +136,7 @@ async fn show_health(outbox: Arc<Outbox>, metrics: Arc<Metrics>) {
     }
 }
 
-async fn keep_house(store: Arc<Store>) {
+async fn clean_up(store: Arc<Store>) {
     let mut minutes = tokio::time::interval(MINUTE);
     for minute in 0_u64.. {
         minutes.tick().await;

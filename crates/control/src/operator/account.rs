@@ -100,7 +100,7 @@ impl Access {
 }
 
 impl Account {
-    pub fn keep(&self) -> Result<()> {
+    pub fn save(&self) -> Result<()> {
         let path = path()?;
         let folder = path.parent().context("the file is in a folder")?;
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;

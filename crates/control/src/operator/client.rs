@@ -21,7 +21,7 @@ use tokio_rustls::TlsConnector;
 use crate::operator::account::{Account, host_and_port};
 use crate::operator::trust;
 
-pub struct Client {
+pub struct ApiClient {
     account: Account,
     host: String,
     port: u16,
@@ -40,7 +40,7 @@ impl ApiResponse {
     }
 }
 
-impl Client {
+impl ApiClient {
     /// With a key and no tenant it asks the controller for the key's tenant.
     pub fn new(account: Account) -> Result<Self> {
         let mut client = Self::of_stranger(account)?;
@@ -59,7 +59,7 @@ impl Client {
         Ok(Self { account, host, port, tls: TlsConnector::from(Arc::new(tls)), runtime })
     }
 
-    pub fn keep_cookie(&mut self, cookie: Option<String>) {
+    pub fn set_cookie(&mut self, cookie: Option<String>) {
         self.account.cookie = cookie;
     }
 

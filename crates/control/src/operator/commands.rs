@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::clock::now_ms;
 use crate::operator::account::{self, Access, Account};
-use crate::operator::client::Client;
+use crate::operator::client::ApiClient;
 use crate::operator::{show, sign_in};
 
 /// What to do.
@@ -198,7 +198,7 @@ pub fn run(command: Command, access: &Access, json: bool) -> Result<()> {
     if let Command::Login { at, user, .. } = command {
         return log_in(at, user.as_deref(), access, json);
     }
-    let client = Client::new(access.account()?)?;
+    let client = ApiClient::new(access.account()?)?;
     let context = CommandContext { client, json };
     match command {
         Command::Login { .. } => Ok(()),
@@ -223,7 +223,7 @@ pub fn run(command: Command, access: &Access, json: bool) -> Result<()> {
 }
 
 pub struct CommandContext {
-    pub client: Client,
+    pub client: ApiClient,
     pub json: bool,
 }
 
@@ -247,7 +247,7 @@ fn log_in(url: String, user: Option<&str>, access: &Access, json: bool) -> Resul
     let tenant = access.tenant.clone().unwrap_or_else(|| "home".to_owned());
     let fingerprint = access.fingerprint.clone();
     let mut account = Account { url, fingerprint, tenant, cookie: None, key: None };
-    let mut client = Client::of_stranger(account.clone())?;
+    let mut client = ApiClient::of_stranger(account.clone())?;
     let answer = match user {
         Some(user) => {
             let password = account::password("password:")?;
@@ -258,7 +258,7 @@ fn log_in(url: String, user: Option<&str>, access: &Access, json: bool) -> Resul
     };
     account.cookie = sign_in::cookie(&answer, "__Host-roadweave");
     account.tenant = show::at(&answer.body, "tenant");
-    account.keep()?;
+    account.save()?;
     if json {
         return out::json(&answer.body);
     }

@@ -10,15 +10,15 @@ use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use serde_json::json;
 
-use crate::operator::client::{ApiResponse, Client};
+use crate::operator::client::{ApiClient, ApiResponse};
 use crate::operator::show;
 
-pub fn sign_in(client: &mut Client) -> Result<ApiResponse> {
+pub fn sign_in(client: &mut ApiClient) -> Result<ApiResponse> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no port to listen on")?;
     let port = listener.local_addr()?.port();
     let body = json!({ "loopback_port": port });
     let begun = client.ask("POST", "/sessions/oidc", Some(&body), None)?;
-    client.keep_cookie(cookie(&begun, "__Host-roadweave-sign-in"));
+    client.set_cookie(cookie(&begun, "__Host-roadweave-sign-in"));
     let url = show::at(&begun.body, "url");
     out::note(format_args!("open this in a browser on this machine:\n\n    {url}\n"));
     out::flush();

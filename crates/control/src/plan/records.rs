@@ -26,10 +26,10 @@ impl Stale {
     }
 
     /// Takes a change; whether documents depend on it.
-    pub fn take(&mut self, line: &Changed) -> bool {
-        let kinds: &[&str] = match &*line.kind {
+    pub fn take(&mut self, change: &Changed) -> bool {
+        let kinds: &[&str] = match &*change.kind {
             "device" if !self.has("device") => {
-                self.devices.insert((line.tenant.clone(), line.subject.clone()));
+                self.devices.insert((change.tenant.clone(), change.subject.clone()));
                 if self.devices.len() > DEVICES_MAX { &["device"] } else { &[] }
             }
             "configuration" => &["configuration", "roll-out"],

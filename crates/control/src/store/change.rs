@@ -226,7 +226,7 @@ impl Change<'_> {
         self.position += 1;
         let (sequence, position, at_ms) = (self.sequence, self.position, self.now_ms);
         let values = values![sequence, position, at_ms, tenant, kind, subject, version];
-        self.execute(INSERT_CHANGE, values).await.map(drop)
+        self.execute(PUSH, values).await.map(drop)
     }
 
     /// Commits; returns the change's number. [`StoreError::Refused`] if a repetition has begun.
@@ -255,7 +255,7 @@ impl Change<'_> {
 }
 
 const NEXT: &str = "UPDATE counter SET value = value + 1 WHERE name = 'change' RETURNING value";
-const INSERT_CHANGE: &str = "INSERT INTO change (sequence, position, at_ms, tenant, kind, subject, version) \
+const PUSH: &str = "INSERT INTO change (sequence, position, at_ms, tenant, kind, subject, version) \
                     VALUES ($1, $2, $3, $4, $5, $6, $7)";
 
 impl Change<'_> {

@@ -107,14 +107,14 @@ impl Change<'_> {
     }
 
     /// Writes the outcome of a document, if that is still the current one.
-    pub async fn keep_outcome(&mut self, of: &DocumentOutcome) -> Result<bool> {
+    pub async fn store_outcome(&mut self, of: &DocumentOutcome) -> Result<bool> {
         let DocumentOutcome { public_key, kind, version: (epoch, number), outcome } = of;
         let values = values![outcome, self.number(), public_key, kind, *epoch, *number];
         Ok(self.execute(OUTCOME, values).await? > 0)
     }
 
     /// Writes the progress of a roll-out. [`StoreError::Reference`] if there is no such roll-out.
-    pub async fn keep_progress(&mut self, tenant: &str, rollout: &str, body: &str) -> Result<()> {
+    pub async fn store_progress(&mut self, tenant: &str, rollout: &str, body: &str) -> Result<()> {
         let seal = self.keys.seal(&["progress", tenant, rollout, body]);
         self.execute(PROGRESS, values![tenant, rollout, body, seal]).await.map(drop)
     }

@@ -33,18 +33,18 @@ pub enum Note {
 }
 
 impl Store {
-    pub async fn keep_notes(&self, notes: &[Note], now_ms: i64) -> Result<()> {
+    pub async fn store_notes(&self, notes: &[Note], now_ms: i64) -> Result<()> {
         let mut change = self.change(Actor::new("streams"), now_ms).await?;
         let mut has_outcomes = false;
         for note in notes {
             match note {
-                Note::Status(status) => change.keep_status(status).await?,
+                Note::Status(status) => change.store_status(status).await?,
                 Note::Report { tenant, report, stream, connected } => {
-                    change.keep_report(tenant, report, (stream, *connected)).await?;
+                    change.store_report(tenant, report, (stream, *connected)).await?;
                 }
-                Note::Outcome(outcome) => has_outcomes |= change.keep_outcome(outcome).await?,
+                Note::Outcome(outcome) => has_outcomes |= change.store_outcome(outcome).await?,
                 Note::On { tenant, device, proxy } => {
-                    change.keep_place(tenant, device, proxy.as_deref()).await?;
+                    change.store_place(tenant, device, proxy.as_deref()).await?;
                 }
                 Note::Witness { tenant, proxy } => {
                     change.execute(WITNESS, values![now_ms, proxy, tenant]).await?;
@@ -61,7 +61,7 @@ impl Store {
 }
 
 impl Change<'_> {
-    async fn keep_status(&mut self, status: &ProxyStatus) -> Result<()> {
+    async fn store_status(&mut self, status: &ProxyStatus) -> Result<()> {
         let before = self.row(STATUS_BEFORE, values![&status.tenant, &status.proxy]).await?;
         let before: Option<(i64, i64)> = match before {
             Some(row) => Some((row.try_get("connected")?, row.try_get("serial")?)),
@@ -79,7 +79,7 @@ impl Change<'_> {
         self.publish_if(done > 0 && is_other, tenant, "proxy-status", proxy).await
     }
 
-    async fn keep_report(
+    async fn store_report(
         &mut self,
         tenant: &str,
         report: &Report,
@@ -92,7 +92,7 @@ impl Change<'_> {
         self.publish_if(done > 0, tenant, "report", device).await
     }
 
-    async fn keep_place(&mut self, tenant: &str, device: &str, proxy: Option<&str>) -> Result<()> {
+    async fn store_place(&mut self, tenant: &str, device: &str, proxy: Option<&str>) -> Result<()> {
         let key = proxy.unwrap_or_default();
         let ended = self.execute(LEAVE, values![self.now_ms, tenant, device, key]).await?;
         let begun = self.execute(ARRIVE, values![self.now_ms, key, tenant, device]).await?;

@@ -104,7 +104,7 @@ pub struct Sample {
 pub const STEPS_MS: [i64; 3] = [10_000, 60_000, 3_600_000];
 
 impl Store {
-    pub async fn keep_samples(&self, samples: &[(String, Sample)]) -> Result<()> {
+    pub async fn store_samples(&self, samples: &[(String, Sample)]) -> Result<()> {
         self.add_samples(STEPS_MS[0], samples).await
     }
 

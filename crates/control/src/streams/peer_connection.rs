@@ -13,7 +13,7 @@ use roadweave_fleet::{
 use roadweave_identity::PublicKey;
 use serde_json::{Value, json};
 
-pub(super) use self::samples::keep_samples;
+pub(super) use self::samples::store_samples;
 use super::Streams;
 use super::mailboxes::StreamMessage;
 use crate::clock::now_ms;

@@ -23,7 +23,7 @@ pub(super) async fn record(store: Arc<Store>, outbox: Arc<Outbox>, mut inbox: Re
     let mut batch: Vec<Note> = Vec::new();
     while inbox.recv_many(&mut batch, AT_ONCE).await > 0 {
         let mut tries = 0;
-        while let Err(error) = within(ANSWERS_MAX, store.keep_notes(&batch, now_ms())).await {
+        while let Err(error) = within(ANSWERS_MAX, store.store_notes(&batch, now_ms())).await {
             tries += 1;
             // Notes that the database refuses for good must not block others.
             if !error.is_passing() && tries > TRIES_MAX {

@@ -173,7 +173,7 @@ impl Port {
     }
 
     pub(crate) async fn client(&self, seed: u8) -> io::Result<TestClient> {
-        let side = Side {
+        let side = TlsSide {
             identity: &identity(seed),
             policy: Arc::new(Pinned(identity(7).public_key())),
             refusal: Arc::default(),

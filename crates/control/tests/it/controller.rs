@@ -6,9 +6,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use crate::run::{Running, Runs, text};
+use crate::run::{CommandRunner, RunningController, text};
 
-impl Runs for Path {
+impl CommandRunner for Path {
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_roadweave-controller"));
         command.args(words).arg("--folder").arg(self).env_remove("ROADWEAVE_LOG");
@@ -34,11 +34,14 @@ fn init(folder: &Path) -> u16 {
     port
 }
 
-fn start(folder: &Path, port: u16) -> Running {
-    Running::start(folder.command(&["run"]), SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+fn start(folder: &Path, port: u16) -> RunningController {
+    RunningController::start(
+        folder.command(&["run"]),
+        SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+    )
 }
 
-fn stop(mut running: Running) -> bool {
+fn stop(mut running: RunningController) -> bool {
     let pid = running.0.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     running.0.wait().unwrap().success()

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-pub trait Runs {
+pub trait CommandRunner {
     fn command(&self, words: &[&str]) -> Command;
 
     fn run(&self, words: &[&str]) -> Output {
@@ -44,9 +44,9 @@ pub fn text(bytes: &[u8]) -> String {
 }
 
 /// A controller that runs as long as this.
-pub struct Running(pub Child);
+pub struct RunningController(pub Child);
 
-impl Running {
+impl RunningController {
     pub fn start(mut controller: Command, address: SocketAddr) -> Self {
         let running = Self(controller.stderr(Stdio::null()).spawn().unwrap());
         let end = Instant::now() + Duration::from_secs(30);
@@ -58,7 +58,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningController {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

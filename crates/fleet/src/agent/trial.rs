@@ -93,7 +93,7 @@ pub struct Trial {
     #[serde(default)]
     suspected: Option<Works>,
     #[serde(skip)]
-    phase: Phase,
+    phase: TrialPhase,
     #[serde(skip)]
     works: Works,
     #[serde(skip)]
@@ -108,7 +108,7 @@ pub struct Trial {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum Phase {
+enum TrialPhase {
     #[default]
     Idle,
     New {
@@ -131,7 +131,7 @@ impl Trial {
     }
 
     pub fn compares(&self) -> bool {
-        matches!(self.phase, Phase::Former { .. })
+        matches!(self.phase, TrialPhase::Former { .. })
     }
 
     /// Reports what is up, as far as known, and whether the session is silent.
@@ -140,7 +140,7 @@ impl Trial {
         (self.works, self.is_mute) = (works, is_mute);
         self.note(now);
         self.is_asked &= works.stream;
-        if let Phase::New { all_since, .. } = &mut self.phase {
+        if let TrialPhase::New { all_since, .. } = &mut self.phase {
             *all_since = works.all().then(|| all_since.unwrap_or(now));
         }
     }
@@ -152,9 +152,9 @@ impl Trial {
 
     fn note(&mut self, now: Instant) {
         let settles = match self.phase {
-            Phase::Idle => return,
-            Phase::New { since, .. } => since + SETTLE,
-            Phase::Former { since, .. } => since + LOOK,
+            TrialPhase::Idle => return,
+            TrialPhase::New { since, .. } => since + SETTLE,
+            TrialPhase::Former { since, .. } => since + LOOK,
         };
         self.is_settled |= now >= settles;
         let session = self.is_settled && self.works.session && !self.is_mute;
@@ -162,7 +162,8 @@ impl Trial {
     }
 
     fn note_answer(&mut self, answers: Works) {
-        let (Phase::New { seen: noted, .. } | Phase::Former { shown: noted, .. }) = &mut self.phase
+        let (TrialPhase::New { seen: noted, .. } | TrialPhase::Former { shown: noted, .. }) =
+            &mut self.phase
         else {
             return;
         };
@@ -176,9 +177,9 @@ impl Trial {
 
     pub fn poll_question(&mut self) -> Option<Question> {
         let noted = match self.phase {
-            Phase::Idle => return None,
-            Phase::New { seen, .. } => seen,
-            Phase::Former { shown, .. } => shown,
+            TrialPhase::Idle => return None,
+            TrialPhase::New { seen, .. } => seen,
+            TrialPhase::Former { shown, .. } => shown,
         };
         if !self.is_settled || noted.stream {
             return None;
@@ -193,16 +194,18 @@ impl Trial {
     pub fn poll(&mut self, now: Instant) -> Option<Decision> {
         self.note(now);
         match self.phase {
-            Phase::Idle => None,
-            Phase::New { since, seen, all_since } => match all_since.filter(|_| seen.session) {
-                Some(holds) if now >= holds + HOLD => {
-                    self.phase = Phase::Idle;
-                    Some(Decision::Confirmed)
+            TrialPhase::Idle => None,
+            TrialPhase::New { since, seen, all_since } => {
+                match all_since.filter(|_| seen.session) {
+                    Some(holds) if now >= holds + HOLD => {
+                        self.phase = TrialPhase::Idle;
+                        Some(Decision::Confirmed)
+                    }
+                    None if now >= since + self.hold() => self.doubt(now, seen),
+                    _ => None,
                 }
-                None if now >= since + self.hold() => self.doubt(now, seen),
-                _ => None,
-            },
-            Phase::Former { since, seen_under_new, shown } => {
+            }
+            TrialPhase::Former { since, seen_under_new, shown } => {
                 let better = shown.without(seen_under_new);
                 if better != Works::NOTHING {
                     return Some(self.suspect(now, seen_under_new, better));
@@ -228,14 +231,14 @@ impl Trial {
             self.enter_new(now, seen);
             return None;
         }
-        self.enter(Phase::Former { since: now, seen_under_new: seen, shown: Works::NOTHING });
+        self.enter(TrialPhase::Former { since: now, seen_under_new: seen, shown: Works::NOTHING });
         Some(Decision::Compare)
     }
 
     /// `better` works under the former version. Once may be chance: coverage that came back.
     fn suspect(&mut self, now: Instant, seen_under_new: Works, better: Works) -> Decision {
         if self.suspected.is_some_and(|suspected| suspected.and(better) != Works::NOTHING) {
-            self.phase = Phase::Idle;
+            self.phase = TrialPhase::Idle;
             return Decision::TakenBack(better.missing());
         }
         self.suspected = Some(better);
@@ -246,22 +249,22 @@ impl Trial {
 
     pub fn poll_timeout(&self) -> Option<Instant> {
         let (settles, ends) = match self.phase {
-            Phase::Idle => return None,
-            Phase::New { since, seen, all_since } => {
+            TrialPhase::Idle => return None,
+            TrialPhase::New { since, seen, all_since } => {
                 let holds = all_since.filter(|_| seen.session);
                 (since + SETTLE, holds.map_or(since + self.hold(), |holds| holds + HOLD))
             }
-            Phase::Former { since, .. } => (since + LOOK, since + COMPARE),
+            TrialPhase::Former { since, .. } => (since + LOOK, since + COMPARE),
         };
         Some(if self.is_settled { ends } else { ends.min(settles) })
     }
 
     fn enter_new(&mut self, now: Instant, seen: Works) {
         let all_since = self.works.all().then_some(now);
-        self.enter(Phase::New { since: now, seen, all_since });
+        self.enter(TrialPhase::New { since: now, seen, all_since });
     }
 
-    fn enter(&mut self, phase: Phase) {
+    fn enter(&mut self, phase: TrialPhase) {
         self.phase = phase;
         (self.is_settled, self.is_asked, self.is_sought) = (false, false, false);
     }

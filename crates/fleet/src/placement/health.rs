@@ -110,8 +110,8 @@ impl Watch {
 
     pub fn poll(&mut self, now: Instant) -> Vec<(PublicKey, HealthState)> {
         let stood_still = now.since(self.polled) > Self::STALL;
-        let heard_nobody = now.since(self.heard) >= Health::SILENCE;
-        if stood_still || heard_nobody {
+        let is_silent = now.since(self.heard) >= Health::SILENCE;
+        if stood_still || is_silent {
             self.fair_since = now;
         }
         self.polled = now;

@@ -57,14 +57,14 @@ impl Proxies {
             let before = self.reported.insert(*key, (seen_ms, witnessed_ms));
             // A changed time is a new report. The first one is judged by its distance from now,
             // even if that is of another replica's clock.
-            let is_news = |at: i64, last: Option<i64>, span: Duration| match last {
+            let is_newer = |at: i64, last: Option<i64>, span: Duration| match last {
                 Some(last) => at != last,
                 None => (now_ms - at).unsigned_abs() < span.as_millis() as u64,
             };
-            if is_news(seen_ms, before.map(|before| before.0), Health::SILENCE) {
+            if is_newer(seen_ms, before.map(|before| before.0), Health::SILENCE) {
                 self.watch.on_proxy(key, now);
             }
-            if is_news(witnessed_ms, before.map(|before| before.1), Health::WITNESS) {
+            if is_newer(witnessed_ms, before.map(|before| before.1), Health::WITNESS) {
                 self.watch.on_box(Some(key), now);
             }
             let band = self.bands.entry(*key).or_default();

@@ -182,8 +182,8 @@ fn a_proxy_on_a_replica_with_another_clock_is_not_taken_for_dead() {
             let other_ms = heard_ms.min(NOW + 400_000) + ahead_ms;
             let reports = [(20, heard_ms), (21, other_ms)]
                 .map(|(seed, seen_ms)| ProxyStatus { seen_ms, ..status(seed) });
-            let news = proxies.look(&world.fleet, &reports, at(second.unsigned_abs()), now_ms);
-            changed.extend(news.into_iter().map(|(key, vital)| (second, key, vital)));
+            let turned = proxies.look(&world.fleet, &reports, at(second.unsigned_abs()), now_ms);
+            changed.extend(turned.into_iter().map(|(key, vital)| (second, key, vital)));
         }
         let dead: Vec<_> =
             changed.iter().filter(|(.., vital)| *vital == HealthState::Dead).collect();

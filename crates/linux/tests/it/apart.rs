@@ -67,7 +67,7 @@ impl World {
     }
 }
 
-struct Anchor<'a> {
+struct TestAnchor<'a> {
     world: &'a World,
     instance: Instance,
     tun: Option<Tun>,
@@ -86,7 +86,7 @@ fn open_tun(name: &str, addresses: &[&str]) -> Tun {
     Tun::open(&TunOptions { name, mtu: 1360, addresses, offload: false }).unwrap()
 }
 
-impl<'a> Anchor<'a> {
+impl<'a> TestAnchor<'a> {
     fn start(world: &'a World, name: &str, networks: &[&str], behind: &[&str]) -> Self {
         let instance = Instance::new(name).unwrap();
         let apart = Apart::of(&instance);
@@ -264,8 +264,8 @@ fn halves(packet: &[u8], number: u8) -> [Vec<u8>; 2] {
 fn equal_addresses_of_two_tenants_have_their_own_connections() {
     run_sandboxed(|| {
         let world = World::new();
-        let mut a = Anchor::start(&world, "rwa", &NETWORKS, &[]);
-        let mut b = Anchor::start(&world, "rwb", &NETWORKS, &[]);
+        let mut a = TestAnchor::start(&world, "rwa", &NETWORKS, &[]);
+        let mut b = TestAnchor::start(&world, "rwb", &NETWORKS, &[]);
         for (client, remote) in CLIENT.iter().zip(REMOTE) {
             a.say((client, 4000), (remote, 7), "a");
             b.say((client, 4000), (remote, 7), "b");
@@ -315,7 +315,7 @@ fn equal_addresses_of_two_tenants_have_their_own_connections() {
         b.ask_remote("b alone");
         b.heard.retain(|text| text != EXCEEDED);
         assert!(b.heard.iter().all(|text| text.starts_with('b')), "{:?}", b.heard);
-        let mut a = Anchor::start(&world, "rwa", &NETWORKS, &[]);
+        let mut a = TestAnchor::start(&world, "rwa", &NETWORKS, &[]);
         a.ask_remote("a again");
         b.listen();
         assert!(a.heard.iter().all(|text| text.starts_with('a')), "{:?}", a.heard);
@@ -334,8 +334,8 @@ fn no_client_reaches_another_tenants_by_any_address() {
         let networks = [&NETWORKS[..], &["10.88.0.1/24", "fd88::1/64"]].concat();
         // The remote host's own address, and a network behind it, are clients' too.
         let behind = ["203.0.113.2/32", "2001:db8::2/128", "192.168.50.0/24"];
-        let mut a = Anchor::start(&world, "rwa", &NETWORKS, &behind);
-        let mut b = Anchor::start(&world, "rwb", &networks, &[]);
+        let mut a = TestAnchor::start(&world, "rwa", &NETWORKS, &behind);
+        let mut b = TestAnchor::start(&world, "rwb", &networks, &[]);
         b.ask_remote("b");
         for own in ["10.88.0.1", "fd88::1"] {
             world.echo(&world.machine, own, 9);
@@ -390,8 +390,8 @@ fn answers_of_an_anchor_that_is_gone_reach_no_client() {
         let world = World::new();
         let remote = world.socket(&world.remote, REMOTE[0], 8);
         for is_crash in [true, false] {
-            let mut a = Anchor::start(&world, "rwa", &NETWORKS, &[]);
-            let mut b = Anchor::start(&world, "rwb", &NETWORKS, &[]);
+            let mut a = TestAnchor::start(&world, "rwa", &NETWORKS, &[]);
+            let mut b = TestAnchor::start(&world, "rwb", &NETWORKS, &[]);
             a.say((CLIENT[0], 4000), (REMOTE[0], 8), "a");
             let (_, from) = remote.recv_from(&mut [0; 100]).unwrap();
             remote.send_to(b"answer", from).unwrap();
@@ -420,8 +420,8 @@ fn answers_of_an_anchor_that_is_gone_reach_no_client() {
 fn what_others_take_from_an_anchor_among_neighbours_comes_back() {
     run_sandboxed(|| {
         let world = World::new();
-        let a = Anchor::start(&world, "rwa", &NETWORKS, &["192.168.50.0/24"]);
-        let mut b = Anchor::start(&world, "rwb", &NETWORKS, &["192.168.50.0/24"]);
+        let a = TestAnchor::start(&world, "rwa", &NETWORKS, &["192.168.50.0/24"]);
+        let mut b = TestAnchor::start(&world, "rwb", &NETWORKS, &["192.168.50.0/24"]);
         b.ask_remote("b");
         let run = |words: &str| {
             let text = world.machine.run(&format!("ip {words}")).unwrap();
@@ -458,8 +458,8 @@ fn what_others_take_from_an_anchor_among_neighbours_comes_back() {
 fn what_others_translate_for_one_tenant_reaches_no_other_while_its_anchor_is_stopped() {
     run_sandboxed(|| {
         let world = World::new();
-        let mut a = Anchor::start(&world, "rwa", &NETWORKS, &[]);
-        let mut b = Anchor::start(&world, "rwb", &NETWORKS, &[]);
+        let mut a = TestAnchor::start(&world, "rwa", &NETWORKS, &[]);
+        let mut b = TestAnchor::start(&world, "rwb", &NETWORKS, &[]);
         let (mark, _) = Apart::of(&Instance::new("rwa").unwrap()).mark();
         world.nft(&format!(
             "add table ip forwards; \
@@ -494,8 +494,8 @@ fn marks_that_others_restore_do_not_lead_answers_astray() {
              add rule inet vpn in meta mark set ct mark; \
              add rule inet vpn out meta mark set ct mark",
         );
-        let mut a = Anchor::start(&world, "rwa", &NETWORKS, &["192.168.50.0/24"]);
-        let mut b = Anchor::start(&world, "rwb", &NETWORKS, &["192.168.50.0/24"]);
+        let mut a = TestAnchor::start(&world, "rwa", &NETWORKS, &["192.168.50.0/24"]);
+        let mut b = TestAnchor::start(&world, "rwb", &NETWORKS, &["192.168.50.0/24"]);
         for anchor in [&mut b, &mut a] {
             anchor.ask_remote("asked");
             anchor.say(("192.168.50.9", 4000), (REMOTE[0], 7), "from behind");
@@ -510,7 +510,7 @@ fn marks_that_others_restore_do_not_lead_answers_astray() {
 fn what_cannot_be_shared_is_refused_with_what_clashes() {
     run_sandboxed(|| {
         let world = World::new();
-        let a = Anchor::start(&world, "rwa", &NETWORKS, &[]);
+        let a = TestAnchor::start(&world, "rwa", &NETWORKS, &[]);
         let open = |name: &str, networks: &[&str], is_exposed| {
             let instance = Instance::new(name).unwrap();
             let tun = open_tun(name, networks);

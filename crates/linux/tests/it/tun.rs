@@ -18,7 +18,7 @@ fn options(addresses: &[&str], offload: bool) -> TunOptions {
     TunOptions { name: "rw0".to_owned(), mtu: MTU, addresses, offload }
 }
 
-struct Pair {
+struct TunPair {
     left: NetNs,
     right: NetNs,
     stop: Arc<AtomicBool>,
@@ -26,7 +26,7 @@ struct Pair {
     bridge: Option<std::thread::JoinHandle<(Tun, Tun)>>,
 }
 
-impl Pair {
+impl TunPair {
     fn new(offload: bool) -> Self {
         let left = NetNs::create(&format!("left-{offload}")).unwrap();
         let right = NetNs::create(&format!("right-{offload}")).unwrap();
@@ -75,7 +75,7 @@ fn bridge(mut a: Tun, mut b: Tun, stop: &AtomicBool, largest: &AtomicU64) -> (Tu
 }
 
 fn check_every_size(offload: bool) {
-    let pair = Pair::new(offload);
+    let pair = TunPair::new(offload);
     for (address, headers) in [("10.8.0.2", 28), ("fd08::2", 48)] {
         let address: IpAddr = address.parse().unwrap();
         let bind =
@@ -144,7 +144,7 @@ fn every_size_arrives_intact_with_and_without_offload() {
     run_sandboxed(|| [false, true].into_iter().for_each(check_every_size));
 }
 
-fn copy_by_tcp(pair: &Pair, address: &str, bytes: usize) {
+fn copy_by_tcp(pair: &TunPair, address: &str, bytes: usize) {
     let address: IpAddr = address.parse().unwrap();
     let listener = pair.right.enter(|| TcpListener::bind((address, 7001)).unwrap()).unwrap();
     let receiver = std::thread::spawn(move || {
@@ -162,7 +162,7 @@ fn copy_by_tcp(pair: &Pair, address: &str, bytes: usize) {
 #[test]
 fn tcp_arrives_intact_and_with_offload_in_super_packets() {
     run_sandboxed(|| {
-        let pair = Pair::new(true);
+        let pair = TunPair::new(true);
         for address in ["10.8.0.2", "fd08::2"] {
             copy_by_tcp(&pair, address, 20_000_000);
         }
@@ -175,7 +175,7 @@ fn tcp_arrives_intact_and_with_offload_in_super_packets() {
         assert!(read.reads < read.packets_read / 4, "{read:?}");
         assert!(written.writes < written.packets_written / 2, "{written:?}");
 
-        let pair = Pair::new(false);
+        let pair = TunPair::new(false);
         copy_by_tcp(&pair, "10.8.0.2", 5_000_000);
         pair.finish();
     });
@@ -184,7 +184,7 @@ fn tcp_arrives_intact_and_with_offload_in_super_packets() {
 #[test]
 fn udp_gso_from_an_application_is_cut_into_its_datagrams() {
     run_sandboxed(|| {
-        let pair = Pair::new(true);
+        let pair = TunPair::new(true);
         for address in ["10.8.0.2:7002", "[fd08::2]:7002"] {
             let address: SocketAddr = address.parse().unwrap();
             let any: SocketAddr =

@@ -17,7 +17,7 @@ use super::serving::{Serving, Tables};
 use super::{DriverError, MemberOptions};
 use crate::StateFile;
 use crate::reset_salt::reset_salt;
-use crate::state::KeptBindings;
+use crate::state::PersistedBindings;
 use crate::status::{AnchorRoleStatus, RoleStatus, Status};
 
 const BINDINGS_INTERVAL: Duration = Duration::from_secs(10);
@@ -61,7 +61,7 @@ fn start(options: MemberOptions<AnchorFile>) -> Result<Served<Bindings>, DriverE
 }
 
 struct Bindings {
-    file: StateFile<KeptBindings>,
+    file: StateFile<PersistedBindings>,
     next: NextWrite,
 }
 
@@ -91,7 +91,7 @@ impl Egress for Bindings {
             anchor.on_time_of_day(now);
         }
         if self.next.0 <= now {
-            let is_written = self.file.write(&KeptBindings(anchor.bindings()));
+            let is_written = self.file.write(&PersistedBindings(anchor.bindings()));
             self.next.on_written(now, is_written);
         }
     }
@@ -131,7 +131,7 @@ impl Egress for Bindings {
     }
 
     fn write_last(&mut self, anchor: &mut Anchor) {
-        self.file.write_last(&KeptBindings(anchor.bindings()));
+        self.file.write_last(&PersistedBindings(anchor.bindings()));
     }
 }
 

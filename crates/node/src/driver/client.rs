@@ -42,7 +42,7 @@ use self::waiting::WaitingActions;
 use super::client_filters::ClientFilters;
 use super::debounce::Debounce;
 use super::edge::Edge;
-use super::event_loop::{Driver, LoopRole, MONITOR, ROUTERS, Running, take_instance};
+use super::event_loop::{Driver, LoopRole, MONITOR, ROUTERS, RunningNode, take_instance};
 use super::from_config::{excluded, route_settings, tun_options};
 use super::granted::Granted;
 use super::repeat_limiter::RepeatLimiter;
@@ -79,7 +79,7 @@ pub fn run_client(
 }
 
 /// What outlives the program, and when it is written next.
-struct KeptFiles {
+struct StateFiles {
     learned: StateFile,
     next: Instant,
     usage: StateFile<Usage>,
@@ -106,7 +106,7 @@ struct ClientRole {
     resolver: Resolvers,
     portals: Portals,
     routers: RouterNotices,
-    kept: KeptFiles,
+    state_files: StateFiles,
     join: JoinProgress,
     repeat_limiter: RepeatLimiter,
     fleet: Option<Fleet<ClientFile>>,
@@ -127,7 +127,7 @@ struct ClientRole {
 fn start(
     mut options: MemberOptions<ClientFile>,
     merge: Merge<ClientFile>,
-) -> Result<Running<Client, ClientRole>, DriverError> {
+) -> Result<RunningNode<Client, ClientRole>, DriverError> {
     let file = &mut options.file;
     let taken = take_instance(file.tun.name.as_str(), file.packet_marks.into())?;
     let (_, instance, lock) = &taken;
@@ -169,7 +169,7 @@ fn begin(
     metrics: Option<MetricsListener>,
     tun: Tun,
     mut steering: Steering,
-) -> Result<Running<Client, ClientRole>, DriverError> {
+) -> Result<RunningNode<Client, ClientRole>, DriverError> {
     let (mut servers, file) = (servers(&options), &options.file);
     if !file.streams.as_ref().is_some_and(ClientStreams::splits) {
         split::remove_left(&instance);
@@ -210,7 +210,7 @@ fn begin(
         resolver,
         portals,
         routers,
-        kept: KeptFiles {
+        state_files: StateFiles {
             learned,
             next: Instant::ZERO + STATE_INTERVAL,
             usage,
@@ -230,7 +230,7 @@ fn begin(
         filters,
         steering,
     };
-    Ok(Running { driver, role, instance, lock })
+    Ok(RunningNode { driver, role, instance, lock })
 }
 
 fn new_client(
@@ -259,14 +259,14 @@ fn candidates(servers: &[CandidateOptions], identity: &Identity) -> Vec<Candidat
     candidates
 }
 
-fn stop(running: Running<Client, ClientRole>) -> Result<(), DriverError> {
-    let Running { mut driver, mut role, instance, lock } = running;
+fn stop(running: RunningNode<Client, ClientRole>) -> Result<(), DriverError> {
+    let RunningNode { mut driver, mut role, instance, lock } = running;
     // Say goodbye to the server before the disk writes, which may block.
     driver.node.close(driver.edge.clock.now());
     driver.flush();
-    role.kept.learned.write_last(driver.node.learned());
+    role.state_files.learned.write_last(driver.node.learned());
     if role.counts_bytes() {
-        role.kept.usage.write_last(driver.node.usage());
+        role.state_files.usage.write_last(driver.node.usage());
     }
     role.steering.dns.unset();
     tracing::info!("the client stops");
@@ -306,8 +306,8 @@ impl LoopRole<Client> for ClientRole {
             self.streams.as_ref().and_then(LanStreams::poll_timeout),
             self.encoders.poll_timeout(),
             self.modems.poll_timeout(),
-            Some(self.kept.next),
-            self.counts_bytes().then_some(self.kept.next_usage),
+            Some(self.state_files.next),
+            self.counts_bytes().then_some(self.state_files.next_usage),
         ];
         timeouts.into_iter().flatten().min()
     }
@@ -327,7 +327,7 @@ impl LoopRole<Client> for ClientRole {
             discarded,
             "{pause}; queued packets are discarded, and every uplink must answer again"
         );
-        self.kept.next_usage = now;
+        self.state_files.next_usage = now;
         self.look_at_uplinks(driver, now);
         driver.node.on_pause(now, pause.lasted);
     }
@@ -384,13 +384,13 @@ impl LoopRole<Client> for ClientRole {
         if self.looks.retry.is_some_and(|at| at <= now) {
             self.retry_uplinks(driver, now);
         }
-        if self.counts_bytes() && self.kept.next_usage <= now {
+        if self.counts_bytes() && self.state_files.next_usage <= now {
             self.update_time_of_day(&mut driver.node, now);
-            self.kept.usage.write(driver.node.usage());
+            self.state_files.usage.write(driver.node.usage());
         }
-        if self.kept.next <= now {
-            self.kept.next = now + STATE_INTERVAL;
-            self.kept.learned.write(driver.node.learned());
+        if self.state_files.next <= now {
+            self.state_files.next = now + STATE_INTERVAL;
+            self.state_files.learned.write(driver.node.learned());
         }
         self.forget_modems(&mut driver.node, now);
         self.steering.handle_timeout(now);
@@ -504,7 +504,7 @@ impl ClientRole {
     }
 
     fn update_time_of_day(&mut self, client: &mut Client, now: Instant) {
-        self.kept.next_usage = now + TIME_OF_DAY;
+        self.state_files.next_usage = now + TIME_OF_DAY;
         let ClockReading { unix_seconds, is_synchronised } = ClockReading::take();
         client.on_time_of_day(unix_seconds, is_synchronised);
     }

@@ -126,14 +126,14 @@ struct Outside {
 }
 
 /// A running node. Fields are dropped in this order, so that the lock is released last.
-pub(super) struct Running<N, R> {
+pub(super) struct RunningNode<N, R> {
     pub(super) driver: Driver<N>,
     pub(super) role: R,
     pub(super) instance: Instance,
     pub(super) lock: InstanceLock,
 }
 
-impl<N: Node, R: LoopRole<N>> Running<N, R> {
+impl<N: Node, R: LoopRole<N>> RunningNode<N, R> {
     pub(super) fn run(&mut self) -> Result<(), DriverError> {
         self.driver.run(&mut self.role)
     }

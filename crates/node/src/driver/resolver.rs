@@ -34,14 +34,14 @@ pub(super) struct Resolver {
     waker: Waker,
     sender: Sender<(UplinkId, Found)>,
     answers: Receiver<(UplinkId, Found)>,
-    uplinks: BTreeMap<UplinkId, OfUplink>,
+    uplinks: BTreeMap<UplinkId, UplinkLookup>,
     threads: BTreeSet<UplinkId>,
     is_content: bool,
     next_reminder: Instant,
 }
 
 #[derive(Debug)]
-struct OfUplink {
+struct UplinkLookup {
     network: Network,
     addresses: Vec<IpNet>,
     ipv4: bool,
@@ -140,12 +140,20 @@ impl Resolver {
             _ => (Vec::new(), Vec::new(), Vec::new()),
         };
         let addresses = uplink.addresses.clone();
-        let of = OfUplink { addresses, ipv4, ipv6, prefixes, servers, found, ..OfUplink::new(now) };
-        self.uplinks.insert(uplink.id, OfUplink { network, ..of });
+        let of = UplinkLookup {
+            addresses,
+            ipv4,
+            ipv6,
+            prefixes,
+            servers,
+            found,
+            ..UplinkLookup::new(now)
+        };
+        self.uplinks.insert(uplink.id, UplinkLookup { network, ..of });
     }
 
     pub(super) fn set_system(&mut self, now: Instant) {
-        self.uplinks.insert(SYSTEM, OfUplink::new(now));
+        self.uplinks.insert(SYSTEM, UplinkLookup::new(now));
     }
 
     pub(super) fn is_searching(&self) -> bool {
@@ -172,7 +180,7 @@ impl Resolver {
     ) -> Vec<UplinkId> {
         let mut new = BTreeSet::new();
         for RouterUpdate { index, advertised, lasts } in updates {
-            let of_index = |(_, of): &(&UplinkId, &mut OfUplink)| of.network.index == index;
+            let of_index = |(_, of): &(&UplinkId, &mut UplinkLookup)| of.network.index == index;
             for (id, of) in self.uplinks.iter_mut().filter(of_index) {
                 let until = now + lasts;
                 let is_new = match &advertised {
@@ -223,7 +231,7 @@ impl Resolver {
         idle.filter_map(|(_, of)| self.due(of)).min()
     }
 
-    fn due(&self, of: &OfUplink) -> Option<Instant> {
+    fn due(&self, of: &UplinkLookup) -> Option<Instant> {
         if self.names.is_empty() {
             return None;
         }
@@ -237,7 +245,7 @@ impl Resolver {
 
     /// Returns uplinks whose addresses changed without a query, because the names are literals.
     pub(super) fn handle_timeout(&mut self, now: Instant) -> Vec<UplinkId> {
-        let is_due = |(id, of): (&UplinkId, &OfUplink)| {
+        let is_due = |(id, of): (&UplinkId, &UplinkLookup)| {
             self.due(of).is_some_and(|due| due <= now).then_some(*id)
         };
         let due: Vec<UplinkId> = self.uplinks.iter().filter_map(is_due).collect();
@@ -318,7 +326,7 @@ impl Resolver {
     }
 
     fn complain(&mut self, now: Instant) {
-        let is_first = |of: &OfUplink| {
+        let is_first = |of: &UplinkLookup| {
             matches!(
                 of.state,
                 ResolverState::Due(_, 0) | ResolverState::Searching { failures: 0, .. }
@@ -345,7 +353,7 @@ impl Resolver {
     }
 }
 
-impl OfUplink {
+impl UplinkLookup {
     fn new(now: Instant) -> Self {
         Self {
             network: Network::default(),

@@ -14,7 +14,7 @@ use roadweave_proto::{Instant, Marks, PathStatus, UplinkId};
 use roadweave_tunnel::{Router, RouterConfig, RouterEvent};
 
 use super::edge::Edge;
-use super::event_loop::{Driver, LoopRole, Running, take_instance};
+use super::event_loop::{Driver, LoopRole, RunningNode, take_instance};
 use super::from_config::tun_options;
 use super::repeat_limiter::RepeatLimiter;
 use super::{DriverError, filters_of, lead_into};
@@ -40,7 +40,7 @@ struct RouterRole {
     routes: RouteKeeper,
 }
 
-fn start(file: RouterFile) -> Result<Running<Router, RouterRole>, DriverError> {
+fn start(file: RouterFile) -> Result<RunningNode<Router, RouterRole>, DriverError> {
     let (sockets, links) = file.links();
     let config = RouterConfig {
         vni: file.vni.get() as u32,
@@ -85,7 +85,7 @@ fn start(file: RouterFile) -> Result<Running<Router, RouterRole>, DriverError> {
          for traffic that is protected itself"
     );
     tracing::info!(tun = driver.edge.tun_name(), mtu, ?offload, "the router runs");
-    Ok(Running { driver, role, instance, lock })
+    Ok(RunningNode { driver, role, instance, lock })
 }
 
 impl LoopRole<Router> for RouterRole {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use roadweave_fleet::{Down, FrameDecoder, FrameError, Up, encode};
-use roadweave_identity::tls::{self, HandshakeRefusal, Side};
+use roadweave_identity::tls::{self, HandshakeRefusal, TlsSide};
 use roadweave_identity::{Identity, PeerPolicy, PublicKey};
 use roadweave_linux::bind_to_interface;
 use roadweave_linux::socket::begin_connect;
@@ -102,7 +102,7 @@ impl ControllerStream {
     ) -> Result<Self, StreamError> {
         let refusal = Arc::new(HandshakeRefusal::default());
         let time = Arc::new(NoTime);
-        let side = Side { identity, policy, refusal: refusal.clone(), alpn: ALPN, time };
+        let side = TlsSide { identity, policy, refusal: refusal.clone(), alpn: ALPN, time };
         let config = tls::client(side).map_err(StreamError::Tls)?;
         let name = ServerName::try_from(tls::SERVER_NAME).map_err(io::Error::other)?;
         let mut tls = ClientConnection::new(Arc::new(config), name).map_err(StreamError::Tls)?;

@@ -11,7 +11,7 @@ use roadweave_fleet::{
     Join, JoinToken, Kind, Member, Name, Published, PublishedTable, PublishedTrust, Revocations,
     Role, Scope, Secret, Signed, Statement, Table, Trust, TrustList, Up, Version, encode,
 };
-use roadweave_identity::tls::{self, HandshakeRefusal, Side};
+use roadweave_identity::tls::{self, HandshakeRefusal, TlsSide};
 use roadweave_identity::{Identity, PeerPolicy, PublicKey, Refusal};
 use roadweave_linux::Clock;
 use roadweave_linux::netns::{WAIT_MAX, wait_or_show};
@@ -138,7 +138,7 @@ impl Controller {
         let refusal = Arc::new(HandshakeRefusal::default());
         let (identity, policy) = (identity(self.store().key), Arc::new(AcceptAny));
         let time = Arc::new(NoTime);
-        let side = Side { identity: &identity, policy, refusal, alpn: ALPN, time };
+        let side = TlsSide { identity: &identity, policy, refusal, alpn: ALPN, time };
         let config = Arc::new(tls::server(side).expect("TLS"));
         let mut tls = StreamOwned::new(ServerConnection::new(config).expect("TLS"), socket);
         while tls.conn.is_handshaking() {

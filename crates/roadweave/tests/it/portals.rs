@@ -16,7 +16,7 @@ const GUEST: &str = "10.1.0.2";
 const LOGIN: &str = "https://login.test/welcome?to=probe.test";
 
 #[derive(Clone, Copy, Debug)]
-enum Answer {
+enum PortalAnswer {
     Open,
     Redirect,
     Endless,
@@ -24,13 +24,13 @@ enum Answer {
 }
 
 struct Portal {
-    to_guest: Answer,
+    to_guest: PortalAnswer,
     asked: Vec<IpAddr>,
 }
 
 impl Portal {
     fn serve(namespace: &NetNs) -> Arc<Mutex<Self>> {
-        let portal = Arc::new(Mutex::new(Self { to_guest: Answer::Open, asked: Vec::new() }));
+        let portal = Arc::new(Mutex::new(Self { to_guest: PortalAnswer::Open, asked: Vec::new() }));
         let listener = namespace.enter(|| TcpListener::bind((PAGE, 80)).unwrap()).unwrap();
         let shared = portal.clone();
         spawn(move || {
@@ -51,21 +51,21 @@ fn answer(portal: &Mutex<Portal>, mut stream: TcpStream) {
     let answer = {
         let mut portal = portal.lock().unwrap();
         portal.asked.push(guest);
-        if guest.to_string() == GUEST { portal.to_guest } else { Answer::Open }
+        if guest.to_string() == GUEST { portal.to_guest } else { PortalAnswer::Open }
     };
     let _ = match answer {
-        Answer::Open => stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n"),
-        Answer::Redirect => stream.write_all(
+        PortalAnswer::Open => stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n"),
+        PortalAnswer::Redirect => stream.write_all(
             format!("HTTP/1.1 302 Found\r\nLocation: {LOGIN}\r\nContent-Length: 0\r\n\r\n")
                 .as_bytes(),
         ),
-        Answer::Endless => {
+        PortalAnswer::Endless => {
             let line = format!("X-{}: y\r\n", "x".repeat(50));
             stream.write_all(b"HTTP/1.1 204 No Content\r\n").unwrap_or(());
             while stream.write_all(line.as_bytes()).is_ok() {}
             Ok(())
         }
-        Answer::Slow => {
+        PortalAnswer::Slow => {
             let text = format!("HTTP/1.1 204 No Content\r\nX: {}\r\n\r\n", "y".repeat(100));
             text.bytes().try_for_each(|byte| {
                 sleep(Duration::from_secs(1));
@@ -101,13 +101,13 @@ fn a_portal_or_a_network_that_lies_about_one_costs_its_own_uplink_alone() {
         let portal = Portal::serve(&network.server);
         nft(&network.server, CUT_OFF);
         let _server = network.start_server();
-        let start = |answer: Answer| {
+        let start = |answer: PortalAnswer| {
             portal.lock().unwrap().to_guest = answer;
             let client = network.start_client("client");
             client.wait_for(" joined ");
             client
         };
-        for answer in [Answer::Endless, Answer::Slow] {
+        for answer in [PortalAnswer::Endless, PortalAnswer::Slow] {
             let before = portal.lock().unwrap().asked.len();
             let client = start(answer);
             network.wait_for_paths(&["eth2"]);
@@ -122,7 +122,7 @@ fn a_portal_or_a_network_that_lies_about_one_costs_its_own_uplink_alone() {
             client.interrupt();
         }
 
-        let client = start(Answer::Redirect);
+        let client = start(PortalAnswer::Redirect);
         client.wait_for("uplink-portal");
         let status = network.show(CLIENT);
         assert_eq!(portal_of(&status, "eth1"), json!({ "url": LOGIN }));
@@ -137,7 +137,7 @@ fn a_portal_or_a_network_that_lies_about_one_costs_its_own_uplink_alone() {
             portal.lock().unwrap().asked.iter().map(IpAddr::to_string).collect();
         assert_eq!(guests, [GUEST.to_owned()].into());
 
-        portal.lock().unwrap().to_guest = Answer::Open;
+        portal.lock().unwrap().to_guest = PortalAnswer::Open;
         nft(&network.server, "delete table inet portal");
         let login = Watch::start();
         network.wait_for_paths(&["eth1", "eth2"]);

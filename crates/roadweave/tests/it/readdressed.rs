@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use crate::common::*;
 
 /// Packets to the server's inner side and back, every 20 ms, and the longest time without one.
-struct Flow {
+struct TestFlow {
     ended: Arc<AtomicBool>,
     thread: JoinHandle<Duration>,
 }
 
-impl Flow {
+impl TestFlow {
     fn start(network: &TestNetwork) -> Self {
         let socket = network.socket_to(GATEWAY_V4);
         socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
@@ -71,7 +71,7 @@ fn an_uplink_with_another_address_is_back_within_seconds_and_the_others_notice_n
         for (old, address, gateway, is_new_first) in RENEWALS {
             let line = format!("{address}/24");
             let logged = client.count(&line);
-            let flow = Flow::start(&network);
+            let flow = TestFlow::start(&network);
             sleep(Duration::from_millis(500));
             let mut commands = [
                 format!("address del {old}/24 dev eth1"),
@@ -137,7 +137,7 @@ fn a_lease_of_another_s_address_stops_no_other_uplink() {
             ("192.168.50.2/24", "192.168.50.2/24", "a network behind this box"),
         ];
         for (address, lease, owner) in hostile {
-            let flow = Flow::start(&network);
+            let flow = TestFlow::start(&network);
             network.vehicle.ip(&format!("address replace {lease} dev eth2")).unwrap();
             network.wait_for_status(CLIENT, lease, |status| {
                 let why = status["conflicts"]["eth2"].as_str();
@@ -159,7 +159,7 @@ fn a_lease_of_another_s_address_stops_no_other_uplink() {
             network.vehicle.ip("address del 10.2.0.2/24 dev eth2").unwrap();
             network.vehicle.ip("address del fd02::2/64 dev eth2").unwrap();
         }
-        let flow = Flow::start(&network);
+        let flow = TestFlow::start(&network);
         network.vehicle.ip("address add 10.1.0.1/24 dev eth2").unwrap();
         sleep(Duration::from_secs(2));
         network.vehicle.ip("neighbour flush dev eth1").unwrap();

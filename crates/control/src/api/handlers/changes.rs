@@ -156,8 +156,8 @@ impl Watcher {
                 return Some(Event::default().id(self.id()).event("state").data(data));
             }
             let until = self.state_due.unwrap_or(self.until).min(self.until);
-            let line = match self.missed.next() {
-                Some(line) => line,
+            let change = match self.missed.next() {
+                Some(change) => change,
                 None if self.is_behind && self.until > Instant::now() => {
                     let more = self.app.store.changes_of(&self.tenant, self.last).await.ok()?;
                     self.is_behind = more.len() >= CHANGES_AT_ONCE;
@@ -166,7 +166,7 @@ impl Watcher {
                 }
                 None if self.is_behind => return None,
                 None => match tokio::time::timeout_at(until, self.changes.recv()).await {
-                    Ok(Ok(line)) => line,
+                    Ok(Ok(change)) => change,
                     Ok(Err(RecvError::Lagged(count))) => {
                         let data = json!({ "missed": count }).to_string();
                         return Some(Event::default().event("lost").data(data));
@@ -175,13 +175,13 @@ impl Watcher {
                     Ok(Err(RecvError::Closed)) | Err(_) => return None,
                 },
             };
-            let at = (line.sequence, line.position);
-            if line.tenant == self.tenant && at > self.last {
+            let at = (change.sequence, change.position);
+            if change.tenant == self.tenant && at > self.last {
                 self.last = at;
-                if matches!(&*line.kind, "device" | "proxy" | "proxy-status" | "session") {
+                if matches!(&*change.kind, "device" | "proxy" | "proxy-status" | "session") {
                     self.state_due.get_or_insert_with(|| Instant::now() + STATE_REST);
                 }
-                let data = serde_json::to_string(&line).unwrap_or_default();
+                let data = serde_json::to_string(&change).unwrap_or_default();
                 return Some(Event::default().id(self.id()).event("change").data(data));
             }
         }
@@ -267,7 +267,7 @@ impl DeviceWatcher {
             }
             tokio::select! {
                 change = self.changes.recv() => match change {
-                    Ok(line) => self.on_line(&line),
+                    Ok(change) => self.on_change(&change),
                     Err(RecvError::Lagged(_)) => {
                         self.waiting = vec![Look::Report, Look::Session];
                     }
@@ -295,11 +295,11 @@ impl DeviceWatcher {
         }
     }
 
-    fn on_line(&mut self, line: &Changed) {
-        if line.tenant != self.tenant || line.subject != self.device {
+    fn on_change(&mut self, change: &Changed) {
+        if change.tenant != self.tenant || change.subject != self.device {
             return;
         }
-        let look = match &*line.kind {
+        let look = match &*change.kind {
             "session" => Look::Session,
             "report" | "device" => Look::Report,
             _ => return,

@@ -322,7 +322,7 @@ fn a_revocation_says_who_has_confirmed_it() {
         api.device("bus-17", 1).await;
         let store = Arc::clone(&api.app.store);
         let keep = async |store: &Store, status| {
-            store.keep_notes(&[Note::Status(status)], now_ms()).await.unwrap();
+            store.store_notes(&[Note::Status(status)], now_ms()).await.unwrap();
         };
         keep(&store, status_of("fra-11", "", 0, true)).await;
         keep(&store, status_of("fra-12", "", 40_000, false)).await;
@@ -484,7 +484,7 @@ async fn who_watches_a_box_hears_of_it_alone() {
         Note::Report { tenant, report, stream, connected: true }
     };
     let notes = [report("bus-2"), report("bus-1")];
-    api.app.store.keep_notes(&notes, now_ms()).await.unwrap();
+    api.app.store.store_notes(&notes, now_ms()).await.unwrap();
     api.app.outbox.hint();
     let event = any_event(&mut stream).await;
     assert!(event.contains("event: report") && event.contains("bus-1"), "{event}");

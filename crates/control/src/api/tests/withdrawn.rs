@@ -117,7 +117,7 @@ async fn a_proxy_is_removed_once_it_was_drained_and_is_gone() {
     assert_eq!(drained.status, 200, "{}", drained.body);
     let is_there = async |connected| {
         let status = ProxyStatus { connected, seen_ms: now_ms(), ..status("fra-11") };
-        api.app.store.keep_notes(&[Note::Status(status)], now_ms()).await.unwrap();
+        api.app.store.store_notes(&[Note::Status(status)], now_ms()).await.unwrap();
     };
     is_there(true).await;
     assert_eq!(remove("\"2\"").await, 409, "it is connected");

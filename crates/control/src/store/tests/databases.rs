@@ -10,7 +10,7 @@ fn a_backup_is_restored_whole_or_not_at_all_into_either_database() {
         world.insert("tram", proxy("fra-1", 20)).await.unwrap();
         let found = world.store.find::<Device>("public_key", &key(1)).await.unwrap();
         let device = found.record.id;
-        world.store.keep_notes(&[on(&device, Some(20))], NOW).await.unwrap();
+        world.store.store_notes(&[on(&device, Some(20))], NOW).await.unwrap();
         let sessions = world.store.sessions("tram", &device, 9).await.unwrap();
         assert_eq!(sessions.len(), 1);
         let mut backup = Vec::new();

@@ -12,11 +12,11 @@ use tokio::sync::watch;
 
 pub struct Postgres {
     folder: tempfile::TempDir,
-    orders: Mutex<Sender<(Order, Sender<()>)>>,
+    commands: Mutex<Sender<(ServerCommand, Sender<()>)>>,
     databases: AtomicU32,
 }
 
-enum Order {
+enum ServerCommand {
     Stop,
     Start,
 }
@@ -52,12 +52,12 @@ impl Postgres {
             "--encoding=UTF8",
             "--no-locale",
         ]));
-        let (orders, inbox) = channel();
+        let (commands, inbox) = channel();
         let path = folder.path().to_owned();
         // The server is killed when the thread that started it ends, so it has its own.
         std::thread::spawn(move || serve(&programs, &path, &inbox));
-        let orders = Mutex::new(orders);
-        let server = Self { folder, orders, databases: AtomicU32::new(0) };
+        let commands = Mutex::new(commands);
+        let server = Self { folder, commands, databases: AtomicU32::new(0) };
         server.up();
         Some(server)
     }
@@ -82,16 +82,16 @@ impl Postgres {
     }
 
     pub fn down(&self) {
-        self.order(Order::Stop);
+        self.command(ServerCommand::Stop);
     }
 
     pub fn up(&self) {
-        self.order(Order::Start);
+        self.command(ServerCommand::Start);
     }
 
-    fn order(&self, order: Order) {
+    fn command(&self, command: ServerCommand) {
         let (done, wait) = channel();
-        self.orders.lock().unwrap().send((order, done)).unwrap();
+        self.commands.lock().unwrap().send((command, done)).unwrap();
         wait.recv_timeout(Duration::from_secs(60)).unwrap();
     }
 }
@@ -137,13 +137,13 @@ impl Wire {
 
 const SOCKET: &str = ".s.PGSQL.5432";
 
-fn serve(programs: &Path, folder: &Path, inbox: &Receiver<(Order, Sender<()>)>) {
+fn serve(programs: &Path, folder: &Path, inbox: &Receiver<(ServerCommand, Sender<()>)>) {
     let mut server: Option<Child> = None;
-    while let Ok((order, done)) = inbox.recv() {
+    while let Ok((command, done)) = inbox.recv() {
         if let Some(mut child) = server.take() {
             stop(&mut child);
         }
-        if let Order::Start = order {
+        if let ServerCommand::Start = command {
             let child = as_nobody(&programs.join("postgres"))
                 .arg("-D")
                 .arg(folder.join("data"))

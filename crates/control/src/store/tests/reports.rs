@@ -19,7 +19,7 @@ fn the_end_of_a_former_stream_says_nothing() {
         world.insert("tram", device("bus-1", 1)).await.unwrap();
         world.insert("tram", proxy("fra-1", 20)).await.unwrap();
         let is_there = async |notes: &[Note]| {
-            world.store.keep_notes(notes, NOW).await.unwrap();
+            world.store.store_notes(notes, NOW).await.unwrap();
             let status = world.store.proxy_status(None).await.unwrap().remove(0);
             let report = world.store.report("tram", "bus-1").await.unwrap().report;
             (status.connected, report["connected"] == true)
@@ -43,7 +43,7 @@ fn a_proxy_is_witnessed_by_boxes_that_it_may_serve() {
         world.insert("host", proxy("shared", 21)).await.unwrap();
         let witnessed = async |tenant: &str, seed| {
             let note = Note::Witness { tenant: tenant.to_owned(), proxy: key(seed) };
-            world.store.keep_notes(&[note], NOW).await.unwrap();
+            world.store.store_notes(&[note], NOW).await.unwrap();
             let all = world.store.proxy_status(None).await.unwrap();
             all.iter().map(|it| (it.proxy.clone(), it.witnessed_ms)).collect::<Vec<_>>()
         };
@@ -61,7 +61,7 @@ fn a_proxy_has_confirmed_what_its_own_chain_says() {
         for (head, confirmed) in
             [((1, "of a fork"), 0), ((9, &*made.hash), 0), ((1, &*made.hash), 1)]
         {
-            world.store.keep_notes(&[status("a", true, head)], NOW).await.unwrap();
+            world.store.store_notes(&[status("a", true, head)], NOW).await.unwrap();
             let all = world.store.confirmations("tram", 1, NOW).await.unwrap();
             let found = (all.confirmed.len(), all.missing.len());
             assert_eq!(found, (confirmed, 1 - confirmed), "{head:?}");
@@ -84,7 +84,7 @@ fn samples_become_means() {
             sample("bus-17", minute + 60_000, 99.0),
             sample("nobody", minute, 1.0),
         ];
-        world.store.keep_samples(&fine).await.unwrap();
+        world.store.store_samples(&fine).await.unwrap();
         world.store.roll_up(minute + 61_000).await.unwrap();
         world.store.roll_up(minute + 61_000).await.unwrap();
         let read = |step| {
@@ -118,12 +118,12 @@ fn sessions_and_reports_are_of_boxes_that_are_there() {
             connected: true,
         };
         let all = [report("bus-17", 1), report("nobody", 1), report("bus-17", 2)];
-        world.store.keep_notes(&all, NOW).await.unwrap();
+        world.store.store_notes(&all, NOW).await.unwrap();
         assert_eq!(world.store.report("tram", "bus-17").await.unwrap().at_ms, 2);
         let unknown = world.store.report("tram", "nobody").await.unwrap_err();
         assert!(matches!(unknown, StoreError::NotFound { .. }));
         let all = [on("bus-17", Some(20)), on("bus-17", None), on("nobody", Some(20))];
-        world.store.keep_notes(&all, NOW).await.unwrap();
+        world.store.store_notes(&all, NOW).await.unwrap();
         let session = BoxSession {
             device: "bus-17".to_owned(),
             attachment: 1,

@@ -73,14 +73,14 @@ fn named(figures: &Figures) -> BTreeMap<String, f64> {
     all
 }
 
-pub(in crate::streams) async fn keep_samples(
+pub(in crate::streams) async fn store_samples(
     store: Arc<Store>,
     mut inbox: mpsc::Receiver<(String, Sample)>,
 ) {
     let mut batch: Vec<(String, Sample)> = Vec::new();
     while inbox.recv_many(&mut batch, SAMPLES_AT_ONCE).await > 0 {
         let merged = merged(std::mem::take(&mut batch));
-        if let Err(error) = within(ANSWERS_MAX, store.keep_samples(&merged)).await {
+        if let Err(error) = within(ANSWERS_MAX, store.store_samples(&merged)).await {
             tracing::debug!(%error, "samples are lost");
         }
         tokio::time::sleep(SAMPLES_REST).await;

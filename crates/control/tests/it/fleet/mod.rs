@@ -5,7 +5,7 @@ mod root_elsewhere;
 mod world;
 
 use crate::fleet::world::World;
-use crate::run::Runs as _;
+use crate::run::CommandRunner as _;
 
 #[test]
 fn an_owner_logs_in_makes_tokens_and_links_and_logs_out() {

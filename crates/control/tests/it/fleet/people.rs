@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::fleet::world::World;
-use crate::run::Runs as _;
+use crate::run::CommandRunner as _;
 
 const KEY: &str = "Gb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=";
 

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::fleet::world::{World, program};
-use crate::run::Runs;
+use crate::run::CommandRunner;
 
 struct Workstation<'a> {
     folder: &'a Path,
     program: PathBuf,
 }
 
-impl Runs for Workstation<'_> {
+impl CommandRunner for Workstation<'_> {
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.args(words).current_dir(self.folder).env_remove("ROADWEAVE_LOG");

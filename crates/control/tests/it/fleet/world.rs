@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use serde_json::Value;
 
-use crate::run::{Running, Runs};
+use crate::run::{CommandRunner, RunningController};
 
 pub struct World {
     pub home: tempfile::TempDir,
@@ -15,7 +15,7 @@ pub struct World {
     pub fingerprint: String,
     pub password: String,
     pub listens_at: SocketAddr,
-    controller: Option<Running>,
+    controller: Option<RunningController>,
 }
 
 /// Another program of the product, which `cargo test` builds beside this one.
@@ -68,7 +68,7 @@ impl World {
     pub fn start(&mut self) {
         let mut controller = Command::new(program("roadweave-controller").unwrap());
         controller.arg("run").arg("--folder").arg(self.home.path().join("controller"));
-        self.controller = Some(Running::start(controller, self.listens_at));
+        self.controller = Some(RunningController::start(controller, self.listens_at));
     }
 
     pub fn log_in(&self, password: &str, fingerprint: &str) -> Output {
@@ -89,7 +89,7 @@ impl World {
     }
 }
 
-impl Runs for World {
+impl CommandRunner for World {
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_roadweave-fleet"));
         command.args(words).env("HOME", self.home.path()).env_remove("XDG_CONFIG_HOME");

@@ -30,12 +30,12 @@ pub(super) struct Portals {
     waker: Waker,
     sender: Sender<(UplinkId, Finding)>,
     findings: Receiver<(UplinkId, Finding)>,
-    uplinks: BTreeMap<UplinkId, OfUplink>,
+    uplinks: BTreeMap<UplinkId, PortalProbe>,
     threads: BTreeSet<UplinkId>,
 }
 
 #[derive(Debug)]
-struct OfUplink {
+struct PortalProbe {
     index: u32,
     addresses: Vec<IpNet>,
     due: Instant,
@@ -68,7 +68,7 @@ impl Portals {
         if known.is_some_and(|of| of.index == uplink.index && of.addresses == uplink.addresses) {
             return false;
         }
-        let of = OfUplink {
+        let of = PortalProbe {
             index: uplink.index,
             addresses: uplink.addresses.clone(),
             due: now + GRACE,
@@ -96,7 +96,7 @@ impl Portals {
             return Vec::new();
         }
         let is_due =
-            |(id, of): &(&UplinkId, &OfUplink)| of.due <= now && !self.threads.contains(id);
+            |(id, of): &(&UplinkId, &PortalProbe)| of.due <= now && !self.threads.contains(id);
         self.uplinks.iter().filter(is_due).map(|(id, _)| *id).collect()
     }
 

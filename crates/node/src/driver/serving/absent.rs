@@ -11,7 +11,7 @@ use crate::status::AbsentClient;
 const ABSENT_MAX: usize = 4_096;
 
 /// How long the firewall connections of a client that left are kept for its return.
-const KEPT: Duration = Duration::from_secs(60);
+const KEEP_CONNECTIONS: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 pub(super) struct Absent(BTreeMap<PublicKey, Gone>);
@@ -21,7 +21,7 @@ struct Gone {
     name: String,
     at: Instant,
     reason: String,
-    kept: bool,
+    keeps_connections: bool,
 }
 
 impl Absent {
@@ -34,12 +34,15 @@ impl Absent {
             let first = self.0.iter().min_by_key(|(_, gone)| gone.at).map(|(key, _)| *key);
             first.into_iter().for_each(|key| drop(self.0.remove(&key)));
         }
-        self.0.insert(key, Gone { name, at: now, reason, kept: true });
+        self.0.insert(key, Gone { name, at: now, reason, keeps_connections: true });
     }
 
     pub(super) fn take_long_gone(&mut self, now: Instant) -> Vec<PublicKey> {
-        let due = self.0.iter_mut().filter(|(_, gone)| gone.kept && now.since(gone.at) >= KEPT);
-        due.map(|(key, gone)| (*key, gone.kept = false).0).collect()
+        let due = self
+            .0
+            .iter_mut()
+            .filter(|(_, gone)| gone.keeps_connections && now.since(gone.at) >= KEEP_CONNECTIONS);
+        due.map(|(key, gone)| (*key, gone.keeps_connections = false).0).collect()
     }
 
     pub(super) fn status(&self, now: Instant) -> Vec<AbsentClient> {

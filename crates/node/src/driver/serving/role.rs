@@ -15,7 +15,7 @@ use super::node::Serves;
 use super::reload::Destinations;
 use super::{Serving, ServingOptions, Tables, log_receive_error, open_by};
 use crate::driver::edge::Edge;
-use crate::driver::event_loop::{Driver, LoopRole, Running, STREAMS, take_instance};
+use crate::driver::event_loop::{Driver, LoopRole, RunningNode, STREAMS, take_instance};
 use crate::driver::from_config::tun_options;
 use crate::driver::shards::group;
 use crate::driver::{DriverError, requests};
@@ -189,11 +189,11 @@ impl Ground {
             .transpose()?;
         let serving = Serving::start(&mut driver, options, tables, host, instance.name())?;
         let role = ServingRole { name, listen, far_end, serving, egress };
-        Ok(Running { driver, role, instance, lock })
+        Ok(RunningNode { driver, role, instance, lock })
     }
 }
 
-pub(in crate::driver) type Served<E> = Running<<E as Egress>::Node, ServingRole<E>>;
+pub(in crate::driver) type Served<E> = RunningNode<<E as Egress>::Node, ServingRole<E>>;
 
 pub(in crate::driver) fn run<E: Egress>(mut served: Served<E>) -> Result<(), DriverError> {
     served.run()?;

@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 
 use roadweave_fleet::{FrameDecoder, Role, encode};
-use roadweave_identity::tls::{self, HandshakeRefusal, Pinned, Side};
+use roadweave_identity::tls::{self, HandshakeRefusal, Pinned, TlsSide};
 use roadweave_linux::{Gateway, Uplink};
 use rustls::{ServerConnection, StreamOwned};
 
@@ -39,7 +39,7 @@ fn controller(
 ) -> SocketAddr {
     let identity = identity(seed);
     let refusal = Arc::new(HandshakeRefusal::default());
-    let side = Side { identity: &identity, policy, refusal, alpn, time: Arc::new(NoTime) };
+    let side = TlsSide { identity: &identity, policy, refusal, alpn, time: Arc::new(NoTime) };
     let mut config = tls::server(side).expect("TLS");
     if alpn.is_empty() {
         config.alpn_protocols.clear();

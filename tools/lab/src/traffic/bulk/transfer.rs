@@ -321,8 +321,8 @@ impl Side {
     }
 }
 
-fn side_of<'a>(own: &'a Identity, peer: &Identity) -> tls::Side<'a> {
-    tls::Side {
+fn side_of<'a>(own: &'a Identity, peer: &Identity) -> tls::TlsSide<'a> {
+    tls::TlsSide {
         identity: own,
         policy: Arc::new(Pinned(peer.public_key())) as Arc<dyn PeerPolicy>,
         refusal: Arc::new(HandshakeRefusal::default()),
