@@ -93,8 +93,8 @@ pub struct World {
     now: Instant,
     epoch: Epoch,
     config: WorldConfig,
-    client: Side<Client>,
-    server: Side<Server>,
+    client: WorldEnd<Client>,
+    server: WorldEnd<Server>,
     server_lives: u8,
     wires: Vec<Wire>,
     neighbours: BTreeMap<SocketAddr, Neighbour>,
@@ -109,7 +109,7 @@ pub struct World {
 }
 
 #[derive(Debug)]
-struct Side<T> {
+struct WorldEnd<T> {
     end: T,
     due: Option<Instant>,
     touched: bool,
@@ -141,8 +141,8 @@ impl World {
         let mut world = Self {
             now: Instant::ZERO,
             epoch,
-            client: Side::new(ends::client(epoch, &config)?).on(&config, CLIENT),
-            server: Side::new(ends::server(epoch, &config, 0)?).on(&config, SERVER_LIVES),
+            client: WorldEnd::new(ends::client(epoch, &config)?).on(&config, CLIENT),
+            server: WorldEnd::new(ends::server(epoch, &config, 0)?).on(&config, SERVER_LIVES),
             server_lives: 0,
             wires: wires.collect(),
             neighbours: BTreeMap::new(),
@@ -285,13 +285,13 @@ impl World {
     }
 }
 
-impl<T> Side<T> {
+impl<T> WorldEnd<T> {
     fn new(end: T) -> Self {
         Self { end, due: None, touched: true, sleeper: None }
     }
 }
 
-impl<T: Node> Side<T> {
+impl<T: Node> WorldEnd<T> {
     /// `which`: number of the side, unique within the world.
     fn on(self, config: &WorldConfig, which: u64) -> Self {
         let seed = SplitMix64::word(config.seed, which);

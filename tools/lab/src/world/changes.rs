@@ -5,8 +5,8 @@ use roadweave_tunnel::{Client, EncoderTarget, Portal, Server, SetError, Strategy
 
 use super::strangers::{Hostile, Neighbour};
 use super::{
-    Hostility, OtherServer, SERVER_LIVES, Side, Tampering, UDP_IP_HEADERS, World, WorldError, ends,
-    uplink,
+    Hostility, OtherServer, SERVER_LIVES, Tampering, UDP_IP_HEADERS, World, WorldEnd, WorldError,
+    ends, uplink,
 };
 
 impl World {
@@ -84,7 +84,7 @@ impl World {
     /// Kills and restarts the server; only its key survives. Fails like [`World::new`].
     pub fn restart_server(&mut self) -> Result<(), WorldError> {
         self.server_lives = self.server_lives.wrapping_add(1);
-        let server = Side::new(ends::server(self.epoch, &self.config, self.server_lives)?);
+        let server = WorldEnd::new(ends::server(self.epoch, &self.config, self.server_lives)?);
         self.server = server.on(&self.config, SERVER_LIVES + u64::from(self.server_lives));
         if self.trails.is_some() {
             self.observe_packets();
