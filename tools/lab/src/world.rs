@@ -55,9 +55,9 @@ pub const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 
 pub const UDP_IP_HEADERS: usize = 28;
 /// MTU of the tunnel's devices, bytes: the product's default.
 pub const MTU: u16 = 1360;
-/// Separates the client's randomness on a machine from the lives of the server.
+/// Separates the client's randomness on a machine from the generations of the server.
 const CLIENT: u64 = 1 << 32;
-const SERVER_LIVES: u64 = CLIENT + 1;
+const SERVER_GENERATIONS: u64 = CLIENT + 1;
 /// More steps at one moment count as an endless loop.
 const STEPS_AT_ONE_MOMENT: u32 = 10_000;
 
@@ -95,7 +95,7 @@ pub struct World {
     config: WorldConfig,
     client: WorldEnd<Client>,
     server: WorldEnd<Server>,
-    server_lives: u8,
+    server_generations: u8,
     wires: Vec<Wire>,
     neighbours: BTreeMap<SocketAddr, Neighbour>,
     portals: BTreeMap<usize, Neighbour>,
@@ -142,8 +142,8 @@ impl World {
             now: Instant::ZERO,
             epoch,
             client: WorldEnd::new(ends::client(epoch, &config)?).on(&config, CLIENT),
-            server: WorldEnd::new(ends::server(epoch, &config, 0)?).on(&config, SERVER_LIVES),
-            server_lives: 0,
+            server: WorldEnd::new(ends::server(epoch, &config, 0)?).on(&config, SERVER_GENERATIONS),
+            server_generations: 0,
             wires: wires.collect(),
             neighbours: BTreeMap::new(),
             portals: BTreeMap::new(),
