@@ -23,7 +23,7 @@ pub use cmcd::{Cmcd, player_of};
 pub use mp4::{FRAME_MAX, FirstFrame, FrameEnd};
 pub use reader::{FIELDS_MAX, HEAD_MAX, Unread};
 pub use requests::{Request, Requests};
-pub use responses::{Responses, Seen};
+pub use responses::{ResponseMarks, Responses};
 
 #[cfg(test)]
 mod tests;

@@ -38,7 +38,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use cuts::Reassembly;
 pub use datagram::{DatagramContent, LaneDatagram};
-pub(crate) use datagram::{Token, TokenKind};
+pub(crate) use datagram::{DatagramToken, TokenKind};
 pub use defaults::default_lanes;
 pub(crate) use defaults::patient;
 pub use encoder::EncoderTarget;

@@ -98,8 +98,8 @@ pub(crate) struct LegEnd {
     free_at: Instant,
     cuts: u32,
     /// Datagrams in flight with frames, or their parts, by token.
-    kept: BTreeMap<u64, (TenantId, Bytes)>,
-    kept_bytes: usize,
+    unacknowledged: BTreeMap<u64, (TenantId, Bytes)>,
+    unacknowledged_bytes: usize,
     last_token: u64,
     lost: VecDeque<(TenantId, Bytes)>,
     lost_bytes: usize,
@@ -120,8 +120,8 @@ impl LegEnd {
         packet: &[u8],
         accounts: &mut Accounts,
     ) {
-        let kept = packet.first() == Some(&STREAM_TAG);
-        self.push_datagram(now, tenant, (Passed::datagram(handle, packet), kept), accounts);
+        let is_reliable = packet.first() == Some(&STREAM_TAG);
+        self.push_datagram(now, tenant, (Passed::datagram(handle, packet), is_reliable), accounts);
     }
 
     pub(crate) fn push_frames(
@@ -131,8 +131,8 @@ impl LegEnd {
         frames: &LegFrames,
         accounts: &mut Accounts,
     ) {
-        let kept = !frames.frames.is_empty();
-        self.push_datagram(now, tenant, (frames.to_bytes(), kept), accounts);
+        let is_reliable = !frames.frames.is_empty();
+        self.push_datagram(now, tenant, (frames.to_bytes(), is_reliable), accounts);
     }
 
     pub(crate) fn push_datagram(
@@ -154,12 +154,12 @@ impl LegEnd {
     ) {
         let mut drop = |tenant: TenantId, reason| drop_of(accounts, tenant, reason);
         while self.free_at.since(now) <= BURST
-            && let Some((tenant, (datagram, kept))) = self.next(now, &mut drop)
+            && let Some((tenant, (datagram, is_reliable))) = self.next(now, &mut drop)
         {
             if let Some(rate) = self.rate {
                 self.free_at = self.free_at.max(now) + rate.time_for(datagram.len() as u64);
             }
-            if let Err(reason) = self.send(now, connection, (tenant, datagram), kept) {
+            if let Err(reason) = self.send(now, connection, (tenant, datagram), is_reliable) {
                 drop(tenant, reason);
             }
         }
@@ -184,16 +184,16 @@ impl LegEnd {
         now: Instant,
         connection: &mut Connection,
         (tenant, datagram): (TenantId, Bytes),
-        kept: bool,
+        is_reliable: bool,
     ) -> Result<(), DropReason> {
         let size_max = connection.max_datagram_size();
         if datagram.len() <= size_max {
-            return self.send_one(now, connection, (tenant, datagram), kept);
+            return self.send_one(now, connection, (tenant, datagram), is_reliable);
         }
         let parts = Part::cut(LaneId(0), self.cuts, &datagram, size_max);
         self.cuts = self.cuts.wrapping_add(1);
         for part in parts.ok_or(DropReason::OversizedInner)? {
-            self.send_one(now, connection, (tenant, part), kept)?;
+            self.send_one(now, connection, (tenant, part), is_reliable)?;
         }
         Ok(())
     }
@@ -203,14 +203,16 @@ impl LegEnd {
         now: Instant,
         connection: &mut Connection,
         (tenant, datagram): (TenantId, Bytes),
-        kept: bool,
+        is_reliable: bool,
     ) -> Result<(), DropReason> {
         let mut token = UNKEPT;
-        if kept && self.kept_bytes + self.lost_bytes + cost(&datagram) <= KEPT_MAX {
+        if is_reliable
+            && self.unacknowledged_bytes + self.lost_bytes + cost(&datagram) <= UNACKNOWLEDGED_MAX
+        {
             self.last_token += 1;
             token = self.last_token;
-            self.kept_bytes += cost(&datagram);
-            self.kept.insert(token, (tenant, datagram.clone()));
+            self.unacknowledged_bytes += cost(&datagram);
+            self.unacknowledged.insert(token, (tenant, datagram.clone()));
         }
         let sent = connection.send_through(now, PathId(0), datagram, token);
         sent.map_err(|_| {
@@ -220,15 +222,15 @@ impl LegEnd {
     }
 
     pub(crate) fn on_acknowledged(&mut self, token: u64) {
-        if let Some((_, datagram)) = self.kept.remove(&token) {
-            self.kept_bytes -= cost(&datagram);
+        if let Some((_, datagram)) = self.unacknowledged.remove(&token) {
+            self.unacknowledged_bytes -= cost(&datagram);
         }
     }
 
     /// Repeats lost frames at once: streams notice later, when the lanes at both sides give up.
     pub(crate) fn on_lost(&mut self, token: u64) {
-        if let Some((tenant, datagram)) = self.kept.remove(&token) {
-            self.kept_bytes -= cost(&datagram);
+        if let Some((tenant, datagram)) = self.unacknowledged.remove(&token) {
+            self.unacknowledged_bytes -= cost(&datagram);
             self.lost_bytes += cost(&datagram);
             self.lost.push_back((tenant, datagram));
         }
@@ -260,8 +262,8 @@ impl LegEnd {
         let mut drop = |tenant: TenantId, reason| drop_of(accounts, tenant, reason);
         self.queue.clear(&mut drop);
         self.lost.drain(..).for_each(|(tenant, _)| drop(tenant, DropReason::LegAway));
-        self.kept.clear();
-        (self.kept_bytes, self.lost_bytes) = (0, 0);
+        self.unacknowledged.clear();
+        (self.unacknowledged_bytes, self.lost_bytes) = (0, 0);
         (self.parts, self.free_at) = (Reassembly::default(), Instant::ZERO);
     }
 
@@ -277,7 +279,7 @@ impl LegEnd {
     }
 
     pub(crate) fn waiting(&self) -> usize {
-        self.queue.bytes + self.parts.bytes + self.kept_bytes + self.lost_bytes
+        self.queue.bytes + self.parts.bytes + self.unacknowledged_bytes + self.lost_bytes
     }
 }
 
@@ -360,7 +362,7 @@ pub(crate) fn tenant_stats<'a>(
 const BURST: Duration = Duration::from_millis(2);
 const UNKEPT: u64 = 0;
 /// Bytes kept until acknowledged, at most; streams notice losses beyond it by themselves.
-const KEPT_MAX: usize = 8 << 20;
+const UNACKNOWLEDGED_MAX: usize = 8 << 20;
 const FRAMES_AHEAD: usize = 64 << 10;
 const MOMENT: Duration = Duration::from_millis(1);
 /// Only frames in very large packets are larger.

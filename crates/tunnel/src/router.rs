@@ -246,7 +246,7 @@ impl Router {
         match self.jumps.judge(id) {
             Plausibility::Near => self.take_copy(now, link, id, packet),
             Plausibility::Jump => {
-                for Copy { link, id, packet, .. } in self.jumps.take_kept(now, self.max_buffer) {
+                for Copy { link, id, packet, .. } in self.jumps.take_copies(now, self.max_buffer) {
                     self.take_copy(now, link, id, &packet);
                 }
                 self.take_copy(now, link, id, packet);

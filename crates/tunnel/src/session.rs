@@ -42,8 +42,8 @@ pub use self::stats::{LaneStats, SessionStats};
 pub(crate) use self::streams::{StreamEnd, StreamTurn, SymbolQueue};
 use crate::carrier::Carrier;
 use crate::lane::{
-    Arrival, Delivery, EncoderTarget, FlowTable, LANES_MAX, LaneConfig, LaneReceiver, LaneSender,
-    Opening, Reassembly, ReceiveStats, Token, TokenKind, Unfinished, classify,
+    Arrival, DatagramToken, Delivery, EncoderTarget, FlowTable, LANES_MAX, LaneConfig,
+    LaneReceiver, LaneSender, Opening, Reassembly, ReceiveStats, TokenKind, Unfinished, classify,
 };
 use crate::observe::PacketEvent;
 use crate::players::{Players, ReportLimiter};
@@ -274,7 +274,7 @@ impl Session {
         token: u64,
         acknowledged: &AcknowledgedDatagram,
     ) {
-        let Token { kind, lane, id } = Token::parse(token);
+        let DatagramToken { kind, lane, id } = DatagramToken::parse(token);
         if kind == TokenKind::Load {
             self.on_load_acknowledged(acknowledged.rtt);
         } else if let Some(sender) = self.senders.get_mut(usize::from(lane.0)) {
@@ -287,7 +287,7 @@ impl Session {
 
     /// The carrier declares the datagram sent with `token` on `path` lost.
     pub fn on_lost(&mut self, now: Instant, path: PathId, token: u64) {
-        let Token { kind, lane, id } = Token::parse(token);
+        let DatagramToken { kind, lane, id } = DatagramToken::parse(token);
         let sender = self.senders.get_mut(usize::from(lane.0));
         if let Some(sender) = sender.filter(|_| kind != TokenKind::Load) {
             sender.on_lost(now, kind, id, path);

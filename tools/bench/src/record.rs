@@ -33,7 +33,7 @@ use crate::rate;
 #[command(long_about = LONG_ABOUT)]
 pub struct RecordArgs {
     #[command(subcommand)]
-    role: Role,
+    role: RecordRole,
 }
 
 const LONG_ABOUT: &str = "\
@@ -49,7 +49,7 @@ Both sides need UDP between them, on port 4437 by default, and no privileges bey
 socket to an interface.";
 
 #[derive(Debug, clap::Subcommand)]
-enum Role {
+enum RecordRole {
     Client(client::ClientArgs),
     Server(server::ServerArgs),
 }
@@ -57,8 +57,8 @@ enum Role {
 impl RecordArgs {
     pub fn run(&self) -> anyhow::Result<()> {
         match &self.role {
-            Role::Client(args) => args.run(),
-            Role::Server(args) => args.run(),
+            RecordRole::Client(args) => args.run(),
+            RecordRole::Server(args) => args.run(),
         }
     }
 }

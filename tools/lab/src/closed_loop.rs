@@ -14,7 +14,7 @@ use roadweave_emulate::DuplexLink;
 use roadweave_proto::Rate;
 use roadweave_tunnel::Strategy;
 
-use crate::run::{Outcome, run};
+use crate::run::{RunOutcome, run};
 use crate::scenario::Scenario;
 use crate::traffic::{Detail, FrameSource, TrafficKind, TrafficSpec, VideoReport};
 use crate::video::encoder::{AdaptiveEncoder, ssim_db};
@@ -99,7 +99,7 @@ impl ClosedLoop {
 }
 
 impl ViewerFigures {
-    fn of(outcome: &Outcome, deadline: Duration) -> Self {
+    fn of(outcome: &RunOutcome, deadline: Duration) -> Self {
         let Some(traffic) = outcome.traffic.first() else { return Self::default() };
         let Detail::Video(video) = &traffic.detail else { return Self::default() };
         let VideoReport { stream, playout, quality, player, .. } = &**video;

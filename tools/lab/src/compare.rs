@@ -1,7 +1,7 @@
 //! Many drives under many strategies: figures of each drive, and of all together.
 //!
 //! ```text
-//!   drive x strategy ──Job──> Scenario ──run──> Outcome ──> Measured ─┐
+//!   drive x strategy ──Job──> Scenario ─run─> RunOutcome ─> Measured ─┐
 //!   drive ───────────────────────────────────────────────> Bound ─────┼─> Compared (per drive)
 //!                                                                     └─> Pooled (all, per class)
 //! ```
@@ -25,7 +25,7 @@ use crate::bound::{Bound, Curve, delays_of_all};
 use crate::class::Class;
 use crate::figures::{Figures, Timeline};
 use crate::histogram::Histogram;
-use crate::run::{Causes, LinkReport, Outcome};
+use crate::run::{Causes, LinkReport, RunOutcome};
 use crate::scenario::Scenario;
 use crate::strategies;
 use crate::traffic::{Detail, TrafficReport, TrafficSpec};
@@ -235,7 +235,7 @@ impl Contestant {
 
 impl Measured {
     /// The results of a run.
-    pub fn new(outcome: &Outcome) -> Self {
+    pub fn new(outcome: &RunOutcome) -> Self {
         let mut figures = outcome.run.figures.clone();
         figures.delay_arrived_ms = Some(figures.delay_ms.clone());
         let mut delays = outcome.run.delays.clone();

@@ -4,7 +4,7 @@
 //! Scenario ─► run ─► TrafficWorld ─┬─ World: client ═ links ═ server    world.rs
 //!                                  ├─ applications at both ends         traffic.rs, video/, tcp/
 //!                                  └─ script, cross traffic             event.rs
-//!              └─► Outcome: figures, delays, stalls, time line           run.rs, figures.rs
+//!              └─► RunOutcome: figures, delays, stalls, time line        run.rs, figures.rs
 //! ```
 //!
 //! The lab runs the product's own `tunnel` on links of `emulate` with one virtual clock: minutes of

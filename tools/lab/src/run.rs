@@ -24,7 +24,7 @@ use crate::world::WorldError;
 
 pub(crate) use causes::Causes;
 use outcome::Recorder;
-pub use outcome::{LinkReport, Outcome};
+pub use outcome::{LinkReport, RunOutcome};
 pub(crate) use traffic_world::TrafficWorld;
 
 const ALL_PATHS: Duration = Duration::from_secs(5);
@@ -36,7 +36,7 @@ const LEAD_IN_PORT: u16 = 40_000;
 
 /// Runs `scenario`; fails if the world cannot be created. A session that never comes up is an
 /// outcome without arrivals.
-pub fn run(scenario: &Scenario) -> Result<Outcome, WorldError> {
+pub fn run(scenario: &Scenario) -> Result<RunOutcome, WorldError> {
     let mut traffic_world = TrafficWorld::new(scenario.world()?);
     traffic_world.world.observe_packets();
     warm_up(&mut traffic_world, scenario);

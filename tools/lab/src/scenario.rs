@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! scenario.toml ─┐
-//! Drive ─────────┼─► Scenario ─► run ─► Outcome
+//! Drive ─────────┼─► Scenario ─► run ─► RunOutcome
 //! code ──────────┘
 //! ```
 

@@ -55,9 +55,9 @@ pub const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 
 pub const UDP_IP_HEADERS: usize = 28;
 /// MTU of the tunnel's devices, bytes: the product's default.
 pub const MTU: u16 = 1360;
-/// Separates the client's randomness on a machine from the lives of the server.
+/// Separates the client's randomness on a machine from the generations of the server.
 const CLIENT: u64 = 1 << 32;
-const SERVER_LIVES: u64 = CLIENT + 1;
+const SERVER_GENERATIONS: u64 = CLIENT + 1;
 /// More steps at one moment count as an endless loop.
 const STEPS_AT_ONE_MOMENT: u32 = 10_000;
 
@@ -93,9 +93,9 @@ pub struct World {
     now: Instant,
     epoch: Epoch,
     config: WorldConfig,
-    client: Side<Client>,
-    server: Side<Server>,
-    server_lives: u8,
+    client: WorldEnd<Client>,
+    server: WorldEnd<Server>,
+    server_generations: u8,
     wires: Vec<Wire>,
     neighbours: BTreeMap<SocketAddr, Neighbour>,
     portals: BTreeMap<usize, Neighbour>,
@@ -109,7 +109,7 @@ pub struct World {
 }
 
 #[derive(Debug)]
-struct Side<T> {
+struct WorldEnd<T> {
     end: T,
     due: Option<Instant>,
     touched: bool,
@@ -141,9 +141,9 @@ impl World {
         let mut world = Self {
             now: Instant::ZERO,
             epoch,
-            client: Side::new(ends::client(epoch, &config)?).on(&config, CLIENT),
-            server: Side::new(ends::server(epoch, &config, 0)?).on(&config, SERVER_LIVES),
-            server_lives: 0,
+            client: WorldEnd::new(ends::client(epoch, &config)?).on(&config, CLIENT),
+            server: WorldEnd::new(ends::server(epoch, &config, 0)?).on(&config, SERVER_GENERATIONS),
+            server_generations: 0,
             wires: wires.collect(),
             neighbours: BTreeMap::new(),
             portals: BTreeMap::new(),
@@ -285,13 +285,13 @@ impl World {
     }
 }
 
-impl<T> Side<T> {
+impl<T> WorldEnd<T> {
     fn new(end: T) -> Self {
         Self { end, due: None, touched: true, sleeper: None }
     }
 }
 
-impl<T: Node> Side<T> {
+impl<T: Node> WorldEnd<T> {
     /// `which`: number of the side, unique within the world.
     fn on(self, config: &WorldConfig, which: u64) -> Self {
         let seed = SplitMix64::word(config.seed, which);

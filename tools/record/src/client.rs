@@ -19,7 +19,7 @@ use crate::endpoint::{Endpoint, header_bytes};
 use crate::error::RecordError;
 use crate::log::LogReceiver;
 use crate::measurement::{DelayClock, LinkRecording, Measured, Wall};
-use crate::message::{Message, Open, Refusal, Report, Welcome};
+use crate::message::{Message, Open, RecordRefusal, Report, Welcome};
 use crate::plan::{Phase, PlanClock, RecordPlan};
 use crate::sender::SILENCE_MAX;
 use crate::token::{PROOF_BYTES, RecordToken};
@@ -44,7 +44,7 @@ pub struct RecordClient {
     up_bytes: u64,
     round_trip: Option<Duration>,
     finish: Option<Finish>,
-    refused: Option<Refusal>,
+    refused: Option<RecordRefusal>,
     token: Option<RecordToken>,
 }
 
@@ -151,7 +151,7 @@ impl RecordClient {
     }
 
     /// Why the server refused, if it did.
-    pub fn refusal(&self) -> Option<Refusal> {
+    pub fn refusal(&self) -> Option<RecordRefusal> {
         self.refused
     }
 
@@ -313,7 +313,7 @@ impl RecordClient {
         self.wall = Some(Wall { client_us, server_us: welcome.start_unix_us });
     }
 
-    fn handle_refusal(&mut self, to: u64, why: Refusal) {
+    fn handle_refusal(&mut self, to: u64, why: RecordRefusal) {
         let is_ours = match self.handshake {
             Handshake::Challenge { .. } => to == self.nonce,
             Handshake::Welcome { token, .. } => to == token,

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::message::Refusal;
+use crate::message::RecordRefusal;
 
 /// Why there is no recording of a link.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -10,7 +10,7 @@ use crate::message::Refusal;
 pub enum RecordError {
     /// The server refused.
     #[error("{0}")]
-    Refused(Refusal),
+    Refused(RecordRefusal),
     /// The server never answered.
     #[error("the server did not answer")]
     NoAnswer,

@@ -32,7 +32,7 @@ mod token;
 pub use client::{RecordClient, RecordPhase, RecordProgress};
 pub use error::RecordError;
 pub use measurement::{DelayClock, DirectionRecording, DirectionSummary, LinkRecording};
-pub use message::Refusal;
+pub use message::RecordRefusal;
 pub use plan::{PlanError, RecordMode, RecordPlan};
 pub use server::{RecordLimits, RecordPeer, RecordServer, RecordServerStatistics};
 pub use token::{RecordToken, TokenError};

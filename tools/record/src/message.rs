@@ -32,7 +32,7 @@ pub(crate) enum Message {
     Challenge { nonce: u64, token: u64 },
     Open(Open),
     Welcome(Welcome),
-    Refuse { to: u64, why: Refusal },
+    Refuse { to: u64, why: RecordRefusal },
     Packet(Packet),
     Report(Report),
     Close { token: u64 },
@@ -62,7 +62,7 @@ pub(crate) struct Welcome {
 
 /// Why a server refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum RecordRefusal {
     /// The server speaks another version of the protocol.
     #[error("the server uses another version of the protocol")]
     Version = 1,
@@ -164,7 +164,7 @@ impl Message {
                 resumed: reader.u8()? != 0,
                 start_unix_us: reader.u64()?,
             }),
-            5 => Self::Refuse { to: token, why: Refusal::decode(reader.u8()?)? },
+            5 => Self::Refuse { to: token, why: RecordRefusal::decode(reader.u8()?)? },
             6 => Self::Packet(Packet::decode(token, payload.len(), &mut reader)?),
             7 => Self::Report(Report::decode(token, &mut reader)?),
             8 => Self::Close { token },
@@ -172,7 +172,7 @@ impl Message {
         })
     }
 
-    /// The nonce in a Hello of another version, whose answer is [`Refusal::Version`].
+    /// The nonce in a Hello of another version, whose answer is [`RecordRefusal::Version`].
     pub fn foreign_hello(payload: &[u8]) -> Option<u64> {
         let mut reader = ByteReader(payload);
         let is_ours = reader.u8()? == MAGIC;
@@ -209,7 +209,7 @@ impl Open {
     }
 }
 
-impl Refusal {
+impl RecordRefusal {
     fn decode(code: u8) -> Option<Self> {
         [Self::Version, Self::Busy, Self::Plan, Self::Token]
             .into_iter()

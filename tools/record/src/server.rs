@@ -19,7 +19,7 @@ use roadweave_proto::{Instant, Rate};
 
 use crate::endpoint::{Endpoint, header_bytes};
 use crate::log::LogSender;
-use crate::message::{Message, Open, Packet, Refusal, Report, Welcome};
+use crate::message::{Message, Open, Packet, RecordRefusal, Report, Welcome};
 use crate::plan::{PlanClock, RecordMode, RecordPlan};
 use crate::token::RecordToken;
 
@@ -133,7 +133,7 @@ impl RecordServer {
                 self.end_session(token);
             }
             _ => match Message::foreign_hello(payload) {
-                Some(nonce) => self.refuse(peer, nonce, Refusal::Version),
+                Some(nonce) => self.refuse(peer, nonce, RecordRefusal::Version),
                 None => self.statistics.ignored += 1,
             },
         }
@@ -221,7 +221,7 @@ impl RecordServer {
         self.pending.remove(index);
         let knows = |token: &RecordToken| token.verify(&open.request(), &open.proof);
         if !self.token.as_ref().is_none_or(knows) {
-            return self.refuse(peer, open.token, Refusal::Token);
+            return self.refuse(peer, open.token, RecordRefusal::Token);
         }
         if let Some(session) = self.sessions.get_mut(&open.resume) {
             // The client knows both the session's secret and that of its new address.
@@ -237,14 +237,14 @@ impl RecordServer {
         if self.sessions.len() >= self.limits.sessions
             || self.sessions.values().filter(of_network).count() >= SESSIONS_PER_NETWORK
         {
-            return self.refuse(peer, open.token, Refusal::Busy);
+            return self.refuse(peer, open.token, RecordRefusal::Busy);
         }
         if !self.allows(&open.plan) {
-            return self.refuse(peer, open.token, Refusal::Plan);
+            return self.refuse(peer, open.token, RecordRefusal::Plan);
         }
         let promised: u64 = self.sessions.values().map(|session| session.sends.as_bps()).sum();
         if promised + sends(&open.plan).as_bps() > self.limits.rate_all.as_bps() {
-            return self.refuse(peer, open.token, Refusal::Busy);
+            return self.refuse(peer, open.token, RecordRefusal::Busy);
         }
         let session = self.new_session(now, peer, &open);
         let (token, start_unix_us) = (open.token, session.start_unix_us);
@@ -307,7 +307,7 @@ impl RecordServer {
         self.sessions.get_mut(&token).filter(|session| session.peer == peer)
     }
 
-    fn refuse(&mut self, peer: RecordPeer, to: u64, why: Refusal) {
+    fn refuse(&mut self, peer: RecordPeer, to: u64, why: RecordRefusal) {
         self.statistics.refused += 1;
         self.answer(peer, &Message::Refuse { to, why });
     }

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 pub use self::lines::LineReader;
-use self::message::Message;
+use self::message::TunnelMessage;
 use crate::sizing::Target;
 
 #[derive(Debug)]
@@ -152,21 +152,21 @@ impl FeedbackClient {
         let mut lines = LineReader::new(stream);
         while !self.is_over() {
             let Some(line) = lines.read()? else { return Ok(()) };
-            let message = line.map_or(Message::Bad, |line| message::parse(line, &self.lane));
+            let message = line.map_or(TunnelMessage::Bad, |line| message::parse(line, &self.lane));
             let mut latest = lock(&self.latest);
             match message {
-                Message::Subscribed => {
+                TunnelMessage::Subscribed => {
                     latest.connected = true;
                     tracing::info!("following targets from {}", self.socket.display());
                 }
-                Message::Lane(said) => {
+                TunnelMessage::Lane(said) => {
                     latest.connected = true;
                     latest.target = said.target.map(|target| (Instant::now(), target));
                     said.renewals.into_iter().for_each(|counter| latest.on_renewals(counter));
                 }
-                Message::Refused(why) => return Err(io::Error::other(why)),
-                Message::Other => {}
-                Message::Bad => latest.bad_lines += 1,
+                TunnelMessage::Refused(why) => return Err(io::Error::other(why)),
+                TunnelMessage::Other => {}
+                TunnelMessage::Bad => latest.bad_lines += 1,
             }
         }
         Ok(())

@@ -14,7 +14,7 @@ const EXPECTED_MAX: usize = 64;
 
 /// What a piece of responses holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct ResponseMarks {
     /// Length of its part up to the last byte of a first picture.
     pub urgent: usize,
     /// Heads in it.
@@ -38,7 +38,7 @@ struct ResponseState {
     frame: Option<Box<FirstFrame>>,
     /// A first picture has passed, and no other video has begun since.
     has_begun: bool,
-    seen: Seen,
+    seen: ResponseMarks,
 }
 
 impl Responses {
@@ -51,7 +51,7 @@ impl Responses {
     }
 
     /// Reads the next bytes.
-    pub fn feed(&mut self, bytes: &[u8]) -> Seen {
+    pub fn feed(&mut self, bytes: &[u8]) -> ResponseMarks {
         self.reader.feed(bytes, &mut self.state);
         std::mem::take(&mut self.state.seen)
     }

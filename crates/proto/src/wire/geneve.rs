@@ -158,7 +158,7 @@ impl GeneveError {
 }
 
 #[derive(Debug, Default)]
-struct Options {
+struct GeneveOptions {
     sequence: Option<GeneveSequence>,
     hello: Option<GeneveHello>,
 }
@@ -179,7 +179,7 @@ impl<'a> Geneve<'a> {
         let Some((options, payload)) = rest.split_at_checked(claimed) else {
             return Err(GeneveError::OptionsBeyondPacket { claimed, held: rest.len() });
         };
-        let options = Options::parse(options)?;
+        let options = GeneveOptions::parse(options)?;
         let vni = u32::from_be_bytes([0, header[4], header[5], header[6]]);
         if header[1] & CONTROL_BIT != 0 {
             let hello = options.hello.ok_or(GeneveError::UnknownControl)?;
@@ -227,7 +227,7 @@ impl<'a> Geneve<'a> {
     }
 }
 
-impl Options {
+impl GeneveOptions {
     fn parse(mut rest: &[u8]) -> Result<Self, GeneveError> {
         let mut options = Self::default();
         while let Some((header, behind)) = rest.split_first_chunk::<OPTION_HEADER>() {

@@ -62,7 +62,7 @@ impl LaneDatagram {
 
     /// The token by which its fate is reported.
     pub fn token(&self) -> u64 {
-        Token { lane: self.lane, kind: self.content.kind(), id: self.content.id() }.to_u64()
+        DatagramToken { lane: self.lane, kind: self.content.kind(), id: self.content.id() }.to_u64()
     }
 
     /// The inner packet and its number, if it holds a whole one uncoded.
@@ -97,7 +97,7 @@ impl DatagramContent {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Token {
+pub(crate) struct DatagramToken {
     pub(crate) kind: TokenKind,
     pub(crate) lane: LaneId,
     pub(crate) id: PacketId,
@@ -111,7 +111,7 @@ pub(crate) enum TokenKind {
     Load,
 }
 
-impl Token {
+impl DatagramToken {
     pub(crate) fn to_u64(self) -> u64 {
         u64::from(self.kind as u8) << 40 | u64::from(self.lane.0) << 32 | u64::from(self.id.0)
     }
@@ -141,7 +141,10 @@ mod tests {
             (DatagramContent::Load { number: u32::MAX }, TokenKind::Load),
         ] {
             let datagram = LaneDatagram { lane: LaneId(7), content, bytes: Bytes::new() };
-            assert_eq!(Token::parse(datagram.token()), Token { kind, lane: LaneId(7), id });
+            assert_eq!(
+                DatagramToken::parse(datagram.token()),
+                DatagramToken { kind, lane: LaneId(7), id }
+            );
         }
     }
 

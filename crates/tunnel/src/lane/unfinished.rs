@@ -129,54 +129,58 @@ mod tests {
         bytes.freeze()
     }
 
-    fn packets(kept: &mut Unacknowledged) -> Vec<Vec<u8>> {
-        kept.take().into_iter().map(|unfinished| unfinished.packet.to_vec()).collect()
+    fn packets(unacknowledged: &mut Unacknowledged) -> Vec<Vec<u8>> {
+        unacknowledged.take().into_iter().map(|unfinished| unfinished.packet.to_vec()).collect()
     }
 
     #[test]
     fn what_the_peer_has_is_not_sent_on() {
-        let mut kept = Unacknowledged::default();
+        let mut unacknowledged = Unacknowledged::default();
         for id in 5..10_u32 {
             let symbol = symbol(FragmentPosition::Whole, &[0x45, id as u8]);
-            kept.on_sent(PacketId(id), at(id.into()), symbol);
+            unacknowledged.on_sent(PacketId(id), at(id.into()), symbol);
         }
-        kept.on_done(PacketId(7));
-        kept.on_done(PacketId(5));
-        kept.on_done(PacketId(4));
-        kept.on_done(PacketId(99));
-        assert_eq!(packets(&mut kept), [[0x45, 6], [0x45, 8], [0x45, 9]]);
-        assert_eq!((packets(&mut kept).len(), kept.bytes), (0, 0));
+        unacknowledged.on_done(PacketId(7));
+        unacknowledged.on_done(PacketId(5));
+        unacknowledged.on_done(PacketId(4));
+        unacknowledged.on_done(PacketId(99));
+        assert_eq!(packets(&mut unacknowledged), [[0x45, 6], [0x45, 8], [0x45, 9]]);
+        assert_eq!((packets(&mut unacknowledged).len(), unacknowledged.bytes), (0, 0));
     }
 
     #[test]
     fn a_packet_that_was_cut_is_sent_on_whole_or_not_at_all() {
         use FragmentPosition::{First, Last, Middle, Whole};
-        let mut kept = Unacknowledged::default();
+        let mut unacknowledged = Unacknowledged::default();
         let parts =
             [(First, b"Ea"), (Middle, b"bc"), (Last, b"de"), (Whole, b"Ef"), (First, b"Eg")];
         for (id, (position, body)) in (0..).zip(parts) {
-            kept.on_sent(PacketId(id), at(1), symbol(position, body));
+            unacknowledged.on_sent(PacketId(id), at(1), symbol(position, body));
         }
-        kept.on_done(PacketId(0));
-        assert_eq!(packets(&mut kept), [b"Eabcde".to_vec(), b"Ef".to_vec()]);
-        kept.on_sent(PacketId(5), at(1), symbol(Last, b"h"));
-        assert_eq!(packets(&mut kept), Vec::<Vec<u8>>::new(), "its first is forgotten");
+        unacknowledged.on_done(PacketId(0));
+        assert_eq!(packets(&mut unacknowledged), [b"Eabcde".to_vec(), b"Ef".to_vec()]);
+        unacknowledged.on_sent(PacketId(5), at(1), symbol(Last, b"h"));
+        assert_eq!(packets(&mut unacknowledged), Vec::<Vec<u8>>::new(), "its first is forgotten");
         for (id, (position, body)) in (6..).zip(&parts[..4]) {
-            kept.on_sent(PacketId(id), at(1), symbol(*position, *body));
-            kept.on_done(PacketId(id));
+            unacknowledged.on_sent(PacketId(id), at(1), symbol(*position, *body));
+            unacknowledged.on_done(PacketId(id));
         }
-        assert!(kept.sent.is_empty() && kept.bytes == 0, "the peer has all of it");
+        assert!(
+            unacknowledged.sent.is_empty() && unacknowledged.bytes == 0,
+            "the peer has all of it"
+        );
     }
 
     #[test]
     fn unacknowledged_packets_are_bounded_by_age_count_and_bytes() {
-        let mut kept = Unacknowledged::default();
+        let mut unacknowledged = Unacknowledged::default();
         let big = symbol(FragmentPosition::Whole, &[0x45; 1300]);
-        (0..100_000).for_each(|id| kept.on_sent(PacketId(id), at(id.into()), big.clone()));
-        assert!(kept.bytes <= BYTES_MAX && kept.sent.len() <= PACKETS_MAX);
+        (0..100_000)
+            .for_each(|id| unacknowledged.on_sent(PacketId(id), at(id.into()), big.clone()));
+        assert!(unacknowledged.bytes <= BYTES_MAX && unacknowledged.sent.len() <= PACKETS_MAX);
         let newest = at(99_999);
-        kept.expire(newest, Duration::from_millis(700));
-        assert_eq!(kept.sent.len(), 700);
-        assert_eq!(kept.first, PacketId(99_300));
+        unacknowledged.expire(newest, Duration::from_millis(700));
+        assert_eq!(unacknowledged.sent.len(), 700);
+        assert_eq!(unacknowledged.first, PacketId(99_300));
     }
 }

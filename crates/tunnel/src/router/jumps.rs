@@ -23,7 +23,7 @@ const NEAR: u32 = 1024;
 const WITNESSES: u32 = 3;
 /// More new numbers below than this many for each of them refute it.
 const WEIGHT: u32 = 4;
-const KEPT_MAX: usize = 16;
+const COPIES_MAX: usize = 16;
 
 #[derive(Debug, Default)]
 pub(super) struct SequenceJumps {
@@ -37,7 +37,7 @@ struct Doubtful {
     highest: PacketId,
     witnesses: u32,
     meanwhile: u32,
-    kept: Vec<Copy>,
+    copies: Vec<Copy>,
 }
 
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub(super) struct Copy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Plausibility {
     Near,
-    /// The peer is there now; so are the copies that were kept ([`SequenceJumps::take_kept`]).
+    /// The peer is there now; so are the copies that were kept ([`SequenceJumps::take_copies`]).
     Jump,
     /// Unknown: keep the copy ([`SequenceJumps::keep`]).
     Doubt,
@@ -91,18 +91,18 @@ impl SequenceJumps {
 
     pub(super) fn keep(&mut self, copy: Copy) {
         match &mut self.doubtful {
-            Some(place) if place.kept.len() < KEPT_MAX => place.kept.push(copy),
+            Some(place) if place.copies.len() < COPIES_MAX => place.copies.push(copy),
             _ => self.forgotten += 1,
         }
     }
 
-    pub(super) fn take_kept(&mut self, now: Instant, max_buffer: Duration) -> Vec<Copy> {
+    pub(super) fn take_copies(&mut self, now: Instant, max_buffer: Duration) -> Vec<Copy> {
         let place = self.doubtful.as_mut();
-        let mut kept = place.map_or_else(Vec::new, |place| std::mem::take(&mut place.kept));
-        let before = kept.len();
-        kept.retain(|copy| now.since(copy.came) <= max_buffer);
-        self.forgotten += (before - kept.len()) as u64;
-        kept
+        let mut copies = place.map_or_else(Vec::new, |place| std::mem::take(&mut place.copies));
+        let before = copies.len();
+        copies.retain(|copy| now.since(copy.came) <= max_buffer);
+        self.forgotten += (before - copies.len()) as u64;
+        copies
     }
 
     pub(super) fn reset(&mut self) {
@@ -111,7 +111,7 @@ impl SequenceJumps {
     }
 
     fn forget(&mut self) {
-        self.forgotten += self.doubtful.take().map_or(0, |place| place.kept.len() as u64);
+        self.forgotten += self.doubtful.take().map_or(0, |place| place.copies.len() as u64);
     }
 }
 
@@ -127,9 +127,9 @@ mod tests {
             let believed = match jumps.judge(id) {
                 Plausibility::Near => vec![copy],
                 Plausibility::Jump => {
-                    let mut kept = jumps.take_kept(Instant::ZERO, Duration::ZERO);
-                    kept.push(copy);
-                    kept
+                    let mut copies = jumps.take_copies(Instant::ZERO, Duration::ZERO);
+                    copies.push(copy);
+                    copies
                 }
                 Plausibility::Doubt => {
                     jumps.keep(copy);
@@ -139,9 +139,9 @@ mod tests {
             taken.extend(believed.iter().map(|copy| copy.id.0));
             believed.iter().for_each(|copy| jumps.note(copy.id));
         }
-        let kept = jumps.doubtful.as_ref().map_or(0, |place| place.kept.len());
-        assert!(kept <= KEPT_MAX);
-        assert_eq!(taken.len() + kept + jumps.forgotten as usize, handed);
+        let copies = jumps.doubtful.as_ref().map_or(0, |place| place.copies.len());
+        assert!(copies <= COPIES_MAX);
+        assert_eq!(taken.len() + copies + jumps.forgotten as usize, handed);
         taken
     }
 

@@ -79,8 +79,8 @@ impl World {
         world
     }
 
-    fn shard(&self, number: u16, life: u8) -> Server {
-        let mut transport = TransportConfig::new([life; 32]);
+    fn shard(&self, number: u16, generation: u8) -> Server {
+        let mut transport = TransportConfig::new([generation; 32]);
         transport.rng_seed[0] = number as u8;
         let (lanes, memory_max) = (lanes(), 8 * MEMORY_MAX);
         let config = ServerConfig { lanes, memory_max, ..ServerConfig::new(transport, Vec::new()) };
@@ -92,8 +92,8 @@ impl World {
         server
     }
 
-    fn client(&self, number: u8, life: u8) -> Client {
-        let mut transport = TransportConfig::new([100 + life; 32]);
+    fn client(&self, number: u8, generation: u8) -> Client {
+        let mut transport = TransportConfig::new([100 + generation; 32]);
         transport.rng_seed[0] = number;
         let candidate = Candidate::only(identity(2).public_key(), vec![server_address()]);
         let config = ClientConfig::new("box", transport, candidate);
@@ -236,9 +236,9 @@ fn a_client_that_comes_again_to_another_shard_leaves_the_one_before() {
     let mut world = World::new(1, true);
     world.run(500);
     let mut seen = [false; SHARDS as usize];
-    for life in 1..=30 {
+    for generation in 1..=30 {
         let before = world.owner(0).expect("a session");
-        world.clients[0] = world.client(0, life);
+        world.clients[0] = world.client(0, generation);
         // Slow enough for the server's limit.
         world.run(6_000);
         let after = world.owner(0).expect("a session");

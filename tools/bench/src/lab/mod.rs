@@ -4,7 +4,7 @@
 //!   compare: drives ──> jobs (drive x strategy, bounds) ──> workers ──> Comparison ──> table, JSON
 //!                                      ^                       |
 //!                                      └─ saved runs <─────────┘
-//!   run:     scenario.toml ──────────> one job ───────────────────────> Outcome ─────> table, JSON
+//!   run:     scenario.toml ──────────> one job ────────────────────> RunOutcome ─────> table, JSON
 //!   raven:   recordings ──> routes ──> jobs (application x strategy) ───────────────> table, JSON
 //!   downloads: pairs of links ──────> jobs (links x seed) ─────────────────────────> table, JSON
 //!   fleet:   boxes, proxies, controller ─────────────────────────────────────────> table, JSON

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use indicatif::ProgressBar;
 use roadweave_lab::compare::Setting;
-use roadweave_lab::run::Outcome;
+use roadweave_lab::run::RunOutcome;
 use roadweave_lab::traffic::{Detail, TrafficSpec};
 use roadweave_lab::video::h264::AccessUnit;
 use roadweave_lab::video::stream_log::SentStream;
@@ -52,7 +52,7 @@ impl Pictures {
 
     /// Mean SSIM of the pictures that a viewer saw with those sent, 0..1. `name` is that of the
     /// run, for a warning if nothing could be decoded.
-    pub fn ssim(&self, name: &str, outcome: &Outcome) -> anyhow::Result<f64> {
+    pub fn ssim(&self, name: &str, outcome: &RunOutcome) -> anyhow::Result<f64> {
         let video = outcome.traffic.iter().find_map(|report| match &report.detail {
             Detail::Video(video) => Some(video),
             _ => None,

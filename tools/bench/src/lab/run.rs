@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use roadweave_lab::bound::Bound;
 use roadweave_lab::compare::Measured;
-use roadweave_lab::run::{self, LinkReport, Outcome};
+use roadweave_lab::run::{self, LinkReport, RunOutcome};
 use roadweave_lab::scenario::Scenario;
 use roadweave_lab::strategies;
 use roadweave_lab::traffic::{
@@ -137,7 +137,7 @@ impl RunArgs {
         Ok(scenario)
     }
 
-    fn report(&self, scenario: &Scenario, outcome: &Outcome) -> RunReport {
+    fn report(&self, scenario: &Scenario, outcome: &RunOutcome) -> RunReport {
         let mut measured = Measured::new(outcome);
         if !self.details {
             measured.detail = None;
@@ -175,7 +175,7 @@ fn clip_of(scenario: &Scenario) -> Result<&[AccessUnit], BadInput> {
 
 fn keep(
     scenario: &Scenario,
-    outcome: &Outcome,
+    outcome: &RunOutcome,
     units: &[AccessUnit],
     directory: &Path,
 ) -> anyhow::Result<()> {

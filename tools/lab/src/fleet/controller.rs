@@ -11,7 +11,7 @@ use roadweave_fleet::{
 use roadweave_proto::Instant;
 
 use super::roster::Roster;
-use super::store::{Change, Store};
+use super::store::{Store, StoreChange};
 use super::{FleetEvent, FleetWorld, TURN};
 
 /// Interval, ms, of reading the outbox without a notification.
@@ -328,13 +328,13 @@ impl FleetWorld {
             return;
         }
         let seen = std::mem::replace(&mut self.replicas[replica].seen, self.store.outbox.len());
-        let changes: Vec<Change> = self.store.outbox.iter().skip(seen).copied().collect();
+        let changes: Vec<StoreChange> = self.store.outbox.iter().skip(seen).copied().collect();
         for change in changes {
             match change {
-                Change::Revocations { boxes_too } => self.publish(replica, boxes_too),
-                Change::Device(who) => self.send_documents(replica, who),
-                Change::Table(proxy) => self.send_table(replica, proxy),
-                Change::Drain(proxy) => {
+                StoreChange::Revocations { boxes_too } => self.publish(replica, boxes_too),
+                StoreChange::Device(who) => self.send_documents(replica, who),
+                StoreChange::Table(proxy) => self.send_table(replica, proxy),
+                StoreChange::Drain(proxy) => {
                     let who = self.roster.boxes + proxy;
                     let is_drained = self.is_drained(who);
                     self.use_desk(replica, who, |desk| desk.drain(is_drained));

@@ -7,7 +7,7 @@ use roadweave_identity::PublicKey;
 
 use super::members::Shortfall;
 use super::plan::PlannedEvent;
-use super::store::Change;
+use super::store::StoreChange;
 use super::{FleetEvent, FleetWorld};
 
 const PROBE: Duration = Duration::from_secs(1_800);
@@ -327,7 +327,7 @@ impl FleetWorld {
         let state = if is_over { ProxyState::Active } else { ProxyState::Draining };
         self.store.fleet.proxies.get_mut(&id).expect("proxies stay").state = state;
         self.replace(proxy);
-        self.store.outbox.push(Change::Drain(proxy));
+        self.store.outbox.push(StoreChange::Drain(proxy));
         self.notify();
     }
 

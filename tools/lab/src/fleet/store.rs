@@ -17,7 +17,7 @@ use super::roster::Roster;
 
 /// A change that replicas send. Revocations go to proxies at once, and to boxes if `boxes_too`.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Change {
+pub(super) enum StoreChange {
     Revocations { boxes_too: bool },
     Device(usize),
     Table(usize),
@@ -40,7 +40,7 @@ pub(super) struct Store {
     pub tables: BTreeMap<usize, Arc<PublishedTable>>,
     pub status: Vec<ProxyStatus>,
     pub health: Vec<(HealthState, Band)>,
-    pub outbox: Vec<Change>,
+    pub outbox: Vec<StoreChange>,
     /// The regions whose boxes lack lists of proxies.
     pub unplaced: BTreeSet<usize>,
     pub lacks_tables: bool,
@@ -117,10 +117,10 @@ impl Store {
             if let Some(table) = draft.table() {
                 let (proxy, table, head) = (who - roster.boxes, table.clone(), envelope.into());
                 self.tables.insert(proxy, Arc::new(PublishedTable { version, table, head }));
-                self.outbox.push(Change::Table(proxy));
+                self.outbox.push(StoreChange::Table(proxy));
             } else {
                 self.envelopes.insert((who, kind), envelope);
-                self.outbox.push(Change::Device(who));
+                self.outbox.push(StoreChange::Device(who));
             }
         }
     }
@@ -161,7 +161,7 @@ impl Store {
         let added = published.revocations.head().serial - before;
         if added > 0 {
             self.published = Arc::new(published);
-            self.outbox.push(Change::Revocations { boxes_too: false });
+            self.outbox.push(StoreChange::Revocations { boxes_too: false });
         }
         added as usize
     }
@@ -170,7 +170,7 @@ impl Store {
         let (before, newest) = (&self.published_to_boxes, &self.published);
         if before.revocations.head() != newest.revocations.head() {
             self.published_to_boxes = self.published.clone();
-            self.outbox.push(Change::Revocations { boxes_too: true });
+            self.outbox.push(StoreChange::Revocations { boxes_too: true });
         }
     }
 

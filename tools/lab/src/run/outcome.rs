@@ -17,7 +17,7 @@ use crate::world::World;
 
 /// The outcome of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Outcome {
+pub struct RunOutcome {
     /// Figures of the judged application; without a video, fps and stall ratio are zero.
     pub run: Run,
     /// Time from a frame's capture to its last packet, of complete frames; zero without a video.
@@ -130,17 +130,17 @@ impl Recorder {
         mut self,
         scenario: &Scenario,
         traffic_world: &mut TrafficWorld,
-    ) -> Outcome {
+    ) -> RunOutcome {
         let end = traffic_world.world.now();
         let traffic: Vec<TrafficReport> =
             traffic_world.traffic.iter().map(|traffic| traffic.report(end)).collect();
         let judged = scenario.judged().and_then(|index| traffic.get(index));
-        let mut outcome = Outcome {
+        let mut outcome = RunOutcome {
             causes: traffic_world.causes.clone(),
             links: self.link_reports(&traffic_world.world),
             events: self.events(&traffic_world.world),
             drops: self.drops(&traffic_world.world),
-            ..Outcome::default()
+            ..RunOutcome::default()
         };
         outcome.run.figures.strategy = scenario.strategy();
         outcome.run.figures.redundancy = match self.inner_bytes {
@@ -156,7 +156,7 @@ impl Recorder {
         outcome
     }
 
-    fn judge(&mut self, report: &TrafficReport, outcome: &mut Outcome) {
+    fn judge(&mut self, report: &TrafficReport, outcome: &mut RunOutcome) {
         let figures = &mut outcome.run.figures;
         figures.delay_ms = report.delay_ms.clone();
         let mut deadline = Player::default().deadline;

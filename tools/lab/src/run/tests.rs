@@ -32,7 +32,7 @@ fn peak(values: &[f64], from: usize, to: usize) -> f64 {
 }
 
 /// Number of packets of frames captured between two moments, and how many of them arrived.
-fn arrived_between(outcome: &Outcome, begin: Duration, end: Duration) -> (usize, usize) {
+fn arrived_between(outcome: &RunOutcome, begin: Duration, end: Duration) -> (usize, usize) {
     let stream = outcome.traffic[0].stream().unwrap();
     let start = stream.log.frames[0].captured;
     let within = |at: Instant| (begin..end).contains(&at.since(start));
@@ -150,7 +150,7 @@ fn cross_traffic_takes_its_share_and_is_no_traffic_of_ours() {
     let shared = run(&scenario).unwrap();
     assert_eq!(shared.links[0].cross, 1_500);
     assert_eq!(alone.links[0].cross, 0);
-    let rate = |outcome: &Outcome| outcome.run.timeline.uplinks[0].1.iter().sum::<f64>() / 50.0;
+    let rate = |outcome: &RunOutcome| outcome.run.timeline.uplinks[0].1.iter().sum::<f64>() / 50.0;
     assert!((rate(&shared) / rate(&alone) - 1.0).abs() < 0.1, "{} {}", rate(&shared), rate(&alone));
     assert!(shared.run.figures.delay_ms.p95 > alone.run.figures.delay_ms.p95 + 1.0);
 }

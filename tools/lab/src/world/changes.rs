@@ -5,8 +5,8 @@ use roadweave_tunnel::{Client, EncoderTarget, Portal, Server, SetError, Strategy
 
 use super::strangers::{Hostile, Neighbour};
 use super::{
-    Hostility, OtherServer, SERVER_LIVES, Side, Tampering, UDP_IP_HEADERS, World, WorldError, ends,
-    uplink,
+    Hostility, OtherServer, SERVER_GENERATIONS, Tampering, UDP_IP_HEADERS, World, WorldEnd,
+    WorldError, ends, uplink,
 };
 
 impl World {
@@ -83,9 +83,11 @@ impl World {
 
     /// Kills and restarts the server; only its key survives. Fails like [`World::new`].
     pub fn restart_server(&mut self) -> Result<(), WorldError> {
-        self.server_lives = self.server_lives.wrapping_add(1);
-        let server = Side::new(ends::server(self.epoch, &self.config, self.server_lives)?);
-        self.server = server.on(&self.config, SERVER_LIVES + u64::from(self.server_lives));
+        self.server_generations = self.server_generations.wrapping_add(1);
+        let server =
+            WorldEnd::new(ends::server(self.epoch, &self.config, self.server_generations)?);
+        self.server =
+            server.on(&self.config, SERVER_GENERATIONS + u64::from(self.server_generations));
         if self.trails.is_some() {
             self.observe_packets();
         }

@@ -19,7 +19,7 @@ const GATEWAY: [u8; 4] = [10, 77, 0, 1];
 const CLIENT_KEY: [u8; 32] = [1; 32];
 const SERVER_KEY: [u8; 32] = [2; 32];
 const STRANGER: [u8; 32] = [9; 32];
-const OTHER_LIFE: u8 = 255;
+const OTHER_GENERATION: u8 = 255;
 
 pub(super) fn client(epoch: Epoch, world: &WorldConfig) -> Result<Client, WorldError> {
     let expected = if world.trust.server_is_right { SERVER_KEY } else { STRANGER };
@@ -49,19 +49,23 @@ impl Recipe<'_> {
     pub(super) fn other_server(&self, kind: OtherServer) -> Result<Server, WorldError> {
         let key = if kind == OtherServer::WrongKey { STRANGER } else { SERVER_KEY };
         // Lives of the right server count from 0.
-        server_of(self.epoch, self.world, OTHER_LIFE, STRANGER, key)
+        server_of(self.epoch, self.world, OTHER_GENERATION, STRANGER, key)
     }
 }
 
-pub(super) fn server(epoch: Epoch, world: &WorldConfig, life: u8) -> Result<Server, WorldError> {
+pub(super) fn server(
+    epoch: Epoch,
+    world: &WorldConfig,
+    generation: u8,
+) -> Result<Server, WorldError> {
     let known = if world.trust.client_is_known { CLIENT_KEY } else { STRANGER };
-    server_of(epoch, world, life, known, SERVER_KEY)
+    server_of(epoch, world, generation, known, SERVER_KEY)
 }
 
 fn server_of(
     epoch: Epoch,
     world: &WorldConfig,
-    life: u8,
+    generation: u8,
     known: [u8; 32],
     own: [u8; 32],
 ) -> Result<Server, WorldError> {
@@ -75,7 +79,7 @@ fn server_of(
         speedtest: world.speedtest,
         lanes: world.lanes_down.clone(),
         memory_max: 8 * MEMORY_MAX,
-        ..ServerConfig::new(transport(world, 2, life), vec![IpAddr::from(GATEWAY).into()])
+        ..ServerConfig::new(transport(world, 2, generation), vec![IpAddr::from(GATEWAY).into()])
     };
     let identity = Arc::new(Identity::from_seed(own));
     let mut server = Server::new(epoch, config, identity, peers)?;
@@ -84,9 +88,9 @@ fn server_of(
     Ok(server)
 }
 
-fn transport(world: &WorldConfig, side: u8, life: u8) -> TransportConfig {
+fn transport(world: &WorldConfig, side: u8, generation: u8) -> TransportConfig {
     let mut seed = [side; 32];
-    seed[31] ^= life;
+    seed[31] ^= generation;
     seed[..8].copy_from_slice(&world.seed.to_le_bytes());
     TransportConfig { congestion: world.congestion, ..TransportConfig::new(seed) }
 }

@@ -19,11 +19,11 @@ use roadweave_quic::Outbox;
 use roadweave_tunnel::{Io, Node as _, RecvMeta, Server, turn};
 
 use super::config::{Hostility, OtherServer};
-use super::{Side, ends};
+use super::{WorldEnd, ends};
 
 #[derive(Debug)]
 pub(super) enum Neighbour {
-    Server(Box<Side<Server>>),
+    Server(Box<WorldEnd<Server>>),
     OtherVersion,
     Silent,
 }
@@ -35,7 +35,7 @@ impl Neighbour {
     ) -> Result<Self, super::WorldError> {
         Ok(match kind {
             OtherServer::Refuses | OtherServer::WrongKey => {
-                Self::Server(Box::new(Side::new(ends.other_server(kind)?)))
+                Self::Server(Box::new(WorldEnd::new(ends.other_server(kind)?)))
             }
             OtherServer::OtherVersion => Self::OtherVersion,
             OtherServer::Silent => Self::Silent,

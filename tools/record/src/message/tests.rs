@@ -67,7 +67,7 @@ fn handshake() -> impl Strategy<Value = Message> {
             proof: [b as u8; 32],
         }),
         3 => Message::Welcome(Welcome { token: a, resumed: flag, start_unix_us: c }),
-        _ => Message::Refuse { to: a, why: Refusal::Busy },
+        _ => Message::Refuse { to: a, why: RecordRefusal::Busy },
     })
 }
 
@@ -111,7 +111,7 @@ fn answers_to_strangers_are_shorter_than_their_questions() {
     for answer in [
         Message::Challenge { nonce: 1, token: 2 },
         Message::Welcome(Welcome { token: 1, resumed: true, start_unix_us: 7 }),
-        Message::Refuse { to: 1, why: Refusal::Version },
+        Message::Refuse { to: 1, why: RecordRefusal::Version },
     ] {
         assert!(answer.encode().len() < REQUEST_BYTES);
     }

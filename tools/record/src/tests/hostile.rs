@@ -185,12 +185,12 @@ fn a_server_refuses_what_is_beyond_its_limits() {
     // The rate towards the server is not limited.
     let up_only = RecordPlan { down: false, ..faster.clone() };
     for (port, plan, refusal) in [
-        (1, longer, Some(Refusal::Plan)),
-        (2, faster, Some(Refusal::Plan)),
-        (3, broken, Some(Refusal::Plan)),
+        (1, longer, Some(RecordRefusal::Plan)),
+        (2, faster, Some(RecordRefusal::Plan)),
+        (3, broken, Some(RecordRefusal::Plan)),
         (4, up_only, None),
         (5, fits.clone(), None),
-        (6, fits, Some(Refusal::Busy)),
+        (6, fits, Some(RecordRefusal::Busy)),
     ] {
         match open_session(&mut server, address(port), plan) {
             Some(Message::Welcome(_)) => assert_eq!(refusal, None, "{port}"),
@@ -208,7 +208,7 @@ fn all_clients_together_are_promised_no_more_than_the_rate_in_all() {
         let plan = RecordPlan { down, rate_max: Rate::from_kbps(kbps), ..plan(60) };
         match open_session(&mut server, address_of(host, 1), plan) {
             Some(Message::Welcome(_)) => true,
-            Some(Message::Refuse { why: Refusal::Busy, .. }) => false,
+            Some(Message::Refuse { why: RecordRefusal::Busy, .. }) => false,
             other => panic!("{other:?}"),
         }
     };
@@ -236,7 +236,7 @@ fn a_server_with_a_token_wants_proof_that_fits_the_address() {
         let answer = answers(&mut server, Instant::ZERO).into_iter().next().unwrap().1;
         (Message::decode(&answer).unwrap(), proof)
     };
-    let refused = |message| matches!(message, Message::Refuse { why: Refusal::Token, .. });
+    let refused = |message| matches!(message, Message::Refuse { why: RecordRefusal::Token, .. });
     assert!(refused(answer(address(1), None, None).0));
     assert!(refused(answer(address(2), Some(token("another token of a lab")), None).0));
     let (welcome, proof) = answer(address(3), Some(token("the token of this lab")), None);
@@ -251,14 +251,14 @@ fn a_client_hears_of_a_refusal_and_of_another_version() {
     let mut world = usual(7_000);
     world.run();
     let error = world.recording(0, DelayClock::HalfRoundTrip).unwrap_err();
-    assert_eq!(error, RecordError::Refused(Refusal::Plan));
+    assert_eq!(error, RecordError::Refused(RecordRefusal::Plan));
 
     let mut server = server(RecordLimits::default());
     let mut hello = Message::Hello { nonce: 5 }.encode();
     hello[1] = 0x21;
     server.handle_datagram(Instant::ZERO, address(1), &hello);
     let (_, answer) = server.poll_transmit(Instant::ZERO).unwrap();
-    let version = Message::Refuse { to: 5, why: Refusal::Version };
+    let version = Message::Refuse { to: 5, why: RecordRefusal::Version };
     assert_eq!(Message::decode(&answer), Some(version));
 }
 

@@ -11,7 +11,7 @@ pub const SUBSCRIBE: &[u8] =
         .as_bytes();
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Message {
+pub enum TunnelMessage {
     Subscribed,
     Lane(Said),
     Refused(String),
@@ -27,21 +27,21 @@ pub struct Said {
     pub renewals: Option<u64>,
 }
 
-pub fn parse(line: &[u8], lane: &str) -> Message {
-    let Ok(line) = serde_json::from_slice::<RpcMessage>(line) else { return Message::Bad };
+pub fn parse(line: &[u8], lane: &str) -> TunnelMessage {
+    let Ok(line) = serde_json::from_slice::<RpcMessage>(line) else { return TunnelMessage::Bad };
     if let Some(error) = line.error {
-        return Message::Refused(error.message);
+        return TunnelMessage::Refused(error.message);
     }
     match (line.method.as_deref(), line.params) {
-        (None, _) if line.result.is_some() => Message::Subscribed,
+        (None, _) if line.result.is_some() => TunnelMessage::Subscribed,
         (Some("encoder"), Some(params)) => match serde_json::from_value::<Params>(params) {
-            Ok(params) => Message::Lane(
+            Ok(params) => TunnelMessage::Lane(
                 params.lanes.get(lane).copied().flatten().map_or_else(Said::default, said),
             ),
-            Err(_) => Message::Bad,
+            Err(_) => TunnelMessage::Bad,
         },
-        (Some("encoder"), None) => Message::Bad,
-        _ => Message::Other,
+        (Some("encoder"), None) => TunnelMessage::Bad,
+        _ => TunnelMessage::Other,
     }
 }
 
@@ -82,15 +82,18 @@ mod tests {
 
     #[test]
     fn lines_are_understood_or_bad() {
-        let check = |line: &str, expected: Message| {
+        let check = |line: &str, expected: TunnelMessage| {
             assert_eq!(parse(line.as_bytes(), "real-time"), expected, "{line}");
         };
         let said = |frame_bytes, bitrate_bps, renewals| {
             let target = Some(Target { frame_bytes, bitrate_bps });
-            Message::Lane(Said { target, renewals })
+            TunnelMessage::Lane(Said { target, renewals })
         };
         let target = |frame_bytes, bitrate_bps| said(frame_bytes, bitrate_bps, None);
-        check(r#"{"jsonrpc":"2.0","id":1,"result":{"topic":"encoder"}}"#, Message::Subscribed);
+        check(
+            r#"{"jsonrpc":"2.0","id":1,"result":{"topic":"encoder"}}"#,
+            TunnelMessage::Subscribed,
+        );
         let encoder =
             |lanes: &str| format!(r#"{{"jsonrpc":"2.0","method":"encoder","params":{lanes}}}"#);
         let line = r#"{"lanes":{"real-time":{"frame_bytes":41280,"bitrate_bps":9800000}}}"#;
@@ -103,13 +106,13 @@ mod tests {
             r#"{"lanes":{"real-time":{}}}"#,
             r#"{"lanes":{"other":{"frame_bytes":1}}}"#,
         ] {
-            check(&encoder(none), Message::Lane(Said::default()));
+            check(&encoder(none), TunnelMessage::Lane(Said::default()));
         }
         let line = r#"{"lanes":{"real-time":{"frame_bytes":1,"bitrate_bps":2,"renewals":3}}}"#;
         check(&encoder(line), said(Some(1), Some(2), Some(3)));
         let line = r#"{"lanes":{"real-time":{"renewals":18446744073709551615}}}"#;
         let alone = Said { target: None, renewals: Some(u64::MAX) };
-        check(&encoder(line), Message::Lane(alone));
+        check(&encoder(line), TunnelMessage::Lane(alone));
         for bad in [
             "",
             "garbage",
@@ -122,13 +125,13 @@ mod tests {
             &encoder(r#"{"lanes":{"real-time":{"frame_bytes":1,"renewals":-1}}}"#),
             &"[".repeat(10_000),
         ] {
-            check(bad, Message::Bad);
+            check(bad, TunnelMessage::Bad);
         }
-        assert_eq!(parse(&[0xff, 0xfe], "real-time"), Message::Bad);
-        check(r#"{"method":"state","params":{}}"#, Message::Other);
+        assert_eq!(parse(&[0xff, 0xfe], "real-time"), TunnelMessage::Bad);
+        check(r#"{"method":"state","params":{}}"#, TunnelMessage::Other);
         check(
             r#"{"id":1,"error":{"code":-32601,"message":"no such method"}}"#,
-            Message::Refused("no such method".into()),
+            TunnelMessage::Refused("no such method".into()),
         );
     }
 }

@@ -12,7 +12,7 @@ use roadweave_schedule::{Decision, PacketInfo, PathSet};
 
 use super::*;
 use crate::carrier::SendError;
-use crate::lane::datagram::{LaneDatagram, Token};
+use crate::lane::datagram::{DatagramToken, LaneDatagram};
 use crate::lane::superseded::Superseded;
 use crate::observe::PacketStep;
 use crate::testing::at;
@@ -377,16 +377,16 @@ fn what_was_sent_when_the_paths_were_wider_is_sent_again_in_parts() {
     carrier.datagram_max = 1160;
     let report = |sender: &mut LaneSender, now, lost: Option<&u64>, acknowledged: &[u64]| {
         for token in acknowledged {
-            let Token { kind, id, .. } = Token::parse(*token);
+            let DatagramToken { kind, id, .. } = DatagramToken::parse(*token);
             acknowledge_as(sender, now, kind, PathId(0), id);
         }
         if let Some(token) = lost {
-            let Token { kind, id, .. } = Token::parse(*token);
+            let DatagramToken { kind, id, .. } = DatagramToken::parse(*token);
             sender.on_lost(now, kind, id, PathId(0));
         }
     };
     // Sent again until all of its parts have arrived.
-    let first = Token { kind: TokenKind::Source, lane: LaneId(0), id: PacketId(0) };
+    let first = DatagramToken { kind: TokenKind::Source, lane: LaneId(0), id: PacketId(0) };
     report(&mut sender, at(50), Some(&first.to_u64()), &[]);
     for round in 1..4 {
         let now = at(100 * round);

@@ -52,15 +52,15 @@ pub(super) struct Transferred {
 pub(super) struct Transfer {
     zero: std::time::Instant,
     client: noq_proto::ClientConfig,
-    sender: Side,
-    receiver: Side,
+    sender: TransferEnd,
+    receiver: TransferEnd,
     stream: Option<StreamId>,
     unwritten: u64,
     progress: Transferred,
 }
 
 #[derive(Debug)]
-struct Side {
+struct TransferEnd {
     endpoint: noq_proto::Endpoint,
     connection: Option<(ConnectionHandle, Connection)>,
     remote: SocketAddr,
@@ -96,7 +96,7 @@ impl Transfer {
         no_tokens.sent(0);
         server.validation_token_config(no_tokens);
 
-        let side = |server, end, remote| Side {
+        let side = |server, end, remote| TransferEnd {
             endpoint: noq_proto::Endpoint::new(endpoint_config(seed_of(end)), server, true),
             connection: None,
             remote,
@@ -248,7 +248,7 @@ impl Transfer {
     }
 }
 
-impl Side {
+impl TransferEnd {
     fn handle_packet(&mut self, now: std::time::Instant, packet: BytesMut) {
         let from = FourTuple::new(self.remote, None);
         let mut answer = Vec::new();

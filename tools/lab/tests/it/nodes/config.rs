@@ -119,7 +119,12 @@ impl Config {
         (0..self.tenants).map(of).collect()
     }
 
-    pub(super) fn anchor(&self, epoch: Epoch, devices: &[Arc<PeerTable>], life: u8) -> Anchor {
+    pub(super) fn anchor(
+        &self,
+        epoch: Epoch,
+        devices: &[Arc<PeerTable>],
+        generation: u8,
+    ) -> Anchor {
         let tenant = |(tenant, devices): (usize, &Arc<PeerTable>)| AnchorTenant {
             name: tenant_name(tenant),
             devices: devices.clone(),
@@ -127,7 +132,7 @@ impl Config {
             rate_limit: self.tenant_rates.get(&tenant).copied(),
         };
         let anchor = AnchorConfig {
-            transport: self.transport(NodeId::Anchor, life),
+            transport: self.transport(NodeId::Anchor, generation),
             tenants: devices.iter().enumerate().map(tenant).collect(),
             leg_rate: self.leg_rate,
             streams: self.streams.anchor.map(|_| StreamsConfig::default()),
@@ -142,7 +147,12 @@ impl Config {
         Anchor::new(epoch, anchor, own, proxies).expect("usable settings")
     }
 
-    pub(super) fn server(&self, epoch: Epoch, number: usize, life: u8) -> (Server, Arc<PeerTable>) {
+    pub(super) fn server(
+        &self,
+        epoch: Epoch,
+        number: usize,
+        generation: u8,
+    ) -> (Server, Arc<PeerTable>) {
         let node = NodeId::Server(number);
         let gateways =
             if self.has_anchor { Vec::new() } else { vec![IpAddr::from(GATEWAY).into()] };
@@ -151,7 +161,7 @@ impl Config {
             streams: self.streams.proxies.contains(&number).then(StreamsConfig::default),
             memory_max: self.memory_max,
             client_memory_max: self.client_memory_max,
-            ..ServerConfig::new(self.transport(node, life), gateways)
+            ..ServerConfig::new(self.transport(node, generation), gateways)
         };
         let peers = Arc::new(PeerTable::new(self.peers()));
         let (own, known) = (Arc::new(identity(node)), peers.clone());
@@ -164,14 +174,19 @@ impl Config {
         (server.expect("usable settings"), peers)
     }
 
-    pub(super) fn client(&self, (epoch, now): (Epoch, Instant), id: ClientId, life: u8) -> Client {
+    pub(super) fn client(
+        &self,
+        (epoch, now): (Epoch, Instant),
+        id: ClientId,
+        generation: u8,
+    ) -> Client {
         let config = ClientConfig {
             name: format!("box-{}", id.number),
             candidates: match id.server {
                 ANY => (0..self.sites.len()).map(|server| self.candidate(server)).collect(),
                 server => vec![self.candidate(server)],
             },
-            transport: self.transport(id.into(), life),
+            transport: self.transport(id.into(), generation),
             lanes: self.lanes.clone(),
             streams: self.streams.boxes.then(StreamsConfig::default),
             memory_max: MEMORY_MAX,
@@ -194,8 +209,8 @@ impl Config {
         }
     }
 
-    pub(super) fn transport(&self, node: NodeId, life: u8) -> TransportConfig {
-        let mut bytes = [life; 32];
+    pub(super) fn transport(&self, node: NodeId, generation: u8) -> TransportConfig {
+        let mut bytes = [generation; 32];
         // The first eight bytes seed the tunnel's randomness.
         let end = match node {
             NodeId::Server(number) => (number as u64) << 48,

@@ -94,7 +94,7 @@ pub struct Nodes {
     /// Clients that are known to the server that started last.
     peers: Arc<PeerTable>,
     devices: Vec<Arc<PeerTable>>,
-    lives: BTreeMap<NodeId, u8>,
+    generations: BTreeMap<NodeId, u8>,
     frozen: BTreeSet<usize>,
     network: Network,
     boxes_processor: Processor,
@@ -117,7 +117,7 @@ impl Nodes {
             anchor: None,
             peers: Arc::new(PeerTable::new([])),
             devices: config.devices(),
-            lives: BTreeMap::new(),
+            generations: BTreeMap::new(),
             frozen: BTreeSet::new(),
             network: Network::new(&config),
             boxes_processor: Processor::new(config.packet_time),
@@ -143,15 +143,15 @@ impl Nodes {
         &self.config
     }
 
-    fn next_life(&mut self, node: NodeId) -> u8 {
-        let lives = self.lives.entry(node).or_default();
-        *lives += 1;
-        *lives - 1
+    fn next_generation(&mut self, node: NodeId) -> u8 {
+        let generations = self.generations.entry(node).or_default();
+        *generations += 1;
+        *generations - 1
     }
 
     pub fn start_anchor(&mut self) {
-        let life = self.next_life(NodeId::Anchor);
-        self.anchor = Some(self.config.anchor(self.epoch, &self.devices, life));
+        let generation = self.next_generation(NodeId::Anchor);
+        self.anchor = Some(self.config.anchor(self.epoch, &self.devices, generation));
     }
 
     pub fn kill_anchor(&mut self) {
@@ -159,8 +159,8 @@ impl Nodes {
     }
 
     pub fn start_server(&mut self, number: usize) {
-        let life = self.next_life(NodeId::Server(number));
-        let (server, peers) = self.config.server(self.epoch, number, life);
+        let generation = self.next_generation(NodeId::Server(number));
+        let (server, peers) = self.config.server(self.epoch, number, generation);
         self.servers.insert(number, server);
         self.peers = peers;
     }
@@ -185,8 +185,8 @@ impl Nodes {
 
     pub fn start(&mut self, id: impl Into<ClientId>) {
         let id: ClientId = id.into();
-        let life = self.next_life(id.into());
-        let client = self.config.client((self.epoch, self.now), id, life);
+        let generation = self.next_generation(id.into());
+        let client = self.config.client((self.epoch, self.now), id, generation);
         self.clients.insert(id, End::Client(Box::new(client)));
         self.turn(id.into());
     }
@@ -194,8 +194,8 @@ impl Nodes {
     /// Starts a bare endpoint with the key of a box, for a hostile client.
     pub fn start_bare(&mut self, number: usize) {
         let id = ClientId::from(number);
-        let life = self.next_life(id.into());
-        let transport = self.config.transport(id.into(), life);
+        let generation = self.next_generation(id.into());
+        let transport = self.config.transport(id.into(), generation);
         let own = Arc::new(config::identity(id.into()));
         let endpoint = Endpoint::client(self.epoch, &transport, own).expect("usable");
         self.clients.insert(id, End::Bare(Box::new(endpoint)));
