@@ -115,8 +115,7 @@ impl Pool {
         expired
     }
 
-    /// Discards the oldest symbols until `bytes` bytes are freed or none is left; returns the
-    /// number.
+    /// Discards the oldest symbols until `bytes` bytes are freed or none is left; returns how many.
     pub(crate) fn shed(&mut self, bytes: usize) -> u64 {
         let target = self.bytes.saturating_sub(bytes);
         let mut shed = 0;
@@ -212,8 +211,7 @@ const RING_IDLE_MAX: usize = 1024;
 
 const STALE_ENTRIES_MIN: usize = 64;
 
-/// A hash without a random key, so that no entropy is read. Keys are within a window of IDs, so a
-/// peer cannot make many of them collide.
+/// A hash without a random key, so that no entropy is read; a window of IDs cannot collide much.
 #[derive(Debug, Default)]
 pub(crate) struct KeyHasher(u64);
 

@@ -8,16 +8,14 @@
 //!   number of an anchor                                │ kind
 //! ```
 //!
-//! The kind and the bits above it are set and read separately. All other bits of a mark belong to
-//! other programs and stay unchanged.
+//! The kind and the bits above it are separate. Other bits belong to other programs and stay.
 
 use crate::UplinkId;
 
 /// The bits of packet and connection marks that Roadweave may use, and one instance's marks in
 /// them.
 ///
-/// The default is all 32 bits. Another mask gets the same marks, compressed and spread over its
-/// lowest 19 bits, or all if it has fewer.
+/// The default is all 32 bits. Another mask gets the same marks, spread over its low bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marks {
     mask: u32,

@@ -1,5 +1,4 @@
-//! Interop of our GENEVE: tshark's dissector reads captures of our packets, and of packets of
-//! others.
+//! Interop of our GENEVE: tshark's dissector reads captures of our packets and of others'.
 //!
 //! Without tshark the test is skipped; `make packages` installs it. With `ROADWEAVE_REQUIRE_TOOLS`
 //! set in the environment, as by `.ci/run`, it fails instead.

@@ -13,8 +13,7 @@
 //! [`Connection`](crate::Connection) enforces what the real controller allows before it hands a
 //! datagram over.
 //!
-//! The wrapper also sees each packet number sent, acknowledged and lost, which the [`Meter`] behind
-//! the gate records.
+//! The wrapper also records the fate of each packet number in the [`Meter`] behind the gate.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -232,9 +231,8 @@ impl Controller for GatedController {
     /// Turns the library's pacer off, or, while sealed, fully on.
     ///
     /// To the library a window above `u32::MAX` without a rate means no pacing. A rate of one byte
-    /// per second holds back even packets exempt from congestion control, once the first full-sized
-    /// packet, the path's challenge, has used up the pacer's burst. A window of 0 is never
-    /// reported, since the library divides by it.
+    /// per second holds back even exempt packets, once the path's challenge has used up the pacer's
+    /// burst. A window of 0 is never reported, since the library divides by it.
     fn metrics(&self) -> ControllerMetrics {
         let mut metrics = self.inner.metrics();
         metrics.congestion_window = u64::from(u32::MAX) + 1;

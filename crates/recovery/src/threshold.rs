@@ -22,8 +22,7 @@ const SLACK_SHARE: u32 = 8;
 
 /// The time after which a packet on `path` counts as lost: `max(min(threshold, PTO), answer)`.
 ///
-/// `paths`: all paths of the session, for the repair. Source: CellFusion section 4.4.1; RFC 9002
-/// section 6.2.1 for the PTO.
+/// `paths`: all of the session's. Source: CellFusion section 4.4.1; RFC 9002 section 6.2.1 (PTO).
 pub fn loss_threshold<'a>(
     path: &PathSnapshot,
     paths: impl IntoIterator<Item = &'a PathSnapshot>,
@@ -57,8 +56,7 @@ fn answer(path: &PathSnapshot) -> Duration {
     path.smoothed_rtt + slack
 }
 
-/// The age at which a packet on `path` is so late that it is repaired, lost or merely slow; never
-/// before an answer over an empty queue.
+/// The age at which a packet on `path` is repaired, lost or slow; never before an early answer.
 pub(crate) fn late_after(path: &PathSnapshot, deadline: Duration) -> Duration {
     let slack = SLACK_MIN.max(path.min_rtt / SLACK_SHARE);
     (deadline * LATE_PERCENT / 100).max(path.min_rtt + slack)

@@ -152,8 +152,7 @@ impl Xlink {
         });
     }
 
-    /// By path: its first packet, and the faster path with room for a copy; only of packets more
-    /// urgent than `before`, if given.
+    /// By path: first packet, and faster path with room; packets more urgent than `before` only.
     fn choices(
         &self,
         now: Instant,

@@ -1,5 +1,4 @@
-//! Reliable byte streams over the lanes of a session: "streams" of XLINK (SIGCOMM 2021), carried by
-//! a tunnel.
+//! Reliable byte streams over a session's lanes: "streams" of XLINK (SIGCOMM 2021).
 //!
 //! ```text
 //! user ─ open, write, finish ─► send buffer ─► poll_transmit ─► lane ─► ... ─► lane

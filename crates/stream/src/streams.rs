@@ -126,8 +126,7 @@ impl Streams {
     /// Takes a prefix of `bytes` to be sent and returns its length. If that is not all,
     /// [`Event::Writable`] follows.
     ///
-    /// A stream may fill what the others leave free: n streams that write without end have one part
-    /// of n + 1 each.
+    /// A stream may fill what is free: n streams that write without end get one part of n + 1 each.
     ///
     /// # Errors
     /// When nothing may be written, or not yet.

@@ -18,8 +18,7 @@ use roadweave_quic::{Ecn, Local, Outbox, Route, Source, Transmit};
 /// One end of a tunnel: a client, a server or a router.
 ///
 /// `handle_*` takes input, `poll_*` yields output. After input, and at [`Node::poll_timeout`], call
-/// [`Node::handle_timeout`] and then poll until nothing is left; [`turn`] does it in the right
-/// order.
+/// [`Node::handle_timeout`] and poll until nothing is left; [`turn`] does it in the right order.
 pub trait Node {
     /// Takes an inner packet from this side's device, for the peer.
     fn handle_inner(&mut self, now: Instant, packet: &[u8]);

@@ -222,8 +222,7 @@ impl Block {
         removed
     }
 
-    /// Adds an equation if it is independent of the others; returns whether it is. The caller has
-    /// made [room](Self::make_room).
+    /// Adds an independent equation; returns whether it is. First make [room](Self::make_room).
     ///
     /// `known` has the packets of its span that are not missing.
     pub(super) fn insert(&mut self, new: NewEquation<'_>, known: &Pool) -> bool {
@@ -245,8 +244,7 @@ impl Block {
         true
     }
 
-    /// Records that a packet became known, if it is missing here. The caller must
-    /// [settle](Self::settle) the consequences.
+    /// Records a missing packet as known. The caller must [settle](Self::settle) the consequences.
     pub(super) fn learn(&mut self, full_id: FullId, symbol: &Bytes) -> Removed {
         let mut removed = Removed::default();
         let Some(column) = self.column(full_id) else { return removed };
@@ -303,8 +301,7 @@ impl Block {
         learnt.fold(Removed::default(), Removed::plus)
     }
 
-    /// Makes a missing packet known, and drops the equation that becomes redundant, if any; returns
-    /// the number dropped.
+    /// Makes a missing packet known; returns the number of equations dropped as redundant (0 or 1).
     fn note(&mut self, column: usize, symbol: Bytes) -> u64 {
         self.missing.remove(column);
         self.push_known(Known { column, symbol });
@@ -429,8 +426,7 @@ fn span_of(base: FullId, columns: Bits) -> Option<Span> {
 /// matrix, and the four elements that a vector allocates at least.
 const BLOCK_OVERHEAD_BYTES: usize = 1024;
 
-/// The cost of an equation beside its payload: its struct and a row of the matrix, twice, since
-/// their memory grows by doubling.
+/// The cost of an equation beside its payload: its struct and a row, twice, as memory doubles.
 const EQUATION_OVERHEAD_BYTES: usize = 640;
 
 /// The cost of a known symbol beside its bytes: its entry, twice for the same reason.

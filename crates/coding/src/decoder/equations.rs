@@ -191,8 +191,7 @@ impl Equations {
 
     /// Merges the block at `index` with those before it that reach the packet `first`.
     ///
-    /// If together with an equation over `span` they are too wide for one block, they lose their
-    /// equations over the oldest packets.
+    /// If with an equation over `span` they exceed a block, equations over the oldest packets go.
     fn join(
         &mut self,
         mut index: usize,

@@ -18,8 +18,7 @@ pub const WINDOW_IDS: u64 = 1 << 17;
 /// How far ahead of the newest packet a believable ID may be.
 pub(crate) const AHEAD_IDS_MAX: u64 = WINDOW_IDS / 2;
 
-/// A packet ID that does not wrap, as a full packet number is to a truncated one (RFC 9000 section
-/// 17.1). Its low 32 bits are the ID.
+/// A packet ID that does not wrap (compare RFC 9000 section 17.1). Its low 32 bits are the ID.
 pub(crate) type FullId = u64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

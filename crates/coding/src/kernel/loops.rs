@@ -101,8 +101,7 @@ pub(super) fn combine<I: Isa, T: Terms, const GROUP: usize, const V: usize>(
     }
 }
 
-/// Sets one strip of all outputs, in groups of nearly equal size; returns whether a source was left
-/// out because it ends within the strip.
+/// Sets one strip of all outputs, in similar groups; returns whether a source ended within it.
 #[inline(always)]
 fn strip<I: Isa, T: Terms, const GROUP: usize, const V: usize>(
     isa: I,

@@ -1,7 +1,6 @@
 //! A cache of verified signatures.
 //!
-//! A verification costs some fifty times as much as a look-up. A thread that verifies the same
-//! statements repeatedly turns the cache on.
+//! A verification costs some fifty look-ups: threads that repeat statements turn the cache on.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;

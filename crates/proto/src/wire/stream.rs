@@ -1,5 +1,4 @@
-//! Frames of streams: reliable bytes in both directions, in symbols of a lane instead of an inner
-//! packet.
+//! Frames of streams: reliable bytes both ways, in symbols of a lane instead of an inner packet.
 //!
 //! ```text
 //! symbol's body     20 | frame | frame | ...

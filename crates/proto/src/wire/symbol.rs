@@ -8,8 +8,7 @@
 //! +---+---------------------------+-------------------
 //! ```
 //!
-//! The prefix is coded with the bytes, so that length and fragment position survive the
-//! zero-padding of CellFusion section 4.3.1.
+//! The prefix is coded too, so that it survives the zero-padding of CellFusion section 4.3.1.
 
 use bytes::BufMut;
 

@@ -54,9 +54,8 @@ impl Connection {
         self.flush(now);
     }
 
-    /// Until the server has proved its key, everything may be forged: the keys of Initial packets
-    /// follow from the first of them. A client discards these keys when it first sends a Handshake
-    /// packet (RFC 9001 section 4.9.1).
+    /// Until the server has proved its key, everything may be forged: Initial keys follow from the
+    /// first packet. A client discards them at its first Handshake packet (RFC 9001 section 4.9.1).
     fn note_proof(&mut self) {
         self.peer.is_proven |=
             self.is_client && tls::peer_key(self.quic.crypto_session()).is_some();

@@ -257,8 +257,7 @@ impl Connection {
         }
     }
 
-    /// Updates the keys before further paths are opened, so that no packet under the first keys is
-    /// in flight on a slower path.
+    /// Updates the keys before further paths open, so that no slower path carries the first keys.
     pub(super) fn start_rekeying(&mut self, now: Instant) {
         self.quic.force_key_update();
         self.timing.sent_under_key = 0;

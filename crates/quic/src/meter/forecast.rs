@@ -12,8 +12,7 @@
 //! scheduler would go on filling a paused link until a timeout, fill a fast link until its queue
 //! shows, and never again try a link whose last packets were slow.
 //!
-//! An answer is owed only for packets newer than the newest acknowledged one: older ones were
-//! overtaken, and are lost rather than slow.
+//! An answer is owed only for packets newer than the newest acknowledged one: older ones are lost.
 
 use std::time::Duration;
 

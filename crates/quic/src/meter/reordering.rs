@@ -103,8 +103,7 @@ impl Reordering {
 
     /// The rate beyond which late packets come too late; `None` where packets keep their order.
     ///
-    /// A receiver discards a packet that more than [`OVERTAKEN_MAX`] others overtook, so these must
-    /// not leave within the usual lateness.
+    /// A receiver discards a packet that over [`OVERTAKEN_MAX`] others overtook: hold these back.
     pub(super) fn rate_max(&self, mtu: u16, min_rtt: Duration) -> Option<Rate> {
         let is_rule = self.is_common() && self.is_known();
         let (mean, deviation) = self.usual.filter(|_| is_rule)?;

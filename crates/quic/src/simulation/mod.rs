@@ -1,5 +1,4 @@
-//! Two endpoints and the links between them in virtual time, to test this crate on the pinned
-//! library.
+//! Two endpoints and their links in virtual time, to test this crate on the pinned library.
 //!
 //! ```text
 //! client Endpoint -- uplink i --> link i (rate, queue, loss, delay, jitter) --> server Endpoint

@@ -1,5 +1,4 @@
-//! What was learned of one network: how fast samples age, how far predictions err, and how much
-//! further with an old sample.
+//! What was learned of a network: how samples age, and how far predictions err, also with age.
 //!
 //! ```text
 //! log of round trips ─► lambda      minimises the mean square of past errors
@@ -108,8 +107,7 @@ impl Tables {
     }
 }
 
-/// Predicts every sample of a run by those before it, without the newest `omitted` seconds; calls
-/// `each` with index, prediction and sample.
+/// Predicts each sample by those before it, without the newest `omitted` seconds; calls `each`.
 fn predict(run: &[(f64, f64)], lambda: f64, omitted: f64, mut each: impl FnMut(usize, f64, f64)) {
     let mut forecast = Forecast::default();
     let mut taken = 0;

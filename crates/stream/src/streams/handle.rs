@@ -196,8 +196,7 @@ impl Streams {
             Received::Duplicate => self.stats.duplicate += length,
             Received::New => {}
         }
-        // Acknowledgements need not be prompt: lanes detect losses. A duplicate may mean that the
-        // last acknowledgement was lost.
+        // Lanes detect losses, so it may be late. After a duplicate the last one may be lost.
         stream.ack = match (stream.ack, received) {
             (Ack::None, Received::New) if !fin => Ack::By(now + ACK_DELAY),
             (by @ Ack::By(_), Received::New) if !fin => by,

@@ -158,8 +158,7 @@ impl Race {
 pub(super) enum After {
     /// The server restarted: retry at once.
     Restart,
-    /// The server or the networks fell silent: retry at once, and switch to the standby only if it
-    /// answers.
+    /// Server or networks fell silent: retry at once; switch to the standby only if it answers.
     Silence,
     /// The server ended it: retry at once the first time, then later each time. Two boxes with one
     /// key would displace each other without end.

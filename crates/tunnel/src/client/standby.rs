@@ -1,5 +1,4 @@
-//! A connection to another server that waits beside the session, and takes over when the session's
-//! server is gone or asks its client to go.
+//! A connection to another server that takes over when the session's server is gone or leaves.
 //!
 //! ```text
 //! candidate of another site ─► attempts, an uplink after the other ─► hello, standby ─► welcomed:

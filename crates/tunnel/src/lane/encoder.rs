@@ -164,8 +164,7 @@ mod tests {
         targets.take(now, &MinRtt::default(), &[PathOffer::free(path)], waiting, 0)
     }
 
-    /// The renewals counted while a path of 40 ms is in these states, 33 ms each (`None`: gone),
-    /// and another one answers or not.
+    /// The renewals of a path of 40 ms in these states, 33 ms each, while another answers or not.
     fn renewals(in_flight: u64, under_way: u64, states: &[(Option<PathStatus>, bool)]) -> Vec<u64> {
         let path = |id| PathSnapshot::idle(PathId(id), MS * 40, 12_000);
         let mut targets = Targets::new(MS * 100);

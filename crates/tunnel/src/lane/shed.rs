@@ -14,9 +14,8 @@
 //! has waited longer than the lane's deadline for a second: CoDel's criterion (RFC 8289 section
 //! 3.2), with an interval that outlasts a blocked path.
 //!
-//! A frame whose first packet would have expired also goes, with all that waits of it: LoLa's
-//! deadline is that of a frame (section 3.4). A lane in which nothing may be late has only this
-//! rule.
+//! A frame whose first packet would have expired also goes, with all its waiting packets: LoLa's
+//! deadline is a frame's (section 3.4). A lane in which nothing may be late has only this rule.
 //!
 //! Frames are identified by RTP timestamps, which SRTP leaves in the clear. Packets without one,
 //! frames of a single packet, and frames of a timestamp that stands still are never given up.

@@ -1,7 +1,6 @@
 //! A strategy: a scheduler and a recovery under one name.
 //!
-//! [`STRATEGIES`] is the product's table. Other programs add their own tables ([`Strategy::find`]);
-//! see docs/lab.md.
+//! [`STRATEGIES`] is the product's table; others add theirs ([`Strategy::find`], docs/lab.md).
 
 use std::fmt;
 use std::str::FromStr;

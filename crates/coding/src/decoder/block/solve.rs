@@ -16,8 +16,7 @@ use crate::symbol::{symbol_len, unshare};
 
 impl Block {
     /// Appends the determined packets to `solved`, ascending, with their symbols, and makes them
-    /// known; each uses up one equation. Returns the equations removed because they contradict one
-    /// another or known packets.
+    /// known; each uses up one equation. Returns the contradicting equations, which are removed.
     ///
     /// An impossible packet shows that one of its equations is false, but not which: all of them
     /// are removed, and no other packet made of them is believed. The other equations stay,

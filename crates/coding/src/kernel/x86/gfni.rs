@@ -107,8 +107,7 @@ impl Isa for GfniAvx512 {
         }
         assert!(x.len() == y.len() && x.len() < Self::WIDTH);
         let mask = (1 << x.len()) - 1;
-        // SAFETY: the mask names the bytes that are there, and only these are read and written; the
-        // token proves AVX-512BW.
+        // SAFETY: the mask covers exactly the bytes read and written; the token proves AVX-512BW.
         unsafe {
             let sum = self.multiply_add(
                 _mm512_maskz_loadu_epi8(mask, y.as_ptr().cast()),

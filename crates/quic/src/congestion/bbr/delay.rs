@@ -10,8 +10,7 @@
 //! of it starves the path. The base here is the least *mean of a round*: jitter cancels out, a
 //! queue does not. Errors of the mean, and losses of the latest packets, are added first.
 //!
-//! A longer route looks like a queue that never empties. A sender with less in flight shortens its
-//! queue, but not its route:
+//! A longer route looks like a queue that never empties. Sending less shortens only a queue:
 //!
 //! ```text
 //! in flight   ####  ##          in flight   ####  ##

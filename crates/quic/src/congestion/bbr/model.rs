@@ -184,11 +184,9 @@ impl Aggregation {
 
 /// Seconds that acknowledging may add to a round-trip time.
 const ACKNOWLEDGEMENT_DELAY: f64 = 0.002;
-/// The draft keeps the best rate for two cycles of probing, 4 s and more (sections 2.10, 5.5.6);
-/// links of vehicles change within a second.
+/// The draft keeps the best rate for 4 s and more (sections 2.10, 5.5.6): vehicles change sooner.
 const MAX_RATE_WINDOW: Duration = Duration::from_secs(1);
-/// Slower ageing of the estimate of a sender that does not use it: when the other link dies, the
-/// stream comes here at once.
+/// An idle sender's estimate ages slower: when the other link dies, the stream comes here at once.
 const APP_LIMITED_AGEING: u32 = 30;
 /// Beside a queue: the draft's LossThresh, 2 % in a round (section 5.5.10).
 const LOSS_IN_QUEUE: f64 = 0.02;

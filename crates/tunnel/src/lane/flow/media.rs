@@ -40,8 +40,7 @@ pub(super) struct MediaDetector {
 }
 
 impl MediaDetector {
-    /// Takes the next packet. Returns its RTP header if the flow is RTP, and whether it begins a
-    /// video frame without a marker before it.
+    /// Takes a packet. Returns its RTP header, if any, and whether it begins an unmarked frame.
     pub(super) fn on_packet(&mut self, packet: &InnerPacket<'_>) -> (Option<RtpHeader>, bool) {
         if self.evidence == Evidence::Quic {
             self.is_media = false;

@@ -30,8 +30,7 @@ impl RtpDetector {
         self.sources[0].is_some_and(|source| source.in_sequence >= PROOF)
     }
 
-    /// Takes a possible RTP header. Returns whether a frame begins without a marker before it, by
-    /// its new timestamp (RFC 3550 section 5.1).
+    /// Takes a possible RTP header; returns whether its timestamp begins a frame (RFC 3550 5.1).
     pub(super) fn on_header(&mut self, header: &RtpHeader) -> bool {
         let is_it = |it: &Option<RtpSource>| it.is_some_and(|source| source.ssrc == header.ssrc);
         let known = self.sources.iter().position(is_it);
