@@ -26,10 +26,9 @@ pub const fn invert(a: u8) -> u8 {
     INVERSES[a as usize]
 }
 
-/// The products of one coefficient, by nibble of the other factor.
-///
-/// `products(c)[n]` is c * n and `products(c)[16 + n]` is c * 16n, so that c * x is the sum of two
-/// look-ups in tables of 16 bytes, the size that a byte shuffle works on.
+/// The products of one coefficient, by nibble of the other factor. `products(c)[n]` is c * n and
+/// `products(c)[16 + n]` is c * 16n, so that c * x is the sum of two look-ups in tables of 16
+/// bytes, the size that a byte shuffle works on.
 #[inline]
 pub(crate) const fn products(coefficient: u8) -> &'static [u8; 32] {
     &PRODUCTS[coefficient as usize]

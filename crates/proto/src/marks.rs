@@ -15,7 +15,8 @@ use crate::UplinkId;
 /// The bits of packet and connection marks that Roadweave may use, and one instance's marks in
 /// them.
 ///
-/// The default is all 32 bits. Another mask gets the same marks, spread over its low bits.
+/// The default is all 32 bits. Another mask gets the same marks, compressed and spread over its
+/// lowest 19 bits, or all if it has fewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marks {
     mask: u32,

@@ -71,7 +71,6 @@ pub struct Endpoint {
     stats: EndpointStats,
 }
 
-/// Connections with work to do.
 #[derive(Default)]
 struct WorkList {
     drained: BTreeSet<ConnectionId>,

@@ -228,11 +228,10 @@ impl Controller for GatedController {
         if self.gate.is(GateState::Open) { u64::MAX } else { 0 }
     }
 
-    /// Turns the library's pacer off, or, while sealed, fully on.
-    ///
-    /// To the library a window above `u32::MAX` without a rate means no pacing. A rate of one byte
-    /// per second holds back even exempt packets, once the path's challenge has used up the pacer's
-    /// burst. A window of 0 is never reported, since the library divides by it.
+    /// Turns the library's pacer off, or, while sealed, fully on. To the library a window above
+    /// `u32::MAX` without a rate means no pacing. A rate of one byte per second holds back even
+    /// exempt packets, once the path's challenge has used up the pacer's burst. A window of 0 is
+    /// never reported, since the library divides by it.
     fn metrics(&self) -> ControllerMetrics {
         let mut metrics = self.inner.metrics();
         metrics.congestion_window = u64::from(u32::MAX) + 1;
@@ -241,8 +240,7 @@ impl Controller for GatedController {
         metrics
     }
 
-    /// The clone shares the gate: the library clones when the peer's port changes and goes on with
-    /// the clone, and [`Gate::of`] clones only to look.
+    /// The clone shares the gate: the library clones for a new port; [`Gate::of`] only looks.
     fn clone_box(&self) -> Box<dyn Controller> {
         let (inner, gate) = (self.inner.clone_box(), self.gate.clone());
         Box::new(Self { inner, gate, epoch: self.epoch })

@@ -56,7 +56,8 @@ fn answer(path: &PathSnapshot) -> Duration {
     path.smoothed_rtt + slack
 }
 
-/// The age at which a packet on `path` is repaired, lost or slow; never before an early answer.
+/// The age at which a packet on `path` is so late that it is repaired, lost or merely slow; never
+/// before an answer over an empty queue.
 pub(crate) fn late_after(path: &PathSnapshot, deadline: Duration) -> Duration {
     let slack = SLACK_MIN.max(path.min_rtt / SLACK_SHARE);
     (deadline * LATE_PERCENT / 100).max(path.min_rtt + slack)

@@ -4,7 +4,7 @@
 //! packet, snapshot of the paths ─► Scheduler::select ─► Send(paths) | Wait
 //! ```
 //!
-//! A scheduler sees snapshots and returns a decision, without I/O, clock, QUIC or recovery.
+//! A scheduler sees snapshots and returns a decision, without I/O, clock, QUIC or coding.
 
 mod ecf;
 mod lola;

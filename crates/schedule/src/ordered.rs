@@ -1,4 +1,4 @@
-//! `ordered`: the path that a packet passes soonest; a far path only takes long waiters.
+//! `ordered`: the path that a packet passes soonest; a far path takes only long-waiting packets.
 //!
 //! It is for transfers whose packets keep their order, and so are as late as the slowest path that
 //! one of them took. A transfer with a window of W bytes carries W per round trip of the near path,
@@ -9,7 +9,7 @@
 //!   that go the far way end that. So the near path passes more than its rate says.
 //! - A packet that has waited for one and a half leads goes the far way: rates stop doubling.
 //! - A near path whose window is full is waited for only beside one that is much farther: now
-//!   ([`FAR`]), or by its route ([`FAR_ROUTE_PERCENT`]). With equal round trips windows stay full.
+//!   ([`FAR`]), or by its route ([`FAR_ROUTE_PERCENT`]). With like round trips it may stay full.
 //!
 //! The queue of a transfer lengthens the round trips of the near path, and not its route. The
 //! acknowledgements wait in that queue, so that the near path seems slow at the other end and has a
@@ -36,7 +36,7 @@ pub struct Ordered;
 
 /// With this many times the round trip, the transfer would be as slow as the far path.
 const FAR: u32 = 2;
-/// Of the near path's recent minimum round trip, without queues. Luck shortens a minimum.
+/// Of the near path's recent minimum round trip, without queues. Not more: luck shortens minima.
 const FAR_ROUTE_PERCENT: u32 = 150;
 const ROUNDS_MAX: f64 = 16.0;
 

@@ -180,8 +180,7 @@ impl Raven {
         candidates.map(candidate).collect()
     }
 
-    /// Sends to all that are `chosen`; if none of them has room, also to the next best that has: a
-    /// copy on a slower path at once is better than none.
+    /// Sends to all that are `chosen`, or if none has room to the next best that has.
     fn copy(&self, packet: &PacketInfo, candidates: &[CandidatePath], chosen: PathSet) -> Decision {
         let has_room = |candidate: &CandidatePath| candidate.room >= packet.bytes as u64;
         let leaves =
@@ -202,9 +201,8 @@ impl Raven {
         }
     }
 
-    /// A silent path may get a copy, but what it holds says nothing of how much is sent.
-    ///
-    /// Source: RAVEN section 4.5. A subflow's queue there holds what is in flight and what waits.
+    /// A silent path may get a copy, but what it holds says nothing of how much is sent. Source:
+    /// RAVEN section 4.5. A subflow's queue there holds what is in flight and what waits.
     fn next_mode(
         &mut self,
         now: Instant,

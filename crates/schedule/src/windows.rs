@@ -174,7 +174,6 @@ fn carrier_rate(path: &PathSnapshot) -> f64 {
     path.congestion_window as f64 / path.smoothed_rtt.as_secs_f64().max(1e-3)
 }
 
-/// Bytes in flight on a path, or waiting for it.
 pub(crate) fn under_way(path: &PathOffer<'_>) -> f64 {
     (path.snapshot.bytes_in_flight + path.queued_bytes) as f64
 }

@@ -164,7 +164,7 @@ impl SendBuffer {
         fresh
     }
 
-    /// The peer has all below `contiguous`, and `ranges`; `fin`: all. Returns whether that is new.
+    /// The peer has all below `contiguous`, and `ranges`; `fin`: the final size. Whether it is new.
     ///
     /// Without `may_split` ranges that could add records are ignored.
     ///

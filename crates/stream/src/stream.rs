@@ -9,7 +9,8 @@
 //!           the peer's reset ──► answered by a reset, once ─────────┴──► over
 //! ```
 //!
-//! A reset ends both directions, as TCP's does. Each end says how much it sent, for the credit.
+//! A reset ends both directions, as TCP's does. Each end says how much it sent: both agree on
+//! credit.
 
 use std::time::Duration;
 
@@ -112,7 +113,6 @@ impl Precedence {
     }
 }
 
-/// How far the owner has read.
 #[derive(Debug, Default)]
 pub(crate) struct ReadProgress {
     /// Since when, and at which offset, its owner has read next to nothing.
@@ -223,7 +223,8 @@ impl Stream {
         self.given_up_at(give_up_after).is_some_and(|at| at <= now)
     }
 
-    /// When it is given up. A reset costs only its place, so it is repeated for longer.
+    /// When it is given up. Resets are repeated for longer: they cost a place, and waiting peers
+    /// never ask.
     fn given_up_at(&self, give_up_after: Duration) -> Option<Instant> {
         let factor = if self.reset.is_some() { RESET_GIVE_UP_FACTOR } else { 1 };
         self.retries.waiting_since.map(|since| since + give_up_after * factor)

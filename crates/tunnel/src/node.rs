@@ -6,8 +6,7 @@
 //!  └──────────────────── sleeps until poll_timeout, or until something comes ────────────────────┘
 //! ```
 //!
-//! A [`Node`] does no I/O and has no clock. The owner of both (the product's event loop, or the
-//! lab's worlds in virtual time) passes input and calls [`turn`].
+//! A [`Node`] does no I/O and has no clock: their owner passes input and calls [`turn`].
 
 use std::net::{IpAddr, SocketAddr};
 

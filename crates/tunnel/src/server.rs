@@ -270,7 +270,7 @@ impl Server {
     /// Sets the strategy of a lane of the downlink direction, in all sessions and later ones.
     ///
     /// # Errors
-    /// When there is no such lane, or the strategy names an uplink; nothing is changed then.
+    /// When there is no such lane, or the strategy names an uplink (unknown here): nothing changes.
     pub fn set_strategy(&mut self, lane: &str, strategy: Strategy) -> Result<(), SetError> {
         let position = find_lane(&self.config.lanes, lane)?;
         strategy.check(false)?;

@@ -1,4 +1,4 @@
-//! The policy of an uplink with data caps: beyond a cap it is a backup until the span ends.
+//! The policy of an uplink with data caps: beyond one it is a backup until the day or month ends.
 
 use std::fmt;
 

@@ -44,7 +44,6 @@ impl Span {
         self.last - self.first + 1
     }
 
-    /// The shortest span that contains both.
     pub(super) fn join(self, other: Self) -> Self {
         Self { first: self.first.min(other.first), last: self.last.max(other.last) }
     }
@@ -223,7 +222,6 @@ impl Block {
     }
 
     /// Adds an independent equation; returns whether it is. First make [room](Self::make_room).
-    ///
     /// `known` has the packets of its span that are not missing.
     pub(super) fn insert(&mut self, new: NewEquation<'_>, known: &Pool) -> bool {
         let first = (new.span.first - self.base) as usize;
@@ -271,7 +269,6 @@ impl Block {
         self.remove_too_short(column, symbol.len())
     }
 
-    /// Drops the equations older than `oldest`; returns the number.
     pub(super) fn expire(&mut self, oldest: Instant) -> u64 {
         if self.oldest >= oldest {
             return 0;
@@ -326,9 +323,8 @@ impl Block {
         }
     }
 
-    /// Drops the equations for which `is_condemned` holds; returns the number.
-    ///
-    /// `is_condemned` gets the number and the equation, once for each.
+    /// Drops the equations for which `is_condemned` holds; returns the number. `is_condemned` gets
+    /// the number and the equation, once for each.
     fn remove_equations(&mut self, is_condemned: impl Fn(usize, &Equation) -> bool) -> u64 {
         let before = self.len();
         // Backwards, because the last equation takes the number of a removed one.

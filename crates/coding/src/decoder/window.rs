@@ -73,7 +73,6 @@ impl Window {
     }
 
     /// Which of the `count` (1 to 64) full IDs from `first` are missing, by offset, a bit each.
-    ///
     /// None may be [`IdState::Behind`]; those ahead of the newest are missing.
     pub(crate) fn missing(&self, first: FullId, count: u32) -> u64 {
         debug_assert!((1..=64).contains(&count) && self.state(first) != IdState::Behind);
@@ -98,10 +97,9 @@ impl Window {
         true
     }
 
-    /// Continues with the packets from `first` on, which is not near the window.
-    ///
-    /// Skipped packets are missing. But after a move back, until the window is where it was before,
-    /// packets before `first` count as delivered, since some of them may have been.
+    /// Continues with the packets from `first` on, which is not near the window. Skipped packets
+    /// are missing. But after a move back, until the window is where it was before, packets before
+    /// `first` count as delivered, since some of them may have been.
     pub(crate) fn restart(&mut self, first: FullId) {
         if first > self.newest && self.newest >= self.moved_back_from {
             self.advance(first - 1);

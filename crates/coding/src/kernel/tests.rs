@@ -79,7 +79,6 @@ impl Case {
         lengths.map(|(index, length)| noise(*length, index as u8)).collect()
     }
 
-    /// The initial outputs.
     fn noise_outputs(&self) -> Vec<Vec<u8>> {
         let longest = self.source_lengths.iter().copied().max().unwrap_or(0);
         (1..=self.rows.len()).map(|index| noise(longest + index * self.spare, 77)).collect()

@@ -18,7 +18,7 @@
 //! A configuration is taken back only on that proof. Without coverage neither version comes up, and
 //! nothing is undone; if coverage returns under the former one, the new one is retried.
 //!
-//! A broken session or stream shows much later, so it counts only once it answered under a version.
+//! A broken session or stream shows late, so it must answer under a version before it counts.
 
 use std::time::Duration;
 

@@ -8,7 +8,7 @@
 //! +---+---------------------------+-------------------
 //! ```
 //!
-//! The prefix is coded too, so that it survives the zero-padding of CellFusion section 4.3.1.
+//! The prefix is coded too: length and position survive the zero-padding (CellFusion 4.3.1).
 
 use bytes::BufMut;
 

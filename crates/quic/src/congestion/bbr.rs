@@ -15,8 +15,7 @@
 //!                                                   0.9  queue  1.25 to 2
 //! ```
 //!
-//! Phases, gains and the model of the path follow draft-ietf-ccwg-bbr-05, BBR version 3. It departs
-//! from it where our links differ from the internet at large:
+//! Phases, gains and model follow draft-ietf-ccwg-bbr-05, BBR version 3, with these differences:
 //!
 //! - base stations queue for half a second and rarely drop: delay is the first sign of congestion,
 //!   loss the second; random loss of 5 % and outages of 100 ms cost next to nothing (`model`)
@@ -106,7 +105,6 @@ enum Phase {
     },
     /// Empties the queue.
     Down,
-    /// Measures the base round-trip time.
     ProbeRtt { until: Instant },
 }
 

@@ -435,8 +435,7 @@ impl Connection {
     }
 }
 
-/// Copies a datagram that is small for its packet. Otherwise it would keep the whole packet in
-/// memory, and a peer could make a byte cost as much as a packet.
+/// Copies a datagram that is small for its packet, so that a byte cannot hold a whole packet.
 fn detached(payload: Bytes, packet_bytes: usize) -> Bytes {
     if payload.len() * 2 < packet_bytes { Bytes::copy_from_slice(&payload) } else { payload }
 }

@@ -9,8 +9,7 @@
 //! heard, or used again ─► asked at once
 //! ```
 //!
-//! A path should be back soon where the connection is used. Probes of thousands of idle connections
-//! would keep both ends of a late machine busy, and so keep it late.
+//! A used connection's path should return soon. Probes of thousands of idle ones keep ends late.
 
 use std::time::Duration;
 

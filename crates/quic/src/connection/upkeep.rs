@@ -291,8 +291,7 @@ impl Connection {
 }
 
 pub(super) const FEEDBACK_DELAY: Duration = Duration::from_millis(1);
-/// Sparser datagrams are worth a turn each. Uneven acknowledgements of denser ones would make the
-/// sender's measured rate too high, which fills queues.
+/// Sparser datagrams are worth a turn each. Uneven acknowledgements of denser ones fill queues.
 const SPARSE: Duration = Duration::from_micros(700);
 const COALESCING: Duration = Duration::from_micros(500);
 const BUSY_DELAY: Duration = Duration::from_millis(5);

@@ -85,7 +85,7 @@ impl HalfOpen {
         goes.map_or(Admission::Ignore, Admission::Replace)
     }
 
-    /// The oldest handshake of the largest source, if it has over twice `own` or an old only one.
+    /// The oldest handshake of the largest source, if it has over twice `own`; an only one is old.
     fn oldest_of_crowded(&self, now: Instant, own: usize) -> Option<ConnectionId> {
         let proved = self.sources.values().map(|count| &count.proved);
         let most = proved.max_by_key(|proved| (proved.len(), Reverse(proved.first())))?;

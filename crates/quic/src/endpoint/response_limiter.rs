@@ -5,7 +5,7 @@
 //! Each address is answered once in a while. A host has many addresses, so a source has a share of
 //! the rate. An answer is shorter than the packet, so it amplifies no traffic.
 //!
-//! A late client gives up attempts that a late server would answer: answers would keep both late.
+//! A late client gives up attempts that a late server would answer: answering all keeps both late.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};

@@ -18,7 +18,7 @@ use roadweave_proto::Instant;
 use super::Path;
 use crate::stats::EcnMarking;
 
-/// An address without a first answer gets unmarked packets after this, which suits satellites.
+/// An address without a first answer gets unmarked packets after this: satellites answer by then.
 const FIRST_ANSWER: Duration = Duration::from_millis(700);
 const SUSPECT: Duration = Duration::from_millis(500);
 

@@ -33,11 +33,9 @@ impl Interval {
 }
 
 impl Tables {
-    /// Before anything was learned.
-    ///
-    /// A network stays the fastest for two seconds in the median (RAVEN section 3.2): so long a
-    /// sample counts. Errors are log-normal with a deviation of [`FIRST_DEVIATION`], and grow with
-    /// the square root of time, as of a random walk.
+    /// Before anything was learned. A network stays the fastest for two seconds in the median
+    /// (RAVEN section 3.2): so long a sample counts. Errors are log-normal with a deviation of
+    /// [`FIRST_DEVIATION`], and grow with the square root of time, as of a random walk.
     pub(super) fn assumed() -> Self {
         let quantile = |percent: usize| {
             let share = (percent as f64 / 100.0).clamp(0.005, 0.995);

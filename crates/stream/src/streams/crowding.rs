@@ -1,7 +1,8 @@
 //! Readers that take nothing, and leave no room for the other streams.
 //!
-//! Credit cannot be withdrawn. While the session's buffer is full, readers that took next to
-//! nothing for [`STALL_TIMEOUT`] and may hold far more than their share lose their streams.
+//! Credit cannot be withdrawn. While the session's buffer is full, readers that have taken next to
+//! nothing for [`STALL_TIMEOUT`] and may hold far more than their share lose their streams, the
+//! largest first, until there is room.
 //!
 //! A slow reader, or one that pauses with no more than its share, loses nothing: shares leave room.
 

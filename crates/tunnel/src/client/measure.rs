@@ -145,7 +145,6 @@ impl Client {
     }
 }
 
-/// The round trip of the session.
 #[derive(Debug)]
 pub(super) struct OwnRtt {
     least: Duration,

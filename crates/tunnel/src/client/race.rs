@@ -15,10 +15,9 @@
 //!
 //! After a session thousands of clients may return to a server at once. So the second uplink begins
 //! shortly after the first, each further one twice as late, and once a packet arrives on one of
-//! them the others wait for its result: the server does one handshake per client. Before the first
-//! session the fastest wins, and uplinks of a faster technology begin sooner (XLINK section 5.3,
-//! [`Client::set_rank`]). Without an answer attempts become rarer
-//! ([`attempt_backoff`](super::attempt_backoff)).
+//! them the others wait for its result: one handshake per client. Before the first session the
+//! fastest wins, and faster technologies begin sooner (XLINK section 5.3, [`Client::set_rank`]).
+//! Without an answer attempts become rarer ([`attempt_backoff`](super::attempt_backoff)).
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -52,8 +52,7 @@ impl Silence {
 }
 
 impl Client {
-    /// A path whose address changed while it was dead may never be validated again, and a server
-    /// may have lost the session without a reset that arrives.
+    /// A dead path with a new address may never be validated, and a server's reset may not arrive.
     pub(super) fn is_racing(&self, now: Instant) -> bool {
         let is_over = |flapping: Flapping| now >= self.silence.race_begins(flapping.since);
         let silent = self.silence.since.is_some() && self.silence.flapping.is_some_and(is_over);

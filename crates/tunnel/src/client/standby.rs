@@ -1,4 +1,4 @@
-//! A connection to another server that takes over when the session's server is gone or leaves.
+//! A connection to another server that takes over when the session's server is gone or drains.
 //!
 //! ```text
 //! candidate of another site ─► attempts, an uplink after the other ─► hello, standby ─► welcomed:

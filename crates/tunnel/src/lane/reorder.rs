@@ -11,9 +11,8 @@
 //!                                     (even)
 //! ```
 //!
-//! With `reorder-adaptive` flows do not wait for each other. The flow of a missing packet is
-//! unknown, so each packet carries the distance to its predecessor in its flow
-//! ([`roadweave_proto::wire::predecessor_prefix`]).
+//! With `reorder-adaptive` flows do not wait for each other: a packet carries the distance to its
+//! flow's predecessor ([`roadweave_proto::wire::predecessor_prefix`]).
 //!
 //! Memory is bounded in packets and bytes: when it is full, the longest waiting packets go out.
 

@@ -106,8 +106,7 @@ impl Shedder {
         }
     }
 
-    /// Whether a packet of `frame` is dropped because the frame's first came `age_max` ago. A
-    /// packet that comes so long after it belongs to no frame.
+    /// Whether a packet of `frame` is dropped because the frame's first came `age_max` ago.
     pub(crate) fn is_late(
         &mut self,
         now: Instant,

@@ -9,8 +9,7 @@
 //! when three numbers near one another confirm it, unless over four times as many come below them:
 //! a slower link may still bring older ones. Time does not count: a peer may send rarely.
 //!
-//! Packets in doubt wait no longer than others do. A packet that is not accepted is not remembered,
-//! so its copy on a slower link counts as the first.
+//! Packets in doubt wait no longer than others. A refused packet's copy counts as the first.
 
 use std::time::Duration;
 

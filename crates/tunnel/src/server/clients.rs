@@ -17,7 +17,8 @@ impl Server {
     /// elsewhere.
     ///
     /// Sessions of clients that are gone or have other addresses end with the next calls of
-    /// [`Node::handle_timeout`](crate::Node::handle_timeout), some at a time.
+    /// [`Node::handle_timeout`](crate::Node::handle_timeout), some at a time; other changes apply
+    /// to them.
     pub fn replace_peers(&mut self, change: PeersChange) -> Arc<Peers> {
         let PeersChange { peers, changed } = change;
         self.shared.forget(changed.iter().filter(|key| peers.get(key).is_none()));

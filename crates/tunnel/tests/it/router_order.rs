@@ -175,7 +175,6 @@ fn the_paper_waits_again_at_a_second_gap_and_the_router_does_not() {
     assert_eq!((paper.sent, paper.timeouts), (at([0, 310, 610]), 2));
 }
 
-/// A wait that ends early is no timeout.
 #[test]
 fn waits_that_end_with_the_sequence_are_counted_apart() {
     let mut bench = Bench::new();

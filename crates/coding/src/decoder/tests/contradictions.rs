@@ -151,7 +151,7 @@ fn with_false_pairs(packets: u32) -> (Decoder, Bytes) {
     (decoder, impossible)
 }
 
-/// One false packet, repeated, fixes 128 packets by the same 127 equations; the first cannot be.
+/// One repeated false packet determines 128 packets by 127 equations; the first is impossible.
 #[test]
 fn repeated_contradictions_do_not_repeat_the_work() {
     let (mut decoder, impossible) = with_false_pairs(128);

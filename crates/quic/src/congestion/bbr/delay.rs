@@ -124,8 +124,7 @@ impl Delay {
 const BASE_WINDOW: Duration = Duration::from_secs(5);
 /// Standard errors added to a round's mean: the least of many scattered means is too low.
 const BASE_ERRORS: f64 = 2.0;
-/// Standard deviations added, times the lost share: where packets overtake each other, the latest
-/// of them are lost, and the others look fast.
+/// Standard deviations added, times the lost share: if the latest are lost, others look fast.
 const BASE_CENSORED: f64 = 4.0;
 /// Share of the base by which a round's mean exceeds it when there is a queue.
 const QUEUE_SHARE: f64 = 0.5;

@@ -6,8 +6,7 @@
 //!          rate = the lower of the two;  rate x base round-trip time = the path's volume (BDP)
 //! ```
 //!
-//! Rates here are fractions of bytes per second, not [`Rate`](roadweave_proto::Rate)s: gains
-//! multiply them in each round, and rounding would add up.
+//! Rates here are fractions of bytes per second: gains multiply them, and rounding would add up.
 
 use std::time::{Duration, Instant};
 
@@ -184,7 +183,7 @@ impl Aggregation {
 
 /// Seconds that acknowledging may add to a round-trip time.
 const ACKNOWLEDGEMENT_DELAY: f64 = 0.002;
-/// The draft keeps the best rate for 4 s and more (sections 2.10, 5.5.6): vehicles change sooner.
+/// The draft keeps the best rate for 4 s and more (sections 2.10, 5.5.6): our links change sooner.
 const MAX_RATE_WINDOW: Duration = Duration::from_secs(1);
 /// An idle sender's estimate ages slower: when the other link dies, the stream comes here at once.
 const APP_LIMITED_AGEING: u32 = 30;
