@@ -2,9 +2,8 @@
 //!
 //! Addition is XOR. The polynomial is that of AES (FIPS 197 section 4.2), which the x86 instruction
 //! GF2P8MULB has built in: it multiplies a vector by a coefficient without tables, which keeps
-//! coding cheap on the server. Other polynomials would need an 8x8 bit matrix per coefficient
-//! there; for shuffle tables (AVX2, NEON) all cost the same. The polynomial is part of the
-//! protocol.
+//! coding cheap on the server. Others would need an 8x8 bit matrix per coefficient there; for
+//! shuffle tables (AVX2, NEON) all cost the same. The polynomial is part of the protocol.
 //!
 //! The byte 3 (x + 1) generates the multiplicative group; 2 does not.
 

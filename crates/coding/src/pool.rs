@@ -197,8 +197,7 @@ fn cost(symbol: &Bytes) -> usize {
     symbol.len() + OVERHEAD_BYTES
 }
 
-/// The cost of a symbol beside its bytes: up to two slots of the ring, 48 bytes each, and an entry
-/// of the order. Scattered keys may cost two more slots, which are not counted.
+/// The cost of a symbol beside its bytes: two slots of the ring, 48 bytes each, and an entry.
 const OVERHEAD_BYTES: usize = 128;
 
 const RING_MIN: usize = 64;

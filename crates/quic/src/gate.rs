@@ -9,9 +9,8 @@
 //!  Sealed    0                    1 byte/s        nothing
 //! ```
 //!
-//! With one gate open and all others sealed, the next packet can leave on one path only.
-//! [`Connection`](crate::Connection) enforces what the real controller allows before it hands a
-//! datagram over.
+//! With one gate open and others sealed, the next packet can leave on one path only.
+//! [`Connection`](crate::Connection) enforces the real controller's window.
 //!
 //! The wrapper also records the fate of each packet number in the [`Meter`] behind the gate.
 

@@ -188,8 +188,7 @@ impl Path {
         due
     }
 
-    /// Makes it suspect, or probes it again at once if it is. The answer to a packet sent from
-    /// `asked_from` on clears it.
+    /// Makes it suspect, or probes again. An answer to a packet from `asked_from` on clears it.
     pub(crate) fn set_suspect(&mut self, now: Instant, asked_from: Instant) {
         if !self.validated {
             return;

@@ -41,8 +41,7 @@ pub(crate) fn transport_config(
         .ack_frequency_config(Some(ack_frequency()))
         .initial_mtu(INITIAL_MTU)
         .mtu_discovery_config(mtu_discovery(config))
-        // The close of a handshake may need a packet for each encryption level. Everything else is
-        // polled one packet at a time, and batched in the outbox.
+        // A handshake's close may need a packet per encryption level. Others are polled one by one.
         .enable_segmentation_offload(true)
         .allow_spin(false)
         .datagram_send_buffer_size(DATAGRAM_QUEUE)

@@ -202,8 +202,7 @@ impl Xlink {
         }
     }
 
-    /// The most urgent packet, the oldest of these, that a faster path has room for and that is to
-    /// be re-injected; only more urgent than `before`, if given.
+    /// The most urgent, oldest packet to re-inject on a faster path, if more urgent than `before`.
     fn reinjection(
         &mut self,
         now: Instant,

@@ -76,8 +76,7 @@ impl ReceiveBuffer {
         Ok(end.saturating_sub(self.highest))
     }
 
-    /// Takes data that [`ReceiveBuffer::growth`] allows. Without `may_split` data that would exceed
-    /// [`RANGES_MIN`] is dropped; the peer sends it again.
+    /// Takes data that [`ReceiveBuffer::growth`] allows, without `may_split` in [`RANGES_MIN`].
     pub(crate) fn receive(
         &mut self,
         offset: u64,

@@ -78,8 +78,7 @@ impl Streams {
         self.timing = timing;
     }
 
-    /// Opens a stream to `destination`. Bytes written before the next transmission leave with the
-    /// first frame.
+    /// Opens a stream to `destination`. Bytes written before the next transmission leave with it.
     ///
     /// # Errors
     /// When too many are open, or the peer has violated the protocol.
@@ -198,8 +197,7 @@ impl Streams {
         })
     }
 
-    /// As [`Streams::read`], without a copy: `take` gets what has come, in two pieces, and returns
-    /// how many bytes it has taken.
+    /// As [`Streams::read`], without a copy: `take` gets two pieces, and returns how much it took.
     ///
     /// # Errors
     /// When the stream was reset.

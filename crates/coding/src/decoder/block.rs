@@ -169,7 +169,6 @@ impl Block {
         self.matrix.is_small()
     }
 
-    /// The packets covered by equations; `None` if the block is empty.
     pub(super) fn span(&self) -> Option<Span> {
         span_of(self.base, self.covered())
     }
@@ -191,7 +190,6 @@ impl Block {
         removed
     }
 
-    /// Drops the equations that cover packets outside of `span`; returns the number.
     pub(super) fn keep_within(&mut self, span: Span) -> u64 {
         let base = self.base;
         self.remove_equations(|_, equation| {
@@ -257,8 +255,7 @@ impl Block {
         removed
     }
 
-    /// Replaces the known bytes of a packet, if any, by `symbol`; returns the number of equations
-    /// removed because they contradict it.
+    /// Replaces a packet's known bytes by `symbol`; returns how many false equations were removed.
     pub(super) fn correct(&mut self, full_id: FullId, symbol: &Bytes) -> u64 {
         let Some(column) = self.column(full_id) else { return 0 };
         let Some(known) = self.known.iter_mut().find(|known| known.column == column) else {

@@ -9,14 +9,12 @@
 //!            `- coefficients -'     `recipe'
 //! ```
 //!
-//! A row is one run of bytes, so that a single vector operation works on both of its halves. Each
-//! row has a *pivot*: a missing packet whose column is 1 there and 0 in every other row. The
-//! columns of packets that are known are carried along, but are never pivots. So a row determines
-//! its pivot exactly when it is zero in every missing column without a pivot; in the picture, with
-//! packet 9 known, that holds for row 2.
+//! A row is one run of bytes, so that one vector operation works on both halves. Each row has a
+//! *pivot*: a missing packet whose column is 1 there and 0 in every other row. Columns of known
+//! packets are carried along, but are never pivots. So a row determines its pivot exactly when it
+//! is zero in every missing column without a pivot; in the picture, row 2 once 9 is known.
 //!
-//! The equations stay linearly independent over the missing packets: there are as many rows as
-//! equations, no more than missing packets, and the recipes are an invertible matrix.
+//! The equations stay independent: as many rows as equations, and the recipes are invertible.
 
 use super::bits::{BITS, Bits};
 use crate::gf256;
@@ -144,8 +142,7 @@ impl Matrix {
     }
 
     /// Drops `equation`, which it first removes from the other rows, and `row`, which must use it.
-    /// The other rows keep their pivots, and may get a coefficient in the dropped row's pivot
-    /// column. The last equation takes the dropped number, as with [`Vec::swap_remove`].
+    /// The other rows keep their pivots. The last equation takes the dropped number.
     pub(super) fn remove(&mut self, row: usize, equation: usize) {
         let stride = self.stride();
         let last = self.cells.len() - stride;

@@ -51,7 +51,6 @@ impl Placed {
         slices
     }
 
-    /// Panics unless the vectors are `expected` and nothing beside them has changed.
     fn check(&self, expected: &[Vec<u8>], what: &str) {
         for (index, (actual, expected)) in self.slices().iter().zip(expected).enumerate() {
             assert!(actual == expected, "output {index} of {what}");

@@ -22,9 +22,8 @@ struct Proofs {
     old: BTreeSet<Digest>,
 }
 
-/// Lets this thread remember at least the last `most` verified signatures, and at most twice as
-/// many, of 32 bytes each plus the overhead of a sorted set; 0, the default, remembers none.
-/// Failures are never remembered.
+/// Lets this thread remember at least the last `most` verified signatures, at most twice as many,
+/// 32 bytes each plus a sorted set's overhead; 0, the default: none. Failures are never remembered.
 pub fn remember_proofs(most: usize) {
     PROOFS.with_borrow_mut(|proofs| *proofs = Proofs { most, ..Proofs::new() });
 }

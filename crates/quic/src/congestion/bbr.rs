@@ -105,6 +105,7 @@ enum Phase {
     },
     /// Empties the queue.
     Down,
+    /// Measures the base round-trip time.
     ProbeRtt { until: Instant },
 }
 

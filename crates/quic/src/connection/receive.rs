@@ -43,8 +43,7 @@ impl Connection {
             self.note_proof();
             return;
         }
-        // Acknowledgements of data share a packet with the user's feedback, which is due a little
-        // earlier; other answers leave as soon as more may share a packet.
+        // Acknowledgements of data share a packet with the user's feedback, which is due earlier.
         if any_data {
             // Counts from now, not from receipt: each of a batch would be overdue by itself.
             self.timing.acknowledge.get_or_insert(now + ACK_DELAY);

@@ -210,8 +210,7 @@ impl Connection {
         Some((path.last_sent.max(path.last_asked) + interval).min(unasked))
     }
 
-    /// Makes a packet of acknowledgements ask for one in return now and then: otherwise a side that
-    /// only receives would not learn that the path of its acknowledgements is dead.
+    /// Makes a packet of acknowledgements ask for one in return now and then, to find dead paths.
     pub(super) fn ask_with_acknowledgements(&mut self, now: Instant) {
         let receiving = now - self.timing.last_data < RECEIVING && self.is_open();
         let Some(best) = self.best_path().filter(|_| receiving) else { return };
@@ -224,8 +223,7 @@ impl Connection {
         self.timing.measure.get_or_insert(now + MEASURE_INTERVAL);
     }
 
-    /// Keeps the round-trip times of all paths fresh while data flows: a scheduler would not choose
-    /// a path again whose last sample was bad, and feedback wants the fastest.
+    /// Keeps all paths' round-trip times fresh while data flows: a bad sample must not last.
     fn measure_quiet_paths(&mut self, now: Instant) {
         if self.timing.measure.is_none_or(|at| at > now) {
             return;

@@ -43,8 +43,7 @@ pub(super) const PREFERRED_SERVER_DELAY: Duration = Duration::from_secs(1);
 pub(super) const RACE_STAGGER: Duration = Duration::from_millis(100);
 /// Other uplinks wait this long: the one that heard a restarted server works; the server is busy.
 const RESTART_WAIT: Duration = Duration::from_secs(1);
-/// Others wait for the welcome this many times as long as the first answer took: the end of the
-/// handshake and the hello take a round trip each, and an address validation one more.
+/// Others wait for the welcome this many times the first answer's round trip: three follow at most.
 const WELCOME_ROUNDS: u32 = 3;
 const OTHERS_WAIT_MIN: Duration = RACE_STAGGER;
 const OTHERS_WAIT_MAX: Duration = Duration::from_secs(2);
@@ -229,8 +228,7 @@ impl Client {
         self.uplinks.all.keys().filter_map(of_uplink).min()
     }
 
-    /// The first packet of an attempt, even an address validation, makes others wait for what
-    /// follows, and a silent session is asked again.
+    /// The first packet of an attempt makes others wait, and asks a silent session again.
     pub(super) fn on_attempt_heard(&mut self, now: Instant, id: ConnectionId) {
         let attempt =
             self.race.attempts.get_mut(&id).filter(|attempt| attempt.others_wait.is_none());

@@ -18,8 +18,7 @@ const TAKEOVER_AFTER: Duration = Duration::from_secs(2);
 const STEADY: Duration = Duration::from_secs(3);
 const REPLACEMENT_GRACE: Duration = Duration::from_millis(500);
 
-/// A session that fell silent and has not answered for [`STEADY`] since. A network that lets a
-/// packet through now and then keeps such a session alive and useless.
+/// A session that fell silent and has not answered for [`STEADY`] since: alive, but useless.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flapping {
     since: Instant,

@@ -50,8 +50,7 @@ pub fn default_lanes() -> Vec<LaneConfig> {
     ]
 }
 
-/// The lane of transfers. Repairs of `xnc` come sooner than those of `minrtt`, so packets behind a
-/// loss wait for less; a patient lane avoids links that are much farther than another.
+/// The lane of transfers: `xnc` repairs sooner than `minrtt`; a patient lane avoids far links.
 pub(crate) fn patient(name: &str) -> LaneConfig {
     LaneConfig { patient: true, ..LaneConfig::new(name, Strategy::xnc()) }
 }

@@ -165,8 +165,7 @@ impl Reorder {
         self
     }
 
-    /// Changes the order. If only the wait changes, the promise still holds. Otherwise what waits
-    /// goes out, and earlier packets go out as they come.
+    /// Changes the order. If only the wait changes, the promise holds. Else what waits goes out.
     pub(crate) fn set_order(&mut self, now: Instant, order: Order, release: &mut dyn FnMut(Unit)) {
         self.handle_timeout(now, release);
         match (&mut self.policy, order) {

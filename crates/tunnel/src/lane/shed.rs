@@ -7,8 +7,7 @@
 //!                                                          else it stays
 //! ```
 //!
-//! A frame without one of its packets is useless, and a queue that drops what expires damages every
-//! frame. So whole frames are given up, and not in a row, so that the picture moves.
+//! A frame that lacks a packet is useless. So whole frames are given up, and not in a row.
 //!
 //! A queue that is long for a moment is left alone: a path was blocked. It *stands* when everything
 //! has waited longer than the lane's deadline for a second: CoDel's criterion (RFC 8289 section

@@ -77,8 +77,7 @@ impl Budget {
         self.total + self.others
     }
 
-    /// The largest session that was not asked yet and what it may keep, if all hold too much. After
-    /// those above an equal part the next turn starts from the largest.
+    /// The largest session not asked yet and what it may keep. Next turn starts from the largest.
     pub(super) fn next_excess(&mut self) -> Option<(ConnectionId, u64)> {
         if self.total() <= self.max {
             self.asked = None;

@@ -176,6 +176,5 @@ thread_local! {
         const { std::cell::Cell::new(0) };
 }
 
-/// Solved packets share an allocation of up to this size. Each keeps all of it, so they share only
-/// if they are kept and dropped together and fill at least half of it.
+/// Solved packets share an allocation up to this size if they fill half and are dropped together.
 const SHARED_BYTES_MAX: usize = 32 << 10;

@@ -140,8 +140,7 @@ impl Collector {
         Some(round)
     }
 
-    /// Bytes per second between two borders, or since the last silence if enough came after it. On
-    /// a link so slow that each packet follows a silence it is the rate of them all.
+    /// Bytes per second between two borders, or since the last silence if enough came after it.
     fn rate(&self, began: Border, end: Border) -> f64 {
         let span = |began: Border| {
             let acknowledging = end.acknowledged.saturating_duration_since(began.acknowledged);

@@ -6,8 +6,7 @@
 //! QUIC's long header                                   ─► QUIC, and never mistaken for media again
 //! ```
 //!
-//! Signalling comes before its media, or beside it on another port (RTSP). A flow that sends much
-//! without any media is a transfer: a data channel, or SRT's file mode.
+//! Signalling comes before or beside its media (RTSP). Without media, much data is a transfer.
 
 use roadweave_proto::wire::{InnerPacket, RtpHeader, SrtHeader};
 

@@ -1,8 +1,7 @@
 //! Detects RTP, packet by packet.
 //!
 //! A UDP flow is RTP once one of its sources has sent four packets with slowly ascending numbers.
-//! DNS repeats its flags at that place, QUIC and WireGuard are random where RTP has its source. A
-//! flow may carry several sources (RFC 8843), and other packets between.
+//! DNS, QUIC and WireGuard do not match. A flow may carry several sources (RFC 8843).
 
 use roadweave_proto::wire::RtpHeader;
 

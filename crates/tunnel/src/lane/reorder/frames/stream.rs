@@ -12,8 +12,7 @@
 //! - A missing number is waited for only while a lane's ID is missing at its place ([`Gaps`]).
 //! - A late frame is due an interval later: without capacity, not waiting would break all frames.
 //! - A frame without its beginning may follow a missing one: both are waited for until it is due.
-//! - A packet behind a later frame is discarded. If the source itself repeats or swaps numbers, as
-//!   IDs show, or restarts its numbers, packets go out as they come.
+//! - A packet behind a later frame is dropped, unless the source itself disorders its numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
