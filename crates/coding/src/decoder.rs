@@ -27,12 +27,10 @@
 //!   solved with it from then on. Packets determined by false equations stay delivered.
 //! - An equation that contradicts a known packet is dropped. If equations contradict one another,
 //!   those that made the impossible packet are dropped; the fourth time, the whole block is.
-//! - If a coded packet would connect more than 128 packets, all equations over the oldest of them
-//!   are dropped: newer packets can still be in time, and a false coded packet could have corrupted
-//!   everything connected with it. The dropped equations count as [`DropReason::ReceiveMemory`],
-//!   like those dropped for lack of memory.
-//! - Memory is bounded in bytes and in age, the work for a packet by the width of a block. Refused
-//!   and dropped packets are counted.
+//! - If a coded packet would connect more than 128 packets, all equations over the oldest are
+//!   dropped: newer packets can still be in time, and a false coded packet could have corrupted all
+//!   connected with it. They count as [`DropReason::ReceiveMemory`], like those dropped for memory.
+//! - Memory is bounded in bytes and age, work by the width of a block. What is dropped is counted.
 
 mod bits;
 mod block;
@@ -70,10 +68,9 @@ use crate::{COUNT_MAX, CodedRange, coefficients};
 /// The window itself may be in the wrong place: the peer continued during an outage of all paths,
 /// or a broken packet was believed. The decoder doubts the window if no packet was delivered for
 /// longer than the expiry, or only one ever. Then two source packets near one another, but not near
-/// the window, move it: the first is refused, the second and all later ones are delivered. If they
-/// are behind the window, packets before them count as delivered, so that none is delivered twice.
-/// Where IDs never start again, such a move must wait ([`DecoderConfig::rewind_after`]), since
-/// packets behind the window can only be old.
+/// the window, move it: the first is refused, later ones are delivered. If they are behind the
+/// window, packets before them count as delivered: none is delivered twice. Where IDs never start
+/// again, such a move waits ([`DecoderConfig::rewind_after`]): such packets are old.
 #[derive(Debug)]
 pub struct Decoder {
     config: DecoderConfig,
@@ -324,8 +321,7 @@ impl Decoder {
         (full_id, window.state(full_id))
     }
 
-    /// Moves the window to a distant source packet if it is in doubt and the last outlier was near
-    /// this packet; returns whether it moved.
+    /// Moves a doubted window to a distant packet near the last outlier; returns whether it moved.
     fn follow(&mut self, now: Instant, id: PacketId, full_id: FullId) -> bool {
         let quiet = now.since(self.delivered_at);
         let is_alone = self.stats.new_sources + self.stats.recovered <= 1;

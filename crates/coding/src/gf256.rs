@@ -2,9 +2,8 @@
 //!
 //! Addition is XOR. The polynomial is that of AES (FIPS 197 section 4.2), which the x86 instruction
 //! GF2P8MULB has built in: it multiplies a vector by a coefficient without tables, which keeps
-//! coding cheap on the server. Other polynomials would need an 8x8 bit matrix per coefficient
-//! there; for shuffle tables (AVX2, NEON) all cost the same. The polynomial is part of the
-//! protocol.
+//! coding cheap on the server. Others would need an 8x8 bit matrix per coefficient there; for
+//! shuffle tables (AVX2, NEON) all cost the same. The polynomial is part of the protocol.
 //!
 //! The byte 3 (x + 1) generates the multiplicative group; 2 does not.
 
@@ -26,10 +25,9 @@ pub const fn invert(a: u8) -> u8 {
     INVERSES[a as usize]
 }
 
-/// The products of one coefficient, by nibble of the other factor.
-///
-/// `products(c)[n]` is c * n and `products(c)[16 + n]` is c * 16n, so that c * x is the sum of two
-/// look-ups in tables of 16 bytes, the size that a byte shuffle works on.
+/// The products of one coefficient, by nibble of the other factor. `products(c)[n]` is c * n and
+/// `products(c)[16 + n]` is c * 16n, so that c * x is the sum of two look-ups in tables of 16
+/// bytes, the size that a byte shuffle works on.
 #[inline]
 pub(crate) const fn products(coefficient: u8) -> &'static [u8; 32] {
     &PRODUCTS[coefficient as usize]

@@ -101,12 +101,10 @@ impl Pool {
         true
     }
 
-    /// Discards the symbols older than `age_max`; returns the number.
     pub(crate) fn expire(&mut self, now: Instant, age_max: Duration) -> u64 {
         self.expire_before(now - age_max)
     }
 
-    /// Discards the symbols inserted before `oldest`; returns the number.
     pub(crate) fn expire_before(&mut self, oldest: Instant) -> u64 {
         let mut expired = 0;
         while self.order.front().is_some_and(|entry| entry.at < oldest) {
@@ -115,8 +113,7 @@ impl Pool {
         expired
     }
 
-    /// Discards the oldest symbols until `bytes` bytes are freed or none is left; returns the
-    /// number.
+    /// Discards the oldest symbols until `bytes` bytes are freed or none is left; returns how many.
     pub(crate) fn shed(&mut self, bytes: usize) -> u64 {
         let target = self.bytes.saturating_sub(bytes);
         let mut shed = 0;
@@ -162,7 +159,6 @@ impl Pool {
         if self.stragglers.is_empty() { None } else { self.stragglers.remove(&key) }
     }
 
-    /// Puts a new symbol into the ring.
     fn place(&mut self, key: u64, held: Held) {
         let slot = self.slot_of(key);
         let is_taken = self.ring.get(slot).is_none_or(|slot| slot.held.is_some());
@@ -201,8 +197,7 @@ fn cost(symbol: &Bytes) -> usize {
     symbol.len() + OVERHEAD_BYTES
 }
 
-/// The cost of a symbol beside its bytes: up to two slots of the ring, 48 bytes each, and an entry
-/// of the order. Scattered keys may cost two more slots, which are not counted.
+/// The cost of a symbol beside its bytes: two slots of the ring, 48 bytes each, and an entry.
 const OVERHEAD_BYTES: usize = 128;
 
 const RING_MIN: usize = 64;
@@ -212,8 +207,7 @@ const RING_IDLE_MAX: usize = 1024;
 
 const STALE_ENTRIES_MIN: usize = 64;
 
-/// A hash without a random key, so that no entropy is read. Keys are within a window of IDs, so a
-/// peer cannot make many of them collide.
+/// A hash without a random key, so no entropy is read. Keys lie in a window of IDs: few collide.
 #[derive(Debug, Default)]
 pub(crate) struct KeyHasher(u64);
 

@@ -34,7 +34,6 @@ pub fn symbol_len(padded: &[u8]) -> Option<usize> {
     Some(SYMBOL_PREFIX_BYTES + length)
 }
 
-/// Whether `bytes` are exactly one symbol.
 pub(crate) fn is_symbol(bytes: &[u8]) -> bool {
     let Some((prefix, rest)) = bytes.split_first_chunk::<SYMBOL_PREFIX_BYTES>() else {
         return false;

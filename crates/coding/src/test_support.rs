@@ -41,7 +41,6 @@ pub(crate) fn symbol(length: usize, seed: u64) -> Bytes {
     symbol.freeze()
 }
 
-/// An encoder that holds `symbols`, the first of them with the ID `start`.
 pub(crate) fn encoder(start: PacketId, symbols: &[Bytes]) -> Encoder {
     let mut encoder = Encoder::new(EncoderConfig::default());
     for (offset, symbol) in symbols.iter().enumerate() {

@@ -130,8 +130,7 @@ pub struct Agent {
     sessions: u32,
     anchors: BTreeMap<Name, u32>,
     proxy: Option<PublicKey>,
-    /// The controller repeats it on every stream. It is not kept, so that a proxy is not drained
-    /// for ever when a controller is gone.
+    /// The controller repeats it on every stream. It is not kept, or it might never end.
     drained: bool,
     away_since: Option<Instant>,
     entries: Vec<Revocation>,

@@ -7,8 +7,7 @@
 //!         ─► filled up with those that are full or not heard          the last resort
 //! ```
 //!
-//! A box chooses a full proxy only when no other answers; without last resorts the crash of its
-//! proxy could leave it without any.
+//! A box takes a full proxy only when no other answers; last resorts cover its proxy's crash.
 //!
 //! A pure function: equal views give equal lists on every replica. A proxy's place with a box
 //! depends on those two alone, so a change of a proxy changes only the lists that it is on. Its

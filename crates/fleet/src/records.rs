@@ -1,5 +1,4 @@
-//! The records of a fleet that its plan follows from, as the controller stores and shows them. Each
-//! has `settings`, which people write, and fields that the controller maintains.
+//! The records of a fleet behind its plan: people write `settings`, the controller the rest.
 
 use std::collections::BTreeMap;
 use std::fmt;

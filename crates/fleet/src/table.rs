@@ -5,8 +5,7 @@
 //!            ─► head: version, digest       are the members as the controller says? then in force
 //! ```
 //!
-//! The head's digest covers every member, so that a database or disk cannot hide or bring back one.
-//! Each member has its own chain, so that the controller alone cannot admit a stranger.
+//! The head's digest covers every member: none is hidden. A member's chain keeps strangers out.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};

@@ -8,8 +8,7 @@
 //!   number of an anchor                                │ kind
 //! ```
 //!
-//! The kind and the bits above it are set and read separately. All other bits of a mark belong to
-//! other programs and stay unchanged.
+//! The kind and the bits above it are separate. Other bits belong to other programs and stay.
 
 use crate::UplinkId;
 

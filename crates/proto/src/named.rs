@@ -1,7 +1,6 @@
 //! Enumerations with one name for each value.
 
-/// Makes such an enumeration, in a crate with `serde`. The names are used in JSON, files and
-/// statistics.
+/// Makes such an enumeration (crates with `serde`); names appear in JSON, files and statistics.
 #[macro_export]
 macro_rules! named {
     ($(#[$meta:meta])* $type:ident {

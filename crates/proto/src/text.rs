@@ -3,9 +3,8 @@
 /// A text chosen by a peer, safe for logs, terminals and pages.
 ///
 /// Characters that control a terminal, end a line or change the writing direction are escaped as in
-/// Rust's literals (`\n`, `\u{1b}`, `\u{202e}`), and so is the backslash, so that escapes cannot be
-/// forged. Invalid UTF-8 becomes U+FFFD. The result is cut at [`PEER_TEXT_MAX`] bytes, with an
-/// ellipsis.
+/// Rust's literals (`\n`, `\u{1b}`, `\u{202e}`), and so is the backslash: escapes cannot be forged.
+/// Invalid UTF-8 becomes U+FFFD. The result is cut at [`PEER_TEXT_MAX`] bytes, with an ellipsis.
 pub fn peer_text(bytes: &[u8]) -> String {
     // Twice the limit suffices: it cannot become shorter than the limit.
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(2 * PEER_TEXT_MAX)]);

@@ -1,8 +1,6 @@
-//! Interop of our GENEVE: tshark's dissector reads captures of our packets, and of packets of
-//! others.
+//! Interop of our GENEVE: tshark's dissector reads captures of our packets and of others'.
 //!
-//! Without tshark the test is skipped; `make packages` installs it. With `ROADWEAVE_REQUIRE_TOOLS`
-//! set in the environment, as by `.ci/run`, it fails instead.
+//! Without tshark (`make packages`) the test is skipped; with `ROADWEAVE_REQUIRE_TOOLS` it fails.
 
 #![allow(clippy::disallowed_methods, reason = "interop tests start programs")]
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]

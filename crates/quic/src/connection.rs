@@ -1,5 +1,4 @@
-//! One connection: datagrams on the path of your choice, messages on a reliable channel, and paths
-//! that come, go, fall silent and heal.
+//! One connection: datagrams on chosen paths, reliable messages, and paths that fail and heal.
 //!
 //! Methods named `handle_*` and [`flush`](Connection::flush) take in time; packets come through the
 //! [`Endpoint`](crate::Endpoint). `send_*`, `open_path` and `close*` are requests of the user.

@@ -71,7 +71,6 @@ pub struct Endpoint {
     stats: EndpointStats,
 }
 
-/// Connections with work to do.
 #[derive(Default)]
 struct WorkList {
     drained: BTreeSet<ConnectionId>,
@@ -395,8 +394,7 @@ fn due(deadlines: &Deadlines<ConnectionId>, now: Instant) -> Vec<ConnectionId> {
     deadlines.iter().take_while(|(at, _)| *at <= now).map(|(_, id)| id).collect()
 }
 
-/// Longest memory of a connection that is over. The library wants three probe timeouts (RFC 9000
-/// section 10.2), which grow with round trips and delays that the peer chooses.
+/// Longest memory of an ended connection; the peer chooses the library's three probe timeouts.
 const LINGER: Duration = Duration::from_secs(3);
 const CLOSING_MAX: usize = 256;
 

@@ -4,8 +4,7 @@ use roadweave_proto::Instant;
 
 /// The time that [`Instant::ZERO`] stands for.
 ///
-/// The library counts in `std::time::Instant`, which cannot be made from a number. The caller reads
-/// the clock once; virtual time uses any value.
+/// The library counts in `std::time::Instant`, made once from the clock; virtual time uses any.
 #[derive(Clone, Copy, Debug)]
 pub struct Epoch(std::time::Instant);
 

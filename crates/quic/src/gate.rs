@@ -9,12 +9,10 @@
 //!  Sealed    0                    1 byte/s        nothing
 //! ```
 //!
-//! With one gate open and all others sealed, the next packet can leave on one path only.
-//! [`Connection`](crate::Connection) enforces what the real controller allows before it hands a
-//! datagram over.
+//! With one gate open and others sealed, the next packet can leave on one path only.
+//! [`Connection`](crate::Connection) enforces the real controller's window.
 //!
-//! The wrapper also sees each packet number sent, acknowledged and lost, which the [`Meter`] behind
-//! the gate records.
+//! The wrapper also records the fate of each packet number in the [`Meter`] behind the gate.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -229,12 +227,10 @@ impl Controller for GatedController {
         if self.gate.is(GateState::Open) { u64::MAX } else { 0 }
     }
 
-    /// Turns the library's pacer off, or, while sealed, fully on.
-    ///
-    /// To the library a window above `u32::MAX` without a rate means no pacing. A rate of one byte
-    /// per second holds back even packets exempt from congestion control, once the first full-sized
-    /// packet, the path's challenge, has used up the pacer's burst. A window of 0 is never
-    /// reported, since the library divides by it.
+    /// Turns the library's pacer off, or, while sealed, fully on. To the library a window above
+    /// `u32::MAX` without a rate means no pacing. A rate of one byte per second holds back even
+    /// exempt packets, once the path's challenge has used up the pacer's burst. A window of 0 is
+    /// never reported, since the library divides by it.
     fn metrics(&self) -> ControllerMetrics {
         let mut metrics = self.inner.metrics();
         metrics.congestion_window = u64::from(u32::MAX) + 1;
@@ -243,8 +239,7 @@ impl Controller for GatedController {
         metrics
     }
 
-    /// The clone shares the gate: the library clones when the peer's port changes and goes on with
-    /// the clone, and [`Gate::of`] clones only to look.
+    /// The clone shares the gate: the library clones for a new port; [`Gate::of`] only looks.
     fn clone_box(&self) -> Box<dyn Controller> {
         let (inner, gate) = (self.inner.clone_box(), self.gate.clone());
         Box::new(Self { inner, gate, epoch: self.epoch })

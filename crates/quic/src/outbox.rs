@@ -6,8 +6,7 @@
 //! runs     '-------------- run ---------------' '- run -'       last of a run may be shorter
 //! ```
 //!
-//! A run suits one `sendmsg` with UDP segmentation offload: same route and same length, but the
-//! last may be shorter.
+//! A run suits one `sendmsg` with UDP segmentation offload: same route and length (last: shorter).
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;

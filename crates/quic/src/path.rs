@@ -61,10 +61,9 @@ pub(crate) struct Suspicion {
     pub(crate) turn: Option<Instant>,
 }
 
-/// A path cleared of a suspicion by the answer to a packet sent before it.
-///
-/// That answer may have been late itself: where the path of acknowledgements died as well, they
-/// come by another. Round trips as long as theirs excuse no second silence.
+/// A path cleared of a suspicion by the answer to a packet sent before it. That answer may have
+/// been late itself: where the path of acknowledgements died as well, they come by another. Round
+/// trips as long as theirs excuse no second silence.
 #[derive(Clone, Copy, Debug)]
 struct Probation {
     /// Of the suspicion; it ends with the answer to a later packet.
@@ -72,7 +71,6 @@ struct Probation {
     answer_timeout: Duration,
 }
 
-/// When packets of the peer arrived on a path.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
     pub(crate) last: Instant,
@@ -190,8 +188,7 @@ impl Path {
         due
     }
 
-    /// Makes it suspect, or probes it again at once if it is. The answer to a packet sent from
-    /// `asked_from` on clears it.
+    /// Makes it suspect, or probes again. An answer to a packet from `asked_from` on clears it.
     pub(crate) fn set_suspect(&mut self, now: Instant, asked_from: Instant) {
         if !self.validated {
             return;
@@ -257,8 +254,7 @@ impl Path {
         self.pacers.iter_mut().for_each(|pacer| pacer.on_sent(now, bytes));
     }
 
-    /// Notes that a sender found no room: congestion control learns that the path is fully used,
-    /// and the connection wakes when there is room.
+    /// Notes that a sender found no room: the path counts as full; room wakes the connection.
     pub(crate) fn on_limited(&mut self, now: Instant, snapshot: &PathSnapshot, pacing: Pacing) {
         let by_window = snapshot.window_room() < u64::from(snapshot.mtu);
         let interval = self.pacers[pacing as usize].rate.time_for(u64::from(snapshot.mtu));

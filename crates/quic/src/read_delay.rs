@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-/// How long packets wait until they are handed over: an answer may wait as long.
-///
-/// The effect of a packet fades with the next ones, and on a used connection ends after [`FRESH`]:
-/// otherwise one late packet would delay the suspicion of dead paths.
+/// How long packets wait until they are handed over: an answer may wait as long. The effect of a
+/// packet fades with the next ones, and on a used connection ends after [`FRESH`]: otherwise one
+/// late packet would delay the suspicion of dead paths.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReadDelay {
     time: Duration,

@@ -14,8 +14,7 @@
 //! a stranger aim at a shard. The hash is no cipher, since a kernel program has 32-bit arithmetic
 //! and no loops: many IDs of one shard reveal the key.
 //!
-//! Source: XLINK section 6 (connection IDs route to the right process); RFC 8999 section 5 (where
-//! IDs are, in all versions of QUIC).
+//! Source: XLINK section 6 (connection IDs route to the process); RFC 8999 section 5 (their place).
 
 use roadweave_identity::derive_secret;
 

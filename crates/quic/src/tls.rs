@@ -1,7 +1,6 @@
 //! TLS as QUIC takes it: both sides known by raw public keys, and virtual time.
 //!
-//! The handshake's ephemeral keys come from the system's entropy inside the TLS library; no
-//! decision of this crate depends on them.
+//! The handshake's ephemeral keys come from the system's entropy; no decision depends on them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

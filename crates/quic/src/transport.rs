@@ -35,15 +35,13 @@ pub(crate) fn transport_config(
         // A peer discards packets that more than this overtook.
         .packet_threshold(PACKET_THRESHOLD as u32)
         // The meter detects loss; this is for the library's own frames, and must not come first:
-        // the library does not report acknowledgements of packets that it gave up, and takes the
-        // round-trip time of the fastest packets. It is also how long a lost frame of the library
-        // waits while later ones arrive.
+        // the library reports no acknowledgements of packets that it gave up. It is also how long a
+        // lost frame of the library waits while later ones arrive.
         .time_threshold(16.0)
         .ack_frequency_config(Some(ack_frequency()))
         .initial_mtu(INITIAL_MTU)
         .mtu_discovery_config(mtu_discovery(config))
-        // The close of a handshake may need a packet for each encryption level. Everything else is
-        // polled one packet at a time, and batched in the outbox.
+        // A handshake's close may need a packet per encryption level. Others are polled one by one.
         .enable_segmentation_offload(true)
         .allow_spin(false)
         .datagram_send_buffer_size(DATAGRAM_QUEUE)

@@ -1,8 +1,7 @@
 //! A virtual local address for each uplink.
 //!
 //! The library identifies paths by addresses. Two modems may have the same one, so on a client each
-//! uplink gets an address that appears on no network: a unique local prefix (RFC 4193) that ends
-//! with the uplink's number.
+//! uplink gets an address of a unique local prefix (RFC 4193) that ends with its number.
 
 use std::net::{IpAddr, Ipv6Addr};
 

@@ -8,7 +8,6 @@ use crate::{
     Xlink, Xnc, XncConfig,
 };
 
-/// Those that watch packets.
 const WATCHFUL: [&str; 8] = [
     "xnc",
     "xnc-sigcomm23",

@@ -7,11 +7,9 @@
 //!                        └────────── sent again ────────┘
 //! ```
 //!
-//! A packet may have copies on several paths, some waiting for theirs. It is in flight as long as
-//! one of them is, and lost when all are; a copy that waits is not overdue.
+//! A packet may have copies on several paths: in flight while one is, lost when all are.
 //!
-//! IDs ascend, so the packets are a queue without gaps, and each event finds its packet in constant
-//! time. The entries of the timer's heap are checked at its front.
+//! IDs ascend: a gapless queue with constant-time look-up. The timer's heap is checked in front.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -261,9 +259,8 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// The next packet that is overdue; it is lost now.
-    ///
-    /// `loss_delay` is evaluated with the current path and the number of transmissions.
+    /// The next packet that is overdue; it is lost now. `loss_delay` is evaluated with the current
+    /// path and the number of transmissions.
     pub(crate) fn poll_overdue(
         &mut self,
         now: Instant,

@@ -4,8 +4,7 @@
 //! sent, acknowledged, lost ─► Recovery ─► poll_repair ─► again | copies | coded | abandon
 //! ```
 //!
-//! A recovery tracks packets by ID and never sees their bytes; the tunnel encodes and sends. It
-//! knows neither QUIC nor the code.
+//! A recovery tracks packets by ID and never sees their bytes. It knows neither QUIC nor the code.
 
 mod flight;
 mod insurance;

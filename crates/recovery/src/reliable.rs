@@ -1,8 +1,7 @@
 //! `reliable`: a lost packet is sent again until it is acknowledged, as QUIC does with stream data.
 //!
 //! With the min-RTT scheduler this is vanilla multipath QUIC, the yardstick of CellFusion (section
-//! 8). A packet is lost when QUIC says so, or after a probe timeout that doubles with each
-//! transmission (RFC 9002 section 6.2).
+//! 8). Lost: as QUIC says, or after a probe timeout that doubles (RFC 9002 section 6.2).
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -22,8 +22,7 @@ const SLACK_SHARE: u32 = 8;
 
 /// The time after which a packet on `path` counts as lost: `max(min(threshold, PTO), answer)`.
 ///
-/// `paths`: all paths of the session, for the repair. Source: CellFusion section 4.4.1; RFC 9002
-/// section 6.2.1 for the PTO.
+/// `paths`: all of the session's. Source: CellFusion section 4.4.1; RFC 9002 section 6.2.1 (PTO).
 pub fn loss_threshold<'a>(
     path: &PathSnapshot,
     paths: impl IntoIterator<Item = &'a PathSnapshot>,

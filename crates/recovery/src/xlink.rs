@@ -152,8 +152,7 @@ impl Xlink {
         });
     }
 
-    /// By path: its first packet, and the faster path with room for a copy; only of packets more
-    /// urgent than `before`, if given.
+    /// By path: first packet, and faster path with room; packets more urgent than `before` only.
     fn choices(
         &self,
         now: Instant,
@@ -203,8 +202,7 @@ impl Xlink {
         }
     }
 
-    /// The most urgent packet, the oldest of these, that a faster path has room for and that is to
-    /// be re-injected; only more urgent than `before`, if given.
+    /// The most urgent, oldest packet to re-inject on a faster path, if more urgent than `before`.
     fn reinjection(
         &mut self,
         now: Instant,

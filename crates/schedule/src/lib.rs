@@ -4,8 +4,7 @@
 //! packet, snapshot of the paths ─► Scheduler::select ─► Send(paths) | Wait
 //! ```
 //!
-//! A scheduler sees snapshots and returns a decision. It does no I/O, reads no clock, and knows
-//! neither QUIC nor recovery nor coding.
+//! A scheduler sees snapshots and returns a decision, without I/O, clock, QUIC or coding.
 
 mod ecf;
 mod lola;

@@ -11,12 +11,10 @@
 //! ```
 //!
 //! - A path carries no more than arrives within delta, the lane's deadline: at most `(delta -
-//!   min_rtt / 2) / iat` packets under way (equation 2), by the pace at which its packets arrive
-//!   ([`Windows`]).
+//!   min_rtt / 2) / iat` packets (equation 2), by the pace of arrivals ([`Windows`]).
 //! - Each packet goes where `owd + (under way + 1) * iat` is smallest (equation 6). This greedy
-//!   choice is the min-max of equation 4: a path's estimate rises with each packet put there,
-//!   whatever happens on the others, so a spread with fewer packets on one path has more on
-//!   another, where they arrive no sooner.
+//!   choice is the min-max of equation 4: a path's estimate rises with each packet put there, so a
+//!   spread with fewer packets on one path has more on another, where they arrive no sooner.
 //! - What finds no place waits in the lane's queue until it is late. While almost nothing of the
 //!   lane is under way, two packets leave anyway each time that a path is to be probed.
 //! - A path that got no two packets in a row for `min(1 s, 2 * iat)` gets copies of the first two

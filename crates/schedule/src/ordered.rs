@@ -1,19 +1,15 @@
-//! `ordered`: the path that a packet is expected to pass the soonest; a far path carries only
-//! packets that have waited for long.
+//! `ordered`: the path that a packet passes soonest; a far path takes only long-waiting packets.
 //!
 //! It is for transfers whose packets keep their order, and so are as late as the slowest path that
 //! one of them took. A transfer with a window of W bytes carries W per round trip of the near path,
 //! and once packets go the far way W per round trip of that. So the far path adds something only if
-//! more waits than the near path passes within its lead, the first inequality of ECF (Lim et al.,
-//! CoNEXT 2017). Three things differ:
+//! more waits than the near path passes in its lead (ECF: Lim et al., CoNEXT 2017). Differences:
 //!
 //! - A path that begins doubles its rate with each round trip, and so does the transfer; packets
 //!   that go the far way end that. So the near path passes more than its rate says.
-//! - A packet that has waited for one and a half leads goes the far way: rates do not double for
-//!   ever.
+//! - A packet that has waited for one and a half leads goes the far way: rates stop doubling.
 //! - A near path whose window is full is waited for only beside one that is much farther: now
-//!   ([`FAR`]), or by its route ([`FAR_ROUTE_PERCENT`]). Where round trips are alike and rates
-//!   change, a full window often stays full.
+//!   ([`FAR`]), or by its route ([`FAR_ROUTE_PERCENT`]). With like round trips it may stay full.
 //!
 //! The queue of a transfer lengthens the round trips of the near path, and not its route. The
 //! acknowledgements wait in that queue, so that the near path seems slow at the other end and has a
@@ -40,8 +36,7 @@ pub struct Ordered;
 
 /// With this many times the round trip, the transfer would be as slow as the far path.
 const FAR: u32 = 2;
-/// Of the near path's recent minimum round trip, free of queues. Not more, since luck shortens the
-/// minimum of many round trips.
+/// Of the near path's recent minimum round trip, without queues. Not more: luck shortens minima.
 const FAR_ROUTE_PERCENT: u32 = 150;
 const ROUNDS_MAX: f64 = 16.0;
 

@@ -151,8 +151,7 @@ fn usable_priorities(paths: &[PathOffer<'_>]) -> Vec<Priority> {
         .collect()
 }
 
-/// Whether the packet waits clearly long for the paths of priority `first`, and would arrive sooner
-/// by a secondary one.
+/// Whether the packet waits clearly long for priority `first`, and a secondary path is sooner.
 fn is_slow(first: Priority, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> bool {
     let of = |priority: Priority| {
         let usable = paths.iter().filter(|path| path.is_usable()).map(|path| path.snapshot);

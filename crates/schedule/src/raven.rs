@@ -10,10 +10,9 @@
 //!
 //! A prediction is an average of the path's samples that forgets by time ([`forecast`]). How fast
 //! it forgets, how wide intervals are and how they grow is learned per network from a log of its
-//! round trips ([`tables`]): for the first time after a hundred samples, then after
-//! [`RavenConfig::relearn_samples`] or a day. Until then a network has what all networks together
-//! have taught, and before that what [`Tables::assumed`] says. A path without any sample gets a
-//! copy of everything.
+//! round trips ([`tables`]): first after a hundred samples, then after
+//! [`RavenConfig::relearn_samples`] or a day. Until then all networks' tables apply, and before
+//! that [`Tables::assumed`]. A path without any sample gets a copy of everything.
 //!
 //! Large transfers must not be doubled. When all paths but one, or all that would be chosen, have a
 //! window's worth of a flow's data under way or waiting, its packets go out once, by min-RTT that
@@ -181,8 +180,7 @@ impl Raven {
         candidates.map(candidate).collect()
     }
 
-    /// Sends to all that are `chosen`; if none of them has room, also to the next best that has: a
-    /// copy on a slower path at once is better than none.
+    /// Sends to all that are `chosen`, or if none has room to the next best that has.
     fn copy(&self, packet: &PacketInfo, candidates: &[CandidatePath], chosen: PathSet) -> Decision {
         let has_room = |candidate: &CandidatePath| candidate.room >= packet.bytes as u64;
         let leaves =
@@ -203,10 +201,8 @@ impl Raven {
         }
     }
 
-    /// A silent path may get a copy, but what it holds says nothing of how much is sent.
-    ///
-    /// Source: RAVEN section 4.5. A subflow's queue there holds what is in flight as well as what
-    /// waits.
+    /// A silent path may get a copy, but what it holds says nothing of how much is sent. Source:
+    /// RAVEN section 4.5. A subflow's queue there holds what is in flight and what waits.
     fn next_mode(
         &mut self,
         now: Instant,

@@ -1,10 +1,8 @@
 //! `redundant`: every packet on every path that has window; the first copy to arrive wins.
 //!
-//! Source: the redundant framework (Networking'24) section III-A; CellFusion section 8.3 calls it
-//! RE.
+//! Source: the redundant framework (Networking'24) section III-A; RE of CellFusion section 8.3.
 //!
-//! A suspect path gets copies as far as its window reaches. A packet waits only when no path has
-//! window.
+//! A suspect path gets copies as its window allows. A packet waits only when no path has window.
 
 use roadweave_proto::{Instant, PathOffer};
 

@@ -115,8 +115,7 @@ impl Windows {
     }
 
     /// Equation 3, by path: the bytes that may be sent now and arrive within delta. 0 for a path
-    /// that does not answer; what its congestion window lets through for one that has just come
-    /// back.
+    /// that does not answer; what congestion control lets through for one that has just come back.
     ///
     /// Of the bytes in flight only those count that stand before the next frame: what the path
     /// brings in a round trip is travelling, or has arrived and is not acknowledged yet.
@@ -174,7 +173,6 @@ fn carrier_rate(path: &PathSnapshot) -> f64 {
     path.congestion_window as f64 / path.smoothed_rtt.as_secs_f64().max(1e-3)
 }
 
-/// Bytes in flight on a path, or waiting for it.
 pub(crate) fn under_way(path: &PathOffer<'_>) -> f64 {
     (path.snapshot.bytes_in_flight + path.queued_bytes) as f64
 }

@@ -1,7 +1,6 @@
 //! `least-loaded`: the path with the smallest part of its congestion window in flight.
 //!
-//! The scheduler that docs/lab.md adds, whole, with its test. It is short rather than
-//! good.
+//! The scheduler that docs/lab.md adds, whole, with its test: rather short than good.
 
 #![allow(missing_docs, reason = "tests")]
 

@@ -1,8 +1,7 @@
 //! Streams that are over.
 //!
 //! Frames that a peer repeats, since our last answer was lost, are answered from a few words kept
-//! of the last streams. The numbers of all streams of the peer are kept as ranges, so that a late
-//! frame does not begin a stream again.
+//! of the last streams. All numbers are kept as ranges: a late frame begins no stream again.
 
 use std::collections::{BTreeMap, VecDeque};
 

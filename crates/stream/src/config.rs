@@ -75,8 +75,7 @@ pub(crate) const ACK_DELAY: Duration = Duration::from_millis(25);
 const RETRANSMIT_TIMEOUT_MAX: Duration = Duration::from_secs(5);
 
 impl Timing {
-    /// How long to wait for an answer: until the lane has given up and an answer had time to come;
-    /// doubled for each attempt in vain.
+    /// The wait for an answer: the lane's time plus the answer's; doubled for each vain attempt.
     pub(crate) fn retransmit_timeout(&self, attempts: u32) -> Duration {
         let first = 2 * self.round_trip + self.age_max + ACK_DELAY;
         first.saturating_mul(1 << attempts.min(16)).min(RETRANSMIT_TIMEOUT_MAX.max(first))

@@ -1,5 +1,4 @@
-//! Reliable byte streams over the lanes of a session: "streams" of XLINK (SIGCOMM 2021), carried by
-//! a tunnel.
+//! Reliable byte streams over a session's lanes: "streams" of XLINK (SIGCOMM 2021).
 //!
 //! ```text
 //! user ─ open, write, finish ─► send buffer ─► poll_transmit ─► lane ─► ... ─► lane
@@ -19,8 +18,7 @@
 //!   so that a lane may repeat more urgent packets in flight first;
 //! - time: [`poll_timeout`](Streams::poll_timeout), [`handle_timeout`](Streams::handle_timeout).
 //!
-//! A lane repairs losses for some hundreds of milliseconds, then gives up, and a session may be
-//! replaced. So the sender retransmits what is not acknowledged after the lane has given up
+//! A lane repairs losses for some hundreds of milliseconds. So the sender retransmits after that
 //! ([`Timing`]) or after [`on_new_session`](Streams::on_new_session).
 //!
 //! Memory is bounded by [`Config`] for any peer: see [`Streams::memory_max`].

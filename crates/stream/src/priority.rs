@@ -23,8 +23,7 @@ pub(crate) struct Rank {
 }
 
 impl Rank {
-    /// `is_head`: the next byte is of the head. `turn`: the stream's last turn, counted over all
-    /// streams.
+    /// `is_head`: the next byte is of the head. `turn`: the stream's last turn, counted over all.
     pub(crate) fn new(priority: StreamPriority, is_head: bool, turn: u64, id: StreamId) -> Self {
         let is_incremental = priority.is_incremental();
         // A stream that is not incremental has an urgency of its own.

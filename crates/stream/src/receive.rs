@@ -21,12 +21,10 @@ use crate::error::Violation;
 use crate::ranges::Ranges;
 use crate::ring::Ring;
 
-/// Ranges that each stream may hold in any case. In a download over a fast and a slow link nearly
-/// each packet of the slow one leaves a gap.
+/// Ranges of each stream in any case: beside a fast link a slow one's packets each leave a gap.
 pub(crate) const RANGES_MIN: usize = 64;
 
-/// Bytes that may be in flight while nothing was read: credit cannot be withdrawn, and streams that
-/// are never read must leave room for others.
+/// Bytes in flight while nothing was read: credit stays given, so unread streams must leave room.
 const FIRST_WINDOW: u64 = EARLY_CREDIT;
 const WINDOW_OF_READ: u64 = 64;
 
@@ -78,8 +76,7 @@ impl ReceiveBuffer {
         Ok(end.saturating_sub(self.highest))
     }
 
-    /// Takes data that [`ReceiveBuffer::growth`] allows. Without `may_split` data that would exceed
-    /// [`RANGES_MIN`] is dropped; the peer sends it again.
+    /// Takes data that [`ReceiveBuffer::growth`] allows, without `may_split` in [`RANGES_MIN`].
     pub(crate) fn receive(
         &mut self,
         offset: u64,

@@ -164,8 +164,7 @@ impl SendBuffer {
         fresh
     }
 
-    /// The peer has all below `contiguous`, and `ranges`; with `fin` it knows the final size.
-    /// Returns whether that is progress.
+    /// The peer has all below `contiguous`, and `ranges`; `fin`: the final size. Whether it is new.
     ///
     /// Without `may_split` ranges that could add records are ignored.
     ///

@@ -78,8 +78,7 @@ impl Streams {
         self.timing = timing;
     }
 
-    /// Opens a stream to `destination`. Bytes written before the next transmission leave with the
-    /// first frame.
+    /// Opens a stream to `destination`. Bytes written before the next transmission leave with it.
     ///
     /// # Errors
     /// When too many are open, or the peer has violated the protocol.
@@ -126,8 +125,7 @@ impl Streams {
     /// Takes a prefix of `bytes` to be sent and returns its length. If that is not all,
     /// [`Event::Writable`] follows.
     ///
-    /// A stream may fill what the others leave free: n streams that write without end have one part
-    /// of n + 1 each.
+    /// A stream may fill what is free: n streams that write without end get one part of n + 1 each.
     ///
     /// # Errors
     /// When nothing may be written, or not yet.
@@ -199,8 +197,7 @@ impl Streams {
         })
     }
 
-    /// As [`Streams::read`], without a copy: `take` gets what has come, in two pieces, and returns
-    /// how many bytes it has taken.
+    /// As [`Streams::read`], without a copy: `take` gets two pieces, and returns how much it took.
     ///
     /// # Errors
     /// When the stream was reset.

@@ -1,5 +1,4 @@
-//! Two ends of a session in random worlds: the channel loses, reorders, repeats and stops, sessions
-//! change, users are slow, reset and stop.
+//! Two ends of a session in random worlds: lossy channels, new sessions, slow or resetting users.
 //!
 //! ```text
 //! seed ─► Plan ─► World ─► every byte that is read: is it the one that was written there?

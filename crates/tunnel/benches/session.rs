@@ -1,7 +1,6 @@
 //! What a packet costs on its way through a client and a server, with TLS, in virtual time.
 //!
-//! Four packets leave each millisecond, over two paths of 10 ms. The time is that of both ends,
-//! with acknowledgements and timers.
+//! Four packets leave each millisecond over two paths of 10 ms. Both ends, ACKs and timers count.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};

@@ -7,9 +7,8 @@
 //! attachment: (tenant, device) ─► (leg, handle)      the one before it may send for 2 s more
 //! ```
 //!
-//! The number alone decides which binding is the newest, without a clock or controller. The
-//! signature is checked last, for its cost. A binding refused as old is answered with the newest
-//! one, so that a device that lost its number learns it from its own signature.
+//! The number alone decides which binding is the newest, without a clock or controller. The costly
+//! signature is checked last. A refused old binding is answered with the newest one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;

@@ -1,8 +1,7 @@
 //! What carries the datagrams of a session from one end to the other.
 //!
-//! A session chooses a path for each datagram; the carrier keeps the paths alive, measures them,
-//! and reports the fate of each datagram. Carriers are multipath QUIC, and GENEVE, which reports
-//! nothing and has no window (`geneve.rs`).
+//! A session chooses a path for each datagram; the carrier keeps paths alive, measures them and
+//! reports each datagram's fate. GENEVE reports nothing and has no window (`geneve.rs`).
 
 use bytes::Bytes;
 use roadweave_proto::{Instant, Pacing, PathId, PathSnapshot};
@@ -24,8 +23,7 @@ pub trait Carrier {
     /// Packets wait: wakes the session when the pacer set last lets one through.
     fn on_backlog(&mut self, _now: Instant) {}
 
-    /// Sends `datagram` on exactly `path`. Its fate is reported with its token
-    /// ([`LaneDatagram::token`]).
+    /// Sends `datagram` on exactly `path`. Its fate comes with its token ([`LaneDatagram::token`]).
     ///
     /// # Errors
     /// Returns the datagram if it cannot leave.
@@ -42,8 +40,7 @@ pub trait Carrier {
     /// Records whether a datagram sent on `path` was redundant (a copy or repair).
     fn account(&mut self, _path: PathId, _bytes: u32, _is_redundant: bool) {}
 
-    /// Whether the peer acknowledges datagrams. If not, nothing that was sent is kept, since it
-    /// could not be repaired.
+    /// Whether the peer acknowledges datagrams. If not, none is kept, since none could be repaired.
     fn reports_fates(&self) -> bool {
         true
     }

@@ -90,8 +90,7 @@ const MTU_MIN: u16 = 1280;
 pub struct ClientConfig {
     /// The client's name, for the server's logs.
     pub name: String,
-    /// The servers to choose from, at least one; the first is tried first. [`admit`] drops those
-    /// beyond the maximum.
+    /// The servers to choose from, at least one; the first is tried first. [`admit`] bounds them.
     pub candidates: Vec<Candidate>,
     /// The transport.
     pub transport: TransportConfig,

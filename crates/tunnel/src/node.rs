@@ -6,8 +6,7 @@
 //!  └──────────────────── sleeps until poll_timeout, or until something comes ────────────────────┘
 //! ```
 //!
-//! A [`Node`] does no I/O and has no clock. The owner of both (the product's event loop, or the
-//! lab's worlds in virtual time) passes input and calls [`turn`].
+//! A [`Node`] does no I/O and has no clock: their owner passes input and calls [`turn`].
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -18,8 +17,7 @@ use roadweave_quic::{Ecn, Local, Outbox, Route, Source, Transmit};
 /// One end of a tunnel: a client, a server or a router.
 ///
 /// `handle_*` takes input, `poll_*` yields output. After input, and at [`Node::poll_timeout`], call
-/// [`Node::handle_timeout`] and then poll until nothing is left; [`turn`] does it in the right
-/// order.
+/// [`Node::handle_timeout`] and poll until nothing is left; [`turn`] does it in the right order.
 pub trait Node {
     /// Takes an inner packet from this side's device, for the peer.
     fn handle_inner(&mut self, now: Instant, packet: &[u8]);

@@ -5,8 +5,7 @@
 //!           built where it may take its time                    swapped in one step
 //! ```
 //!
-//! The trie takes five address bits at a step, so that a lookup among 40,000 clients takes as long
-//! as among ten, and there is no cache that a stranger could fill.
+//! The trie takes five address bits at a step: 40,000 clients take as long as ten, without a cache.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -2,8 +2,7 @@
 //!
 //! A proxy uses no TUN, routes or filters of its machine. Its sessions are those of a
 //! [`Server`](crate::Server), which exchanges packets with the legs. A client's packets pass once
-//! it has signed a binding for this proxy. Frames of streams pass as well (`relay.rs`): their ends
-//! are the client and the anchor.
+//! it has signed a binding for this proxy, and so do stream frames (`relay.rs`).
 //!
 //! Source: Proxy Mobile IPv6 (RFC 5213): the inner address stays where the anchor is.
 

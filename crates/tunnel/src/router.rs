@@ -59,8 +59,8 @@ use crate::session::{MEMORY_MAX, Session, SessionConfig, SessionError};
 const HELLO_INTERVAL: Duration = Duration::from_secs(1);
 /// The most links.
 pub const ROUTER_LINKS_MAX: usize = 16;
-/// How long a copy may be under way: the maximum segment lifetime of RFC 9293 section 3.4.1. Within
-/// an epoch numbers never go back, so smaller ones are old copies until then.
+/// How long a copy may be under way (MSL, RFC 9293 section 3.4.1). Until then smaller numbers are
+/// old.
 const PACKET_LIFETIME: Duration = Duration::from_secs(120);
 const LANE: LaneId = LaneId(0);
 
@@ -71,8 +71,7 @@ pub struct RouterConfig {
     pub vni: u32,
     /// Random, different at each start.
     pub epoch: u32,
-    /// Random as well: the start of the times in hellos. So a hello can only be answered by a host
-    /// that has seen it.
+    /// Random as well: the start of the times in hellos. Only hosts that saw a hello can answer it.
     pub hello_begin_us: u32,
     /// How received packets are ordered.
     pub order: Order,

@@ -7,8 +7,7 @@
 //!
 //! A client may say hello on several connections, and is welcomed on each, since it cannot know
 //! which of them its networks let through. The one that it uses becomes its session and replaces
-//! the former one. Source: CellFusion section 6.2, with addresses that belong to keys and not to
-//! connections.
+//! the former one. Source: CellFusion section 6.2, with addresses by key, not by connection.
 
 mod accounts;
 mod budget;
@@ -271,8 +270,7 @@ impl Server {
     /// Sets the strategy of a lane of the downlink direction, in all sessions and later ones.
     ///
     /// # Errors
-    /// When there is no such lane, or the strategy names an uplink, which a server does not know;
-    /// nothing is changed then.
+    /// When there is no such lane, or the strategy names an uplink (unknown here): nothing changes.
     pub fn set_strategy(&mut self, lane: &str, strategy: Strategy) -> Result<(), SetError> {
         let position = find_lane(&self.config.lanes, lane)?;
         strategy.check(false)?;

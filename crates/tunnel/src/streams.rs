@@ -1,5 +1,4 @@
-//! Streams between a client and their far end (its server, or its tenant's anchor): their identity,
-//! and whether they outlive a session.
+//! Streams between a client and their far end: identity, and whether they outlive a session.
 //!
 //! ```text
 //! client ── hello: epoch E ──► server      E: the client's streams with this server

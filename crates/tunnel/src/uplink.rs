@@ -1,5 +1,4 @@
-//! The policy of an uplink, with data caps: beyond one it is a backup until the day or the month is
-//! over.
+//! The policy of an uplink with data caps: beyond one it is a backup until the day or month ends.
 
 use std::fmt;
 

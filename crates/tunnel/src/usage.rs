@@ -1,7 +1,6 @@
 //! The data that uplinks have carried, by day, with its sum over the operator's month.
 //!
-//! Days are in UTC. Bytes are of IP packets with headers, as operators count. Days are kept, so
-//! that a wrong clock resets nothing, and another billing day takes effect at once.
+//! Days are in UTC, bytes with IP headers, as operators count. A wrong clock resets nothing.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -31,8 +30,7 @@ pub struct Carried {
 }
 
 impl Usage {
-    /// The data of a calendar month, by uplink, dated to its first day. Without a month it is
-    /// undated.
+    /// The data of a calendar month, by uplink, dated to its first day, or undated without a month.
     ///
     /// # Errors
     /// If there is no such month.

@@ -48,7 +48,6 @@ impl Bits {
         (self.0 != 0).then(|| self.0.ilog2() as usize)
     }
 
-    /// The numbers, ascending.
     #[inline]
     pub(super) fn iter(self) -> impl Iterator<Item = usize> {
         let mut left = self;

@@ -44,7 +44,6 @@ impl Span {
         self.last - self.first + 1
     }
 
-    /// The shortest span that contains both.
     pub(super) fn join(self, other: Self) -> Self {
         Self { first: self.first.min(other.first), last: self.last.max(other.last) }
     }
@@ -170,7 +169,6 @@ impl Block {
         self.matrix.is_small()
     }
 
-    /// The packets covered by equations; `None` if the block is empty.
     pub(super) fn span(&self) -> Option<Span> {
         span_of(self.base, self.covered())
     }
@@ -192,7 +190,6 @@ impl Block {
         removed
     }
 
-    /// Drops the equations that cover packets outside of `span`; returns the number.
     pub(super) fn keep_within(&mut self, span: Span) -> u64 {
         let base = self.base;
         self.remove_equations(|_, equation| {
@@ -222,9 +219,7 @@ impl Block {
         removed
     }
 
-    /// Adds an equation if it is independent of the others; returns whether it is. The caller has
-    /// made [room](Self::make_room).
-    ///
+    /// Adds an independent equation; returns whether it is. First make [room](Self::make_room).
     /// `known` has the packets of its span that are not missing.
     pub(super) fn insert(&mut self, new: NewEquation<'_>, known: &Pool) -> bool {
         let first = (new.span.first - self.base) as usize;
@@ -245,8 +240,7 @@ impl Block {
         true
     }
 
-    /// Records that a packet became known, if it is missing here. The caller must
-    /// [settle](Self::settle) the consequences.
+    /// Records a missing packet as known. The caller must [settle](Self::settle) the consequences.
     pub(super) fn learn(&mut self, full_id: FullId, symbol: &Bytes) -> Removed {
         let mut removed = Removed::default();
         let Some(column) = self.column(full_id) else { return removed };
@@ -261,8 +255,7 @@ impl Block {
         removed
     }
 
-    /// Replaces the known bytes of a packet, if any, by `symbol`; returns the number of equations
-    /// removed because they contradict it.
+    /// Replaces a packet's known bytes by `symbol`; returns how many false equations were removed.
     pub(super) fn correct(&mut self, full_id: FullId, symbol: &Bytes) -> u64 {
         let Some(column) = self.column(full_id) else { return 0 };
         let Some(known) = self.known.iter_mut().find(|known| known.column == column) else {
@@ -273,7 +266,6 @@ impl Block {
         self.remove_too_short(column, symbol.len())
     }
 
-    /// Drops the equations older than `oldest`; returns the number.
     pub(super) fn expire(&mut self, oldest: Instant) -> u64 {
         if self.oldest >= oldest {
             return 0;
@@ -303,8 +295,7 @@ impl Block {
         learnt.fold(Removed::default(), Removed::plus)
     }
 
-    /// Makes a missing packet known, and drops the equation that becomes redundant, if any; returns
-    /// the number dropped.
+    /// Makes a missing packet known; returns the number of equations dropped as redundant (0 or 1).
     fn note(&mut self, column: usize, symbol: Bytes) -> u64 {
         self.missing.remove(column);
         self.push_known(Known { column, symbol });
@@ -329,9 +320,8 @@ impl Block {
         }
     }
 
-    /// Drops the equations for which `is_condemned` holds; returns the number.
-    ///
-    /// `is_condemned` gets the number and the equation, once for each.
+    /// Drops the equations for which `is_condemned` holds; returns the number. `is_condemned` gets
+    /// the number and the equation, once for each.
     fn remove_equations(&mut self, is_condemned: impl Fn(usize, &Equation) -> bool) -> u64 {
         let before = self.len();
         // Backwards, because the last equation takes the number of a removed one.
@@ -429,8 +419,7 @@ fn span_of(base: FullId, columns: Bits) -> Option<Span> {
 /// matrix, and the four elements that a vector allocates at least.
 const BLOCK_OVERHEAD_BYTES: usize = 1024;
 
-/// The cost of an equation beside its payload: its struct and a row of the matrix, twice, since
-/// their memory grows by doubling.
+/// The cost of an equation beside its payload: its struct and a row, twice, as memory doubles.
 const EQUATION_OVERHEAD_BYTES: usize = 640;
 
 /// The cost of a known symbol beside its bytes: its entry, twice for the same reason.

@@ -8,8 +8,7 @@ pub struct DecoderConfig {
     /// The age at which equations and delivered symbols are dropped (CellFusion section 4.4.3).
     pub expiry: Duration,
     /// How long nothing must have been delivered before packets behind the window may move it back;
-    /// at least the expiry. For a peer whose IDs never start again, the lifetime of packets
-    /// suffices.
+    /// at least the expiry. Where IDs never start again, the lifetime of packets suffices.
     pub rewind_after: Duration,
     /// The most bytes of delivered symbols to keep, each with an allowance of 128 bytes.
     pub known_bytes_max: usize,

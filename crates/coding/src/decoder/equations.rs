@@ -63,9 +63,8 @@ impl Equations {
     }
 
     /// Adds an equation, and appends the packets that it determines to `solved`, ascending; each
-    /// uses up one equation. Other removed equations are counted in `stats`.
-    ///
-    /// Equations from before `oldest` are not used. `known` has the packets that are not missing.
+    /// uses up one equation. Other removed equations are counted in `stats`. Equations from before
+    /// `oldest` are not used. `known` has the packets that are not missing.
     pub(super) fn add(
         &mut self,
         oldest: Instant,
@@ -189,10 +188,8 @@ impl Equations {
         index
     }
 
-    /// Merges the block at `index` with those before it that reach the packet `first`.
-    ///
-    /// If together with an equation over `span` they are too wide for one block, they lose their
-    /// equations over the oldest packets.
+    /// Merges the block at `index` with those before it that reach the packet `first`. If with an
+    /// equation over `span` they exceed a block, equations over the oldest packets go.
     fn join(
         &mut self,
         mut index: usize,

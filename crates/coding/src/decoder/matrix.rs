@@ -9,14 +9,12 @@
 //!            `- coefficients -'     `recipe'
 //! ```
 //!
-//! A row is one run of bytes, so that a single vector operation works on both of its halves. Each
-//! row has a *pivot*: a missing packet whose column is 1 there and 0 in every other row. The
-//! columns of packets that are known are carried along, but are never pivots. So a row determines
-//! its pivot exactly when it is zero in every missing column without a pivot; in the picture, with
-//! packet 9 known, that holds for row 2.
+//! A row is one run of bytes, so that one vector operation works on both halves. Each row has a
+//! *pivot*: a missing packet whose column is 1 there and 0 in every other row. Columns of known
+//! packets are carried along, but are never pivots. So a row determines its pivot exactly when it
+//! is zero in every missing column without a pivot; in the picture, row 2 once 9 is known.
 //!
-//! The equations stay linearly independent over the missing packets: there are as many rows as
-//! equations, no more than missing packets, and the recipes are an invertible matrix.
+//! The equations stay independent: as many rows as equations, and the recipes are invertible.
 
 use super::bits::{BITS, Bits};
 use crate::gf256;
@@ -32,7 +30,6 @@ pub(super) struct Matrix {
     cells: Vec<u8>,
     pivots: Vec<u8>,
     pivot_set: Bits,
-    /// A scratch row.
     scratch: Vec<u8>,
 }
 
@@ -52,7 +49,6 @@ impl Matrix {
         self.pivots.len()
     }
 
-    /// The row whose pivot is column `pivot`, if there is one.
     pub(super) fn row_of(&self, pivot: usize) -> Option<usize> {
         self.pivots.iter().position(|column| usize::from(*column) == pivot)
     }
@@ -68,9 +64,8 @@ impl Matrix {
         (0..recipe.len()).filter(|equation| recipe[*equation] != 0).collect()
     }
 
-    /// Appends the solved rows with their pivots: `(pivot, row)`, ascending.
-    ///
-    /// `missing`: the columns of missing packets.
+    /// Appends the solved rows with their pivots: `(pivot, row)`, ascending. `missing`: the columns
+    /// of missing packets.
     pub(super) fn solved(&self, missing: Bits, solved: &mut Vec<(u8, u8)>) {
         let free = missing & !self.pivot_set;
         if let Some(first) = free.first() {
@@ -91,7 +86,6 @@ impl Matrix {
     }
 
     /// Adds an equation unless it follows from the others; returns whether it was added.
-    ///
     /// `coefficients`: of the columns from `first`. `missing`: with those of the new equation.
     pub(super) fn insert(&mut self, first: usize, coefficients: &[u8], missing: Bits) -> bool {
         let free = missing & !self.pivot_set;
@@ -122,10 +116,9 @@ impl Matrix {
         true
     }
 
-    /// Records that the packet of `column` became known.
-    ///
-    /// `missing`: without this column. Returns the row that has no missing packet left, if there is
-    /// one; the caller must [remove](Self::remove) it.
+    /// Records that the packet of `column` became known. `missing`: without this column. Returns
+    /// the row that has no missing packet left, if there is one; the caller must
+    /// [remove](Self::remove) it.
     pub(super) fn release(&mut self, column: usize, missing: Bits) -> Option<usize> {
         if !self.pivot_set.has(column) {
             return None;
@@ -149,9 +142,7 @@ impl Matrix {
     }
 
     /// Drops `equation`, which it first removes from the other rows, and `row`, which must use it.
-    ///
-    /// The other rows keep their pivots, and may get a coefficient in the dropped row's pivot
-    /// column. The last equation takes the dropped number, as with [`Vec::swap_remove`].
+    /// The other rows keep their pivots. The last equation takes the dropped number.
     pub(super) fn remove(&mut self, row: usize, equation: usize) {
         let stride = self.stride();
         let last = self.cells.len() - stride;
@@ -242,7 +233,6 @@ impl Matrix {
         &self.cells[self.range_of(row)]
     }
 
-    /// The position of the factor of `equation` in a row.
     fn cell_of(&self, equation: usize) -> usize {
         self.width + equation
     }

@@ -18,8 +18,7 @@ pub const WINDOW_IDS: u64 = 1 << 17;
 /// How far ahead of the newest packet a believable ID may be.
 pub(crate) const AHEAD_IDS_MAX: u64 = WINDOW_IDS / 2;
 
-/// A packet ID that does not wrap, as a full packet number is to a truncated one (RFC 9000 section
-/// 17.1). Its low 32 bits are the ID.
+/// A packet ID that does not wrap (compare RFC 9000 section 17.1). Its low 32 bits are the ID.
 pub(crate) type FullId = u64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +73,6 @@ impl Window {
     }
 
     /// Which of the `count` (1 to 64) full IDs from `first` are missing, by offset, a bit each.
-    ///
     /// None may be [`IdState::Behind`]; those ahead of the newest are missing.
     pub(crate) fn missing(&self, first: FullId, count: u32) -> u64 {
         debug_assert!((1..=64).contains(&count) && self.state(first) != IdState::Behind);
@@ -99,10 +97,9 @@ impl Window {
         true
     }
 
-    /// Continues with the packets from `first` on, which is not near the window.
-    ///
-    /// Skipped packets are missing. But after a move back, until the window is where it was before,
-    /// packets before `first` count as delivered, since some of them may have been.
+    /// Continues with the packets from `first` on, which is not near the window. Skipped packets
+    /// are missing. But after a move back, until the window is where it was before, packets before
+    /// `first` count as delivered, since some of them may have been.
     pub(crate) fn restart(&mut self, first: FullId) {
         if first > self.newest && self.newest >= self.moved_back_from {
             self.advance(first - 1);

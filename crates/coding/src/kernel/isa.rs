@@ -60,8 +60,7 @@ pub(super) trait Isa: Copy {
 /// `dot`: vectors of the output summed at once; `combine`: outputs at once, and vectors of each. As
 /// many as fit the registers are about the best.
 ///
-/// A function compiled with features beyond the build's target may only be called where these are
-/// present, which the token proves.
+/// A function with further features may only be called where the token proves them present.
 macro_rules! entry_points {
     ($isa:ident, $features:literal, dot: $dot:literal, combine: $group:literal x $vectors:literal) => {
         impl $isa {

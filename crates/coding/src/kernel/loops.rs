@@ -64,10 +64,9 @@ pub(super) fn clear_column<I: Isa>(isa: I, rows: &mut [u8], column: usize, x: &[
     }
 }
 
-/// Sets the first `length` bytes of every output to its combination.
-///
-/// `length` is that of the longest source, and no output is shorter. `GROUP`, 1..=[`GROUP_MAX`]:
-/// outputs processed at once; `V`: vectors of each.
+/// Sets the first `length` bytes of every output to its combination. `length` is that of the
+/// longest source, and no output is shorter. `GROUP`, 1..=[`GROUP_MAX`]: outputs processed at once;
+/// `V`: vectors of each.
 #[inline(always)]
 pub(super) fn combine<I: Isa, T: Terms, const GROUP: usize, const V: usize>(
     isa: I,
@@ -101,8 +100,7 @@ pub(super) fn combine<I: Isa, T: Terms, const GROUP: usize, const V: usize>(
     }
 }
 
-/// Sets one strip of all outputs, in groups of nearly equal size; returns whether a source was left
-/// out because it ends within the strip.
+/// Sets one strip of all outputs, in similar groups; returns whether a source ended within it.
 #[inline(always)]
 fn strip<I: Isa, T: Terms, const GROUP: usize, const V: usize>(
     isa: I,

@@ -51,7 +51,6 @@ impl Placed {
         slices
     }
 
-    /// Panics unless the vectors are `expected` and nothing beside them has changed.
     fn check(&self, expected: &[Vec<u8>], what: &str) {
         for (index, (actual, expected)) in self.slices().iter().zip(expected).enumerate() {
             assert!(actual == expected, "output {index} of {what}");
@@ -79,7 +78,6 @@ impl Case {
         lengths.map(|(index, length)| noise(*length, index as u8)).collect()
     }
 
-    /// The initial outputs.
     fn noise_outputs(&self) -> Vec<Vec<u8>> {
         let longest = self.source_lengths.iter().copied().max().unwrap_or(0);
         (1..=self.rows.len()).map(|index| noise(longest + index * self.spare, 77)).collect()

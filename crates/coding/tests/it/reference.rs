@@ -48,7 +48,6 @@ impl Session {
     }
 }
 
-/// The bodies of the packets: short ones, or a few of the size of a video's.
 fn symbols() -> impl Strategy<Value = Vec<Bytes>> {
     let lengths = prop_oneof![
         7 => prop::collection::vec(1usize..60, 1..=90),

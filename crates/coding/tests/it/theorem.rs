@@ -17,7 +17,6 @@ const START: PacketId = PacketId(u32::MAX - 5);
 /// For each n, and for all of them together.
 const CELLS: usize = (*COUNTS.end() - *COUNTS.start() + 2) * (EXTRA_MAX + 1);
 
-/// A whole packet of `length` bytes, prefix and body (docs/wire.md).
 fn symbol(length: u8) -> Bytes {
     [&[0, length][..], &vec![length; length.into()]].concat().into()
 }
@@ -45,7 +44,6 @@ fn extra_needed(
     None
 }
 
-/// Makes `trials` trials for each n; checks each n, and all together.
 fn check(trials: u64, mut seed: impl FnMut() -> u32) {
     let mut all = Tally::default();
     let mut deviations = Vec::new();

@@ -1,5 +1,4 @@
-//! What an agent reads from a disk. Agents and controller sessions together:
-//! `crate::controller_session`'s tests.
+//! What an agent reads from disk. `crate::controller_session`'s tests cover sessions as well.
 
 use super::*;
 use crate::testing::{at, key, token};

@@ -15,12 +15,10 @@
 //!    └─ taken back ─ former in force: it comes up again
 //! ```
 //!
-//! A configuration is taken back only on that proof. Without coverage nothing comes up under either
-//! version, and nothing is undone; if coverage returns under the former one, the new one is
-//! retried.
+//! A configuration is taken back only on that proof. Without coverage neither version comes up, and
+//! nothing is undone; if coverage returns under the former one, the new one is retried.
 //!
-//! A broken session or stream is detected much later. So it counts under a version only once it has
-//! answered there: the stream is asked.
+//! A broken session or stream shows late, so it must answer under a version before it counts.
 
 use std::time::Duration;
 

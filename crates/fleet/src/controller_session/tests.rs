@@ -1,5 +1,4 @@
-//! Controller sessions and agents together: what the one sends the other takes, and no more than is
-//! missing.
+//! Controller sessions and agents together: each takes what the other sends, and no more is sent.
 
 mod candidates;
 mod draining;

@@ -1,7 +1,6 @@
 //! A cache of verified signatures.
 //!
-//! A verification costs some fifty times as much as a look-up. A thread that verifies the same
-//! statements repeatedly turns the cache on.
+//! A verification costs some fifty look-ups: threads that repeat statements turn the cache on.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -23,9 +22,8 @@ struct Proofs {
     old: BTreeSet<Digest>,
 }
 
-/// Lets this thread remember at least the last `most` verified signatures, and at most twice as
-/// many, of 32 bytes each plus the overhead of a sorted set; 0, the default, remembers none.
-/// Failures are never remembered.
+/// Lets this thread remember at least the last `most` verified signatures, at most twice as many,
+/// 32 bytes each plus a sorted set's overhead; 0, the default: none. Failures are never remembered.
 pub fn remember_proofs(most: usize) {
     PROOFS.with_borrow_mut(|proofs| *proofs = Proofs { most, ..Proofs::new() });
 }

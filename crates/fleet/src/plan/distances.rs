@@ -1,7 +1,6 @@
 //! Round trips from proxies to the anchors of their tenants, with hysteresis.
 //!
-//! Each change signs new lists for all boxes of a tenant, so small variations are ignored, and the
-//! rate of changes is bounded.
+//! Each change signs new lists for a tenant's boxes: small variations are ignored, rates bounded.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

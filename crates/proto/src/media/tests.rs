@@ -16,8 +16,7 @@ fn requests(text: &[u8]) -> (Vec<Request>, Option<Unread>) {
     (found, requests.unread())
 }
 
-/// Feeds responses in pieces of these lengths: the end of their urgent part, the first pictures,
-/// and why reading ended.
+/// Feeds responses in these pieces: end of the urgent part, first pictures, and why reading ended.
 fn urgent(asked: &[Request], text: &[u8], pieces: &[usize]) -> (usize, usize, Option<Unread>) {
     let mut responses = Responses::default();
     asked.iter().for_each(|request| responses.expect(*request));

@@ -4,9 +4,8 @@
 //! signed    "roadweave binding 1" 00 | length:1 | tenant | anchor:32 | proxy:32 | number:8
 //! ```
 //!
-//! The number orders the bindings of a client, without a clock or a query. Each signed part
-//! prevents a misuse: for another tenant, at another anchor, by another proxy, or again after a
-//! newer one.
+//! The number orders a client's bindings, without a clock or a query. Each signed part prevents a
+//! misuse: for another tenant, at another anchor, by another proxy, or after a newer one.
 
 use bytes::{BufMut, BytesMut};
 

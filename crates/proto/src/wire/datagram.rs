@@ -9,8 +9,7 @@
 //! ```
 //!
 //! Integers are big-endian. The coded header has the three fields of CellFusion's XNC header
-//! (section 4.3.2) at the start of the payload; docs/deviations.md says why it has no frame of its
-//! own.
+//! (section 4.3.2) at the payload's start; docs/deviations.md says why it has no frame of its own.
 
 pub(crate) mod kind;
 

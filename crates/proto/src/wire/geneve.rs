@@ -1,5 +1,4 @@
-//! GENEVE (RFC 8926) of the redundant router: an inner IP packet with its sequence number, or the
-//! keep-alive of a link.
+//! GENEVE (RFC 8926) of the redundant router: an inner packet with its number, or a keep-alive.
 //!
 //! ```text
 //!  0                   1                   2                   3

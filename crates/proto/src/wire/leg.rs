@@ -1,5 +1,4 @@
-//! The leg between a proxy and an anchor: inner packets and stream frames of many clients, and
-//! messages about their attachments.
+//! The leg between a proxy and an anchor: packets, stream frames and attachments of many clients.
 //!
 //! ```text
 //! proxy ── attach: handle, device, binding ──► anchor      (for each client of the anchor's tenants)
@@ -11,8 +10,7 @@
 //! proxy ─── 06 | handle:4 | stream frames ───► anchor      (the way back: `frames`)
 //! ```
 //!
-//! A handle is the proxy's name for an attachment while the leg lives. Tenant and device are in the
-//! binding.
+//! A handle names an attachment while the leg lives; the binding names tenant and device.
 
 mod frames;
 

@@ -89,8 +89,7 @@ pub struct LoadCounts {
     pub bytes: u64,
     /// From the first to the last, microseconds.
     pub micros: u64,
-    /// Bytes received after the first quarter of the test, when congestion control knows the path;
-    /// without the first datagram.
+    /// Bytes received after the first quarter of the test, which congestion control needs to start.
     pub steady_bytes: u64,
     /// From the first to the last of these, microseconds.
     pub steady_micros: u64,

@@ -1,5 +1,4 @@
-//! Frames of streams: reliable bytes in both directions, in symbols of a lane instead of an inner
-//! packet.
+//! Frames of streams: reliable bytes both ways, in symbols of a lane instead of an inner packet.
 //!
 //! ```text
 //! symbol's body     20 | frame | frame | ...
@@ -19,8 +18,7 @@
 //! four bits, 0010, mark frames. Numbers without a width are QUIC's (RFC 9000 section 16), and so
 //! are the terms: offset, final size, credit (QUIC's MAX_STREAM_DATA and MAX_DATA).
 //!
-//! A lane gives up after some hundreds of milliseconds, and a session may be replaced, so streams
-//! have their own acknowledgements, by stream and offset, valid in any session.
+//! Lanes give up and sessions change, so streams have acknowledgements of their own, by offset.
 
 mod destination;
 mod priority;
@@ -63,8 +61,8 @@ const KIND_PRIORITY: u8 = 0x0b;
 const FLAG_BEGUN: u8 = 1;
 const FLAG_FIN: u8 = 2;
 
-/// The number of a stream, at most [`VARINT_MAX`]: even if the client opened it, odd if the server
-/// did (RFC 9000 section 2.1).
+/// The number of a stream (RFC 9000 section 2.1), at most [`VARINT_MAX`]: client's even, server's
+/// odd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
 

@@ -8,8 +8,7 @@
 //! +---+---------------------------+-------------------
 //! ```
 //!
-//! The prefix is coded with the bytes, so that length and fragment position survive the
-//! zero-padding of CellFusion section 4.3.1.
+//! The prefix is coded too: length and position survive the zero-padding (CellFusion 4.3.1).
 
 use bytes::BufMut;
 

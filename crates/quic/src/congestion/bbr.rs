@@ -1,5 +1,4 @@
-//! BBR for datagrams over the links of vehicles: sends at the rate that the path has shown, and
-//! keeps its queue short.
+//! BBR for datagrams on vehicles' links: sends at the path's proven rate with a short queue.
 //!
 //! ```text
 //! acknowledgements > rounds > delay: base round-trip time, is there a queue?
@@ -16,13 +15,11 @@
 //!                                                   0.9  queue  1.25 to 2
 //! ```
 //!
-//! Phases, gains and the model of the path follow draft-ietf-ccwg-bbr-05, BBR version 3. It departs
-//! from it where our links differ from the internet at large:
+//! Phases, gains and model follow draft-ietf-ccwg-bbr-05, BBR version 3, with these differences:
 //!
 //! - base stations queue for half a second and rarely drop: delay is the first sign of congestion,
 //!   loss the second; random loss of 5 % and outages of 100 ms cost next to nothing (`model`)
-//! - the rate follows a link that slows down within a round or two, and a link that paused gets its
-//!   rate back (`model`)
+//! - the rate follows a link that slows down within a round or two, or resumes (`model`)
 //! - jitter and reordering do not lower the round-trip time that the window is made of; a longer
 //!   route is distinguished from a queue (`delay`, `drift`)
 //! - a real-time stream leaves room, and so always shows the base round-trip time: no ProbeRTT. For

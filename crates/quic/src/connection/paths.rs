@@ -10,10 +10,9 @@ use crate::stats::{EcnMarking, PathStats};
 
 impl Connection {
     /// Asks for a path over `uplink` to `server`, an address of the peer. It opens as soon as the
-    /// peer allows, and has a snapshot from then on;
-    /// [`Event::PathUsable`](crate::Event::PathUsable) follows when it carries datagrams. It is
-    /// closed where the peer does not answer. An uplink may get a new path, with another
-    /// [`PathId`], after its path was closed.
+    /// peer allows; [`Event::PathUsable`](crate::Event::PathUsable) follows when it carries
+    /// datagrams. It is closed where the peer does not answer. An uplink may get a new path, with
+    /// another [`PathId`], later.
     ///
     /// # Errors
     /// Only clients open paths, one for each uplink, as many as the settings allow.

@@ -43,8 +43,7 @@ impl Connection {
             self.note_proof();
             return;
         }
-        // Acknowledgements of data share a packet with the user's feedback, which is due a little
-        // earlier; other answers leave as soon as more may share a packet.
+        // Acknowledgements of data share a packet with the user's feedback, which is due earlier.
         if any_data {
             // Counts from now, not from receipt: each of a batch would be overdue by itself.
             self.timing.acknowledge.get_or_insert(now + ACK_DELAY);
@@ -54,9 +53,8 @@ impl Connection {
         self.flush(now);
     }
 
-    /// Until the server has proved its key, everything may be forged: the keys of Initial packets
-    /// follow from the first of them. A client discards these keys when it first sends a Handshake
-    /// packet (RFC 9001 section 4.9.1).
+    /// Until the server has proved its key, everything may be forged: Initial keys follow from the
+    /// first packet. A client discards them at its first Handshake packet (RFC 9001 section 4.9.1).
     fn note_proof(&mut self) {
         self.peer.is_proven |=
             self.is_client && tls::peer_key(self.quic.crypto_session()).is_some();
@@ -436,8 +434,7 @@ impl Connection {
     }
 }
 
-/// Copies a datagram that is small for its packet. Otherwise it would keep the whole packet in
-/// memory, and a peer could make a byte cost as much as a packet.
+/// Copies a datagram that is small for its packet, so that a byte cannot hold a whole packet.
 fn detached(payload: Bytes, packet_bytes: usize) -> Bytes {
     if payload.len() * 2 < packet_bytes { Bytes::copy_from_slice(&payload) } else { payload }
 }

@@ -102,9 +102,8 @@ impl Connection {
     /// with `datagram` if they ask for an answer.
     ///
     /// They ask each 10 ms on each path, which detects dead ones. Where packets overtake each other
-    /// they ask less often: the library forgets what it has to acknowledge once the peer has
-    /// acknowledgements of newer packets. Reordering of the peer's packets is not visible here,
-    /// that of ours is.
+    /// they ask less often: the library forgets what to acknowledge once newer acknowledgements are
+    /// confirmed. Only our packets' reordering is visible here.
     ///
     /// # Errors
     /// As [`send_feedback_on`](Connection::send_feedback_on), when `datagram` was to go along.
@@ -173,9 +172,8 @@ impl Connection {
         self.take_snapshots(now);
     }
 
-    /// The path whose peer has moved to another address and was heard last: behind a closed gate
-    /// its challenge does not leave while there are other frames. The library sends at most three
-    /// times what came from there.
+    /// The path whose peer moved and was heard last: behind a closed gate its challenge does not
+    /// leave beside other frames. The library sends at most three times what came from there.
     fn moved_path(&self) -> Option<PathId> {
         let moved = self.paths.iter().filter(|path| path.answers_before.is_some());
         moved.max_by_key(|path| path.arrivals.last).map(|path| path.id)

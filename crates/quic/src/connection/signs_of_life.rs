@@ -9,8 +9,7 @@
 //! heard, or used again ─► asked at once
 //! ```
 //!
-//! A path should be back soon where the connection is used. Probes of thousands of idle connections
-//! would keep both ends of a late machine busy, and so keep it late.
+//! A used connection's path should return soon. Probes of thousands of idle ones keep ends late.
 
 use std::time::Duration;
 
@@ -32,8 +31,8 @@ impl Connection {
         self.timing.read_delay.on_used(now);
     }
 
-    /// When one path falls silent, the path or the peer may have failed. A restarted peer answers
-    /// with resets; the library recognises only the one for the path opened last.
+    /// When a path falls silent, it or the peer may have failed; only the last path's reset is
+    /// known.
     pub(super) fn ask_idle_paths(&mut self, now: Instant) {
         let pause = match self.is_used(now) {
             true => self.config.probe_interval,

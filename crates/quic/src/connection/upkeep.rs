@@ -210,8 +210,7 @@ impl Connection {
         Some((path.last_sent.max(path.last_asked) + interval).min(unasked))
     }
 
-    /// Makes a packet of acknowledgements ask for one in return now and then: otherwise a side that
-    /// only receives would not learn that the path of its acknowledgements is dead.
+    /// Makes a packet of acknowledgements ask for one in return now and then, to find dead paths.
     pub(super) fn ask_with_acknowledgements(&mut self, now: Instant) {
         let receiving = now - self.timing.last_data < RECEIVING && self.is_open();
         let Some(best) = self.best_path().filter(|_| receiving) else { return };
@@ -224,8 +223,7 @@ impl Connection {
         self.timing.measure.get_or_insert(now + MEASURE_INTERVAL);
     }
 
-    /// Keeps the round-trip times of all paths fresh while data flows: a scheduler would not choose
-    /// a path again whose last sample was bad, and feedback wants the fastest.
+    /// Keeps all paths' round-trip times fresh while data flows: a bad sample must not last.
     fn measure_quiet_paths(&mut self, now: Instant) {
         if self.timing.measure.is_none_or(|at| at > now) {
             return;
@@ -257,8 +255,7 @@ impl Connection {
         }
     }
 
-    /// Updates the keys before further paths are opened, so that no packet under the first keys is
-    /// in flight on a slower path.
+    /// Updates the keys before further paths open, so that no slower path carries the first keys.
     pub(super) fn start_rekeying(&mut self, now: Instant) {
         self.quic.force_key_update();
         self.timing.sent_under_key = 0;
@@ -292,8 +289,7 @@ impl Connection {
 }
 
 pub(super) const FEEDBACK_DELAY: Duration = Duration::from_millis(1);
-/// Sparser datagrams are worth a turn each. Uneven acknowledgements of denser ones would make the
-/// sender's measured rate too high, which fills queues.
+/// Sparser datagrams are worth a turn each. Uneven acknowledgements of denser ones fill queues.
 const SPARSE: Duration = Duration::from_micros(700);
 const COALESCING: Duration = Duration::from_micros(500);
 const BUSY_DELAY: Duration = Duration::from_millis(5);

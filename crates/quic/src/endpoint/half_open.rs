@@ -85,8 +85,7 @@ impl HalfOpen {
         goes.map_or(Admission::Ignore, Admission::Replace)
     }
 
-    /// The oldest handshake of the source with most, if it has over twice `own`; an only one must
-    /// be old.
+    /// The oldest handshake of the largest source, if it has over twice `own`; an only one is old.
     fn oldest_of_crowded(&self, now: Instant, own: usize) -> Option<ConnectionId> {
         let proved = self.sources.values().map(|count| &count.proved);
         let most = proved.max_by_key(|proved| (proved.len(), Reverse(proved.first())))?;
@@ -113,8 +112,7 @@ impl HalfOpen {
         };
     }
 
-    /// Among the newest `most`, those begun within `time` before `now`: all, and of `remote`'s
-    /// source.
+    /// Of the newest `most`, those begun within `time` before `now`: all, and those of `remote`.
     pub(super) fn begun_since(
         &self,
         now: Instant,
@@ -178,8 +176,7 @@ mod tests {
         }
     }
 
-    /// Lets clients begin, the n-th from `address(n)`, n milliseconds after the start; returns the
-    /// decisions.
+    /// Lets clients begin, the n-th from `address(n)` n ms after the start; returns the decisions.
     fn begin_all(
         half_open: &mut HalfOpen,
         numbers: Range<u64>,

@@ -1,13 +1,11 @@
 //! How often packets without a connection are answered.
 //!
 //! After a restart of the server a stateless reset makes its former clients return at once (RFC
-//! 9000 section 10.3), all in the same second: the rate suits a thousand of them with four uplinks
-//! each. Each address is answered once in a while. One host has as many addresses as ports, so a
-//! source has a share of the rate. An answer is shorter than the packet, so it amplifies no
-//! traffic.
+//! 9000 section 10.3), all in one second: the rate suits a thousand of them with four uplinks each.
+//! Each address is answered once in a while. A host has many addresses, so a source has a share of
+//! the rate. An answer is shorter than the packet, so it amplifies no traffic.
 //!
-//! A late client gives up attempts that a late server is about to answer: answers to each packet of
-//! these would keep both late.
+//! A late client gives up attempts that a late server would answer: answering all keeps both late.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};

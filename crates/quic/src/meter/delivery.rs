@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use roadweave_proto::{Instant, Rate};
 
-/// The best delivery rate of the last few round trips. It bounds what the congestion controller
-/// derives from a few acknowledgements that came at once.
+/// The last round trips' best delivery rate: bounds what acknowledgements at once may suggest.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DeliveryRate {
     began: Option<Instant>,

@@ -12,8 +12,7 @@
 //! scheduler would go on filling a paused link until a timeout, fill a fast link until its queue
 //! shows, and never again try a link whose last packets were slow.
 //!
-//! An answer is owed only for packets newer than the newest acknowledged one: older ones were
-//! overtaken, and are lost rather than slow.
+//! An answer is owed only for packets newer than the newest acknowledged one: older ones are lost.
 
 use std::time::Duration;
 
@@ -41,9 +40,8 @@ impl Meter {
     /// the last round trip, or passed in it if that was more. Otherwise it can do at least its
     /// recent best, and without a queue twice as much, as in slow start.
     ///
-    /// Where a sender leaves room, longer round trips are a queue of others, or one on the way
-    /// back. A stream always leaves room, and must leave at the first sign. A transfer leaves room
-    /// when its receiver does, and still doubles with a queue of its acknowledgements.
+    /// Where a sender leaves room, longer round trips are others' queue, or one on the way back. A
+    /// stream leaves at the first sign; a transfer still doubles with a queue of acknowledgements.
     fn time_to_drain(&self, now: Instant, pacing: Pacing) -> Duration {
         let base = self.rtt.recent_min();
         let queued = self.rtt.latest() > base + base / QUEUE_SHARE + QUEUE_MIN;
@@ -58,8 +56,7 @@ impl Meter {
         Duration::from_secs_f64((self.in_flight() as f64 / rate.bytes_per_second()).min(DRAIN_MAX))
     }
 
-    /// Zero if the last acknowledgement is old or the path is not fully used. A starting transfer
-    /// doubles its rate several times within one sample of the delivery rate.
+    /// Zero if the last acknowledgement is old or the path not fully used: rates double meanwhile.
     fn passed(&self, now: Instant) -> Rate {
         let is_recent = |at| now.since(at) <= self.rtt.smoothed();
         let passed = self.passed.filter(|(at, _)| is_recent(*at) && !self.is_app_limited(now));

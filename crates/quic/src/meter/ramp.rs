@@ -13,9 +13,8 @@ use super::rtt::GRANULARITY;
 /// quarter every few seconds. When the path of a video dies, others must take over within a few
 /// round trips. So a path without a queue and without loss may carry an initial window, and twice
 /// what it delivered in the last round trip: slow start (RFC 9002 section 7.3.1) that ends with the
-/// first sign of a queue, as in HyStart++ (RFC 9406). After a second of full use the controller,
-/// which keeps shorter queues, takes over. RFC 7661 describes why an application-limited sender
-/// need not be held to what it sent.
+/// first sign of a queue, as in HyStart++ (RFC 9406). After a second of full use the controller
+/// takes over. RFC 7661 says why an application-limited sender may send more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ramp {
     /// Bytes.

@@ -101,10 +101,8 @@ impl Reordering {
         std::mem::take(&mut self.batch)
     }
 
-    /// The rate beyond which late packets come too late; `None` where packets keep their order.
-    ///
-    /// A receiver discards a packet that more than [`OVERTAKEN_MAX`] others overtook, so these must
-    /// not leave within the usual lateness.
+    /// The rate beyond which more than [`OVERTAKEN_MAX`] packets overtake a late one, which a receiver
+    /// then discards; `None` where packets keep their order.
     pub(super) fn rate_max(&self, mtu: u16, min_rtt: Duration) -> Option<Rate> {
         let is_rule = self.is_common() && self.is_known();
         let (mean, deviation) = self.usual.filter(|_| is_rule)?;

@@ -12,8 +12,7 @@ pub(super) struct Utilization {
 }
 
 impl Utilization {
-    /// Notes that the path was full at `now`, by the window, or by the pacer, which releases a
-    /// packet each `interval`. A sender with more returns as soon as it may.
+    /// Notes that the path was full at `now`, by the window or by the pacer's `interval`.
     pub(super) fn on_limited(
         &mut self,
         now: Instant,

@@ -18,8 +18,7 @@ use roadweave_proto::Instant;
 use super::Path;
 use crate::stats::EcnMarking;
 
-/// An address without a first answer gets unmarked packets after this: a geostationary satellite
-/// has answered by then.
+/// An address without a first answer gets unmarked packets after this: satellites answer by then.
 const FIRST_ANSWER: Duration = Duration::from_millis(700);
 const SUSPECT: Duration = Duration::from_millis(500);
 

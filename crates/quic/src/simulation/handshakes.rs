@@ -49,9 +49,8 @@ fn a_handshake_survives_heavy_loss() {
 
 #[test]
 fn the_first_key_update_loses_nothing() {
-    // The library compares packet numbers of different paths, and so takes packets under the old
-    // keys, in flight on a slower path, for packets under later keys. The update before further
-    // paths are opened prevents it.
+    // The library compares packet numbers of different paths, and so takes old packets of a slower
+    // path for packets under later keys. The update before further paths are opened prevents it.
     for seed in 1..9 {
         let mut world = World::connected_with(links(&[10, 100]), &config(seed));
         world.sides[SERVER].feedback = false;

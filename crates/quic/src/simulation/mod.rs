@@ -1,5 +1,4 @@
-//! Two endpoints and the links between them in virtual time, to test this crate on the pinned
-//! library.
+//! Two endpoints and their links in virtual time, to test this crate on the pinned library.
 //!
 //! ```text
 //! client Endpoint -- uplink i --> link i (rate, queue, loss, delay, jitter) --> server Endpoint
@@ -381,8 +380,7 @@ impl World {
         self.poll(arrival.to);
     }
 
-    /// Checks that each datagram arrived on the path that it was sent on, and that each fate that
-    /// the sender learned is true. Returns how many have no fate yet.
+    /// Checks the path of each datagram and the truth of each fate; returns how many have none yet.
     fn check_books(&self, sender: usize) -> usize {
         let books = &self.sides[sender].books;
         let received = &self.sides[1 - sender].books.received;

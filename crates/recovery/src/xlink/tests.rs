@@ -142,8 +142,7 @@ fn thresholds_are_named_by_how_often_they_are_exceeded() {
     }
 }
 
-/// The share of packets that are copied, of one each 10 ms for a minute over a path whose round
-/// trip is `rtt_ms(packet)`.
+/// The share of copied packets, one sent each 10 ms for a minute over a path of `rtt_ms(packet)`.
 fn copied(name: &str, rtt_ms: impl Fn(u64) -> u64) -> f64 {
     let mut xlink = xlink_with(name);
     let paths = paths();

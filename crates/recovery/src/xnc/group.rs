@@ -7,8 +7,7 @@
 //! with bridges      └─────┘     │        one over 2 to 5; the receiver knows 4
 //! ```
 //!
-//! The receiver keeps what it has delivered, so a combination may span it. A packet that may be
-//! missing there ends a group, for it would be one more unknown.
+//! The receiver keeps delivered packets, so a combination may span them; doubtful ones end a group.
 
 use roadweave_proto::{PacketId, PathId};
 

@@ -41,8 +41,7 @@ impl Xnc {
         self.answered.get(&path).is_none_or(|answered| *answered < newest).then_some((path, newest))
     }
 
-    /// The repair of one group, or why it must wait. A silent path is spared for a while even where
-    /// the others have no room yet: packets there delay the whole repair.
+    /// The repair of one group, or why it must wait. A silent path is spared for a while.
     pub(super) fn one_shot(
         &self,
         now: Instant,

@@ -7,9 +7,8 @@
 //!    └─────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! CellFusion's repairs are one shot (section 4.5.2): a packet whose repair is lost is never seen
-//! again, and a frame stands still. Coded packets are interchangeable, so arrivals are counted: n
-//! of them restore n packets (theorem 4.1).
+//! CellFusion's repairs are one shot (section 4.5.2): a packet whose repair is lost stays lost.
+//! Coded packets are interchangeable, so arrivals are counted: n restore n packets (theorem 4.1).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -61,8 +60,7 @@ impl PendingRepairs {
         self.settle(|open| open.repair.group.has_lost(id));
     }
 
-    /// The packet is not needed: ends a repair of no other. Another repair goes on, since the
-    /// packet stays unknown to the receiver.
+    /// The packet is not needed: ends its own repair only, since it stays unknown to the receiver.
     pub(super) fn on_superseded(&mut self, id: PacketId) {
         let mut is_of_one = false;
         for open in self.open.iter_mut().filter(|open| open.repair.group.has_lost(id)) {
@@ -110,8 +108,7 @@ impl PendingRepairs {
         self.ended.pop_front()
     }
 
-    /// A repair whose time is over, and the packets that it lacks. Repeated each `RETRY_PAUSE`
-    /// until [`PendingRepairs::on_sent_again`].
+    /// An overdue repair and what it lacks, each `RETRY_PAUSE` until it is sent again.
     pub(super) fn poll_overdue_repair(&mut self, now: Instant) -> Option<(SentRepair, u32)> {
         self.end_unless(|open| now < open.repair.until);
         let overdue = self.open.iter_mut().find(|open| open.due <= now)?;

@@ -2,8 +2,7 @@
 //!
 //! The loss threshold grows with the round trip, or a queue would be sent twice. But a video frame
 //! waits meanwhile. So packets far beyond their deadline are repaired on another path while there
-//! is credit, which a stream earns by the bytes that it sends. The oldest come first, since a frame
-//! waits for its last packet.
+//! is credit, which a stream earns by the bytes that it sends; the oldest first.
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RepairCredit {

@@ -9,8 +9,7 @@ use crate::Repair;
 /// Bounds a repair to twice its size.
 pub(super) const LOSS_MAX: f64 = 0.5;
 
-/// As many packets as the windows hold, at most `cap` on each path; `rooms`: free windows in
-/// packets. Source: CellFusion section 4.5.2.
+/// As many packets as `rooms` hold, at most `cap` on each path (CellFusion section 4.5.2).
 pub(super) fn every_path(rooms: &[(PathId, u64)], cap: u64) -> Vec<(PathId, u16)> {
     rooms.iter().map(|(id, room)| (*id, saturating(*room.min(&cap)))).collect()
 }

@@ -1,8 +1,7 @@
 //! Which flows of a lane are large transfers, and what each has under way.
 //!
 //! RAVEN's mode is a connection's (section 4.5). The table is bounded: a flow that sends nothing
-//! for [`FLOW_AGE`] is forgotten, and beyond [`FLOWS_MAX`] the one that has sent nothing for
-//! longest. It begins again with copies.
+//! for [`FLOW_AGE`] is forgotten, beyond [`FLOWS_MAX`] the idlest. It begins again with copies.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

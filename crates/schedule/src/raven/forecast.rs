@@ -4,8 +4,7 @@
 //! prediction = sum(w_i * rtt_i) / sum(w_i),   w_i = exp(-(now - t_i) / lambda)
 //! ```
 //!
-//! All weights fade alike, so `now` cancels out, and the two sums can be kept instead of the
-//! samples.
+//! All weights fade alike, so `now` cancels out: two sums replace the samples.
 //!
 //! Source: RAVEN section 4.2, equations 1 and 2.
 

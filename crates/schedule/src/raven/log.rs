@@ -11,8 +11,7 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Takes a round trip and its time, seconds; `false` if it is too soon after the last one, so
-    /// that what is learned does not depend on the rate of packets.
+    /// Takes a round trip and its time, seconds; `false` if it is too soon after the last one.
     pub(super) fn add(&mut self, at: f64, rtt: f64) -> bool {
         let newest = self.runs.back().and_then(|run| run.last()).filter(|_| !self.is_over);
         if newest.is_some_and(|(before, _)| at < before + SPACING) {

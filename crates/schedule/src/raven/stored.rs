@@ -7,8 +7,7 @@
 //!  "pooled":{..}}
 //! ```
 //!
-//! Times are in seconds; those of a log count from the beginning of its run. A network without a
-//! name contributes to `pooled` only.
+//! Times are in seconds, in a log since its run began. A nameless network counts in `pooled` only.
 
 use std::collections::BTreeMap;
 

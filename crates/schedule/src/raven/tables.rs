@@ -1,5 +1,4 @@
-//! What was learned of one network: how fast samples age, how far predictions err, and how much
-//! further with an old sample.
+//! What was learned of a network: how samples age, and how far predictions err, also with age.
 //!
 //! ```text
 //! log of round trips ─► lambda      minimises the mean square of past errors
@@ -34,11 +33,9 @@ impl Interval {
 }
 
 impl Tables {
-    /// Before anything was learned.
-    ///
-    /// A network stays the fastest for two seconds in the median (RAVEN section 3.2): so long a
-    /// sample counts. Errors are log-normal with a deviation of [`FIRST_DEVIATION`], and grow with
-    /// the square root of time, as of a random walk.
+    /// Before anything was learned. A network stays the fastest for two seconds in the median
+    /// (RAVEN section 3.2): so long a sample counts. Errors are log-normal with a deviation of
+    /// [`FIRST_DEVIATION`], and grow with the square root of time, as of a random walk.
     pub(super) fn assumed() -> Self {
         let quantile = |percent: usize| {
             let share = (percent as f64 / 100.0).clamp(0.005, 0.995);
@@ -108,8 +105,7 @@ impl Tables {
     }
 }
 
-/// Predicts every sample of a run by those before it, without the newest `omitted` seconds; calls
-/// `each` with index, prediction and sample.
+/// Predicts each sample by those before it, without the newest `omitted` seconds; calls `each`.
 fn predict(run: &[(f64, f64)], lambda: f64, omitted: f64, mut each: impl FnMut(usize, f64, f64)) {
     let mut forecast = Forecast::default();
     let mut taken = 0;

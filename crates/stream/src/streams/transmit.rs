@@ -208,8 +208,7 @@ fn put_acknowledgement(
     symbol.put(&StreamFrame::Acknowledged(acknowledged))
 }
 
-/// Appends the open frame with what fits of the first bytes beside an acknowledgement; returns its
-/// bytes, and how many of them are sent for the first time.
+/// Appends the open frame with first bytes that fit; returns its bytes, and how many are new.
 fn put_open(
     now: Instant,
     id: StreamId,

@@ -21,8 +21,7 @@ impl World {
         self.written[self.written.len() - 1]
     }
 
-    /// Runs for `time` ms. `readers`: a stream, and how many bytes are read of it each how many ms.
-    /// Returns the bytes read.
+    /// Runs for `time` ms. `readers`: stream, bytes, and each how many ms. Returns the bytes read.
     fn run(&mut self, time: u64, readers: &[(StreamId, u64, u64)]) -> u64 {
         let Self { pair, written, out } = self;
         let (mut read, mut turn) = (0, 0);

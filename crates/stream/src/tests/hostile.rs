@@ -189,7 +189,6 @@ fn what_is_malformed_is_refused_and_counted() {
     assert_eq!((streams.stats().malformed, streams.violation()), (4, None));
 }
 
-/// Frames between calls of a careless user: the tables agree with the streams, and nothing panics.
 #[test]
 fn frames_at_random_cost_a_bound() {
     for seed in 0..400 {

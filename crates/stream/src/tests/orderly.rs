@@ -271,8 +271,7 @@ fn takes(takes_priorities: bool, takes_early: bool) -> Option<StreamsOffer> {
     Some(StreamsOffer { epoch: StreamsEpoch(1), takes_priorities, takes_early })
 }
 
-/// Uploads 200 kB while the session's credit is known: the bytes at the server after half a round
-/// trip, and the milliseconds until it has all.
+/// Uploads 200 kB while the session's credit is known: bytes after half a round trip, and the time.
 fn upload(early: bool) -> (u64, u32) {
     let mut pair = Pair::new(4);
     pair.client.set_peer_takes(takes(false, early));

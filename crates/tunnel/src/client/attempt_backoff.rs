@@ -10,8 +10,7 @@
 //! client cannot distinguish a server that thousands have lost from its own drive into a tunnel. So
 //! its loss by waiting is bounded, and the load of thousands falls until the server has recovered.
 //!
-//! A server that restarted was just heard over a working uplink, where the transport repeats the
-//! attempt. So all others wait from the first attempt on.
+//! A server that restarted was just heard over a working uplink: all others wait from the start.
 
 use std::time::Duration;
 

@@ -8,8 +8,7 @@
 //! ```
 //!
 //! Round trips of radio networks jump by tens of milliseconds. So a figure is a median of minima,
-//! which one uplink or one forged answer cannot turn, and a better server must be better by two
-//! margins for several rounds.
+//! which one uplink or one forged answer cannot turn, and two margins must hold for several rounds.
 
 mod round;
 

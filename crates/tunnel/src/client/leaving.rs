@@ -1,5 +1,4 @@
-//! Sessions with a successor: they are heard a while longer, and their unfinished packets go on
-//! through the successor.
+//! Sessions with a successor: still heard for a while; the successor sends their last packets.
 //!
 //! ```text
 //! switch ─┬─ the server is silent: what it has not acknowledged is sent on at once

@@ -145,7 +145,6 @@ impl Client {
     }
 }
 
-/// The round trip of the session.
 #[derive(Debug)]
 pub(super) struct OwnRtt {
     least: Duration,
@@ -159,8 +158,7 @@ impl Default for OwnRtt {
 }
 
 impl OwnRtt {
-    /// Whether it has been far above its least for long. `nearest`: of the nearest path, smoothed
-    /// and least.
+    /// Whether it was far above its least for long. `nearest`: nearest path, smoothed and least.
     fn is_doubtful(&mut self, now: Instant, nearest: Option<(Duration, Duration)>) -> bool {
         let is_worse = nearest.is_some_and(|(rtt, least)| {
             self.least = self.least.min(least);
@@ -172,7 +170,6 @@ impl OwnRtt {
     }
 }
 
-/// The server is in doubt if the session's round trip exceeds twice its least by this, for this
-/// long.
+/// The server is in doubt if the session's round trip exceeds twice its least by this for long.
 const DOUBT_MARGIN: Duration = Duration::from_millis(20);
 const DOUBT_AFTER: Duration = Duration::from_secs(10);

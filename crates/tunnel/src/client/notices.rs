@@ -318,7 +318,6 @@ impl NoticeLimiter {
     }
 }
 
-/// Events for the driver.
 #[derive(Debug, Default)]
 pub(super) struct EventQueue {
     pub(super) events: VecDeque<ClientEvent>,

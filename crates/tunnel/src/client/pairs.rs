@@ -7,8 +7,7 @@
 //! no answer ─► the next attempt 1 s later, then 1.5 s .. 8 s, beside those under way
 //! ```
 //!
-//! An answer over one uplink may be forged by a captive portal or by another host in the same WiFi.
-//! So it counts for its own pair only.
+//! A captive portal or a host in the same WiFi may forge an answer. So it counts for its pair only.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -187,10 +187,9 @@ impl Client {
     }
 }
 
-/// The addresses to which a path may lead, at least one, the preferred one first.
-///
-/// An uplink that knows no address of that family may lack it, behind a NAT64. An impostor at
-/// another address lacks the connection's keys, so its path is not validated.
+/// The addresses to which a path may lead, at least one, the preferred one first. An uplink that
+/// knows no address of that family may lack it, behind a NAT64. An impostor at another address
+/// lacks the connection's keys, so its path is not validated.
 fn path_servers(joined_at: SocketAddr, known: &[SocketAddr]) -> Vec<SocketAddr> {
     if known.is_empty() || known.contains(&joined_at) {
         return vec![joined_at];

@@ -5,8 +5,7 @@
 //!     no reason to wait ─► open, or its path is validated ─► as any other, at once
 //! ```
 //!
-//! The network under that uplink says so, and may lie. So it affects that uplink alone, and never
-//! one whose path is validated: that is proof, an HTTP answer is not.
+//! The network under that uplink says so, and may lie. It affects only that uplink, if unproved.
 
 use std::time::Duration;
 

@@ -43,8 +43,7 @@ impl Port {
         self.unanswered = self.unanswered.wrapping_add(1);
     }
 
-    /// Each second attempt waits for another port. The path of a session keeps its own as long as
-    /// it may recover by itself.
+    /// Every second attempt waits for another port, unless the path of a session may recover.
     pub(super) fn gives_way(&mut self, now: Instant, has_session: bool) -> bool {
         let is_tried = self.unanswered % 2 == 1 && now >= self.since + PORT_AGE_MIN;
         let gives_way = is_tried && (!has_session || now >= self.due());
@@ -58,8 +57,7 @@ impl Port {
         (self.since, self.is_stale) = (now, true);
     }
 
-    /// What the server sends to the port of a silent path does not keep it: the network may lose
-    /// one direction only, and the server repeats what is not acknowledged.
+    /// Packets to a silent path's port do not keep it: the network may lose one direction only.
     fn due(&self) -> Instant {
         self.since.max(self.silent.unwrap_or(self.heard)) + SILENT_MAX
     }

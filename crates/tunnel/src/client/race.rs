@@ -15,10 +15,9 @@
 //!
 //! After a session thousands of clients may return to a server at once. So the second uplink begins
 //! shortly after the first, each further one twice as late, and once a packet arrives on one of
-//! them the others wait for its result: the server does one handshake per client. Before the first
-//! session the fastest wins, and uplinks of a faster technology begin sooner (XLINK section 5.3,
-//! [`Client::set_rank`]). Without an answer attempts become rarer
-//! ([`attempt_backoff`](super::attempt_backoff)).
+//! them the others wait for its result: one handshake per client. Before the first session the
+//! fastest wins, and faster technologies begin sooner (XLINK section 5.3, [`Client::set_rank`]).
+//! Without an answer attempts become rarer ([`attempt_backoff`](super::attempt_backoff)).
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -44,8 +43,7 @@ pub(super) const PREFERRED_SERVER_DELAY: Duration = Duration::from_secs(1);
 pub(super) const RACE_STAGGER: Duration = Duration::from_millis(100);
 /// Other uplinks wait this long: the one that heard a restarted server works; the server is busy.
 const RESTART_WAIT: Duration = Duration::from_secs(1);
-/// Others wait for the welcome this many times as long as the first answer took: the end of the
-/// handshake and the hello take a round trip each, and an address validation one more.
+/// Others wait for the welcome this many times the first answer's round trip: three follow at most.
 const WELCOME_ROUNDS: u32 = 3;
 const OTHERS_WAIT_MIN: Duration = RACE_STAGGER;
 const OTHERS_WAIT_MAX: Duration = Duration::from_secs(2);
@@ -158,8 +156,7 @@ impl Race {
 pub(super) enum After {
     /// The server restarted: retry at once.
     Restart,
-    /// The server or the networks fell silent: retry at once, and switch to the standby only if it
-    /// answers.
+    /// Server or networks fell silent: retry at once; switch to the standby only if it answers.
     Silence,
     /// The server ended it: retry at once the first time, then later each time. Two boxes with one
     /// key would displace each other without end.
@@ -231,8 +228,7 @@ impl Client {
         self.uplinks.all.keys().filter_map(of_uplink).min()
     }
 
-    /// The first packet of an attempt, even an address validation, makes others wait for what
-    /// follows, and a silent session is asked again.
+    /// The first packet of an attempt makes others wait, and asks a silent session again.
     pub(super) fn on_attempt_heard(&mut self, now: Instant, id: ConnectionId) {
         let attempt =
             self.race.attempts.get_mut(&id).filter(|attempt| attempt.others_wait.is_none());

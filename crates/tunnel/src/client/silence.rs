@@ -18,8 +18,7 @@ const TAKEOVER_AFTER: Duration = Duration::from_secs(2);
 const STEADY: Duration = Duration::from_secs(3);
 const REPLACEMENT_GRACE: Duration = Duration::from_millis(500);
 
-/// A session that fell silent and has not answered for [`STEADY`] since. A network that lets a
-/// packet through now and then keeps such a session alive and useless.
+/// A session that fell silent and has not answered for [`STEADY`] since: alive, but useless.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flapping {
     since: Instant,
@@ -52,8 +51,7 @@ impl Silence {
 }
 
 impl Client {
-    /// A path whose address changed while it was dead may never be validated again, and a server
-    /// may have lost the session without a reset that arrives.
+    /// A dead path with a new address may never be validated, and a server's reset may not arrive.
     pub(super) fn is_racing(&self, now: Instant) -> bool {
         let is_over = |flapping: Flapping| now >= self.silence.race_begins(flapping.since);
         let silent = self.silence.since.is_some() && self.silence.flapping.is_some_and(is_over);

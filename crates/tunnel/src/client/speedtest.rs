@@ -1,5 +1,4 @@
-//! A speed test: what each uplink carries to the server and back, one after the other, then all
-//! together.
+//! A speed test: what each uplink carries to the server and back, one by one, then all together.
 //!
 //! ```text
 //! begin ─► rows: an uplink each, and all ─► steps: down, up ─► ask ─► load ─► counted ─► rest ─┐
@@ -7,8 +6,7 @@
 //! ```
 //!
 //! It runs within the session, over its paths, under their congestion control, in the room that
-//! lanes leave. It ends with the session, when the server does not answer, and when its report is
-//! no longer polled.
+//! lanes leave. It ends with the session, or when the server or the report's reader falls silent.
 
 use std::collections::VecDeque;
 use std::time::Duration;

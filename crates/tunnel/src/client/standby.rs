@@ -1,5 +1,4 @@
-//! A connection to another server that waits beside the session, and takes over when the session's
-//! server is gone or asks its client to go.
+//! A connection to another server that takes over when the session's server is gone or drains.
 //!
 //! ```text
 //! candidate of another site ─► attempts, an uplink after the other ─► hello, standby ─► welcomed:
@@ -11,8 +10,7 @@
 //!        └─ the session answers ─► nothing moves
 //! ```
 //!
-//! If another candidate would be a better standby, it is asked while the present one stays, until
-//! it has welcomed: measurements are not authenticated.
+//! A better candidate is asked while the present one stays, until it has welcomed.
 //!
 //! The 200 ms count from when the answered question was asked: both servers are asked at the same
 //! moments over the same uplinks. So the end of a tunnel, where one of the two is heard first,
@@ -240,8 +238,7 @@ impl Client {
         self.drop_challenger(now, "it is of no use");
     }
 
-    /// `silent_since` is `None` if the candidate proved its identity, and refuses or is unusable. A
-    /// try in silence is a failure only if something else was heard meanwhile.
+    /// `silent_since`: `None` if the candidate proved its identity, and refuses or is unusable.
     fn blame(&mut self, now: Instant, candidate: usize, why: &str, silent_since: Option<Instant>) {
         match silent_since {
             Some(since) if self.last_heard <= since => self.choice.on_silent_try(candidate),

@@ -6,8 +6,7 @@
 //! welcome without streams ─► none
 //! ```
 //!
-//! With a proxy the far end is the tenant's anchor, through any proxy. Until it has answered,
-//! streams wait as they do without a session.
+//! With a proxy the far end is the tenant's anchor: until it answers, streams wait.
 
 use std::collections::BTreeMap;
 
@@ -80,8 +79,7 @@ impl ClientStreams {
         self.streams = Streams::new(self.config.bounds(Side::Client));
     }
 
-    /// Streams wait without a session as long as the far end keeps its own. Returns whether they
-    /// are over.
+    /// Streams wait without a session while the far end keeps its own. Returns whether they end.
     pub(super) fn tend(&mut self, now: Instant, has_session: bool) -> bool {
         self.is_carried &= has_session;
         let Some((key, _)) = self.with.filter(|_| !self.is_carried) else { return false };

@@ -7,11 +7,9 @@
 //!                   0 ms older   40 ms older          4 s older: it waited for a path, or on one
 //! ```
 //!
-//! A packet's age is its delay minus that of the quickest recent packet, whose own delay stays
-//! unknown and does not count.
+//! A packet's age is its delay minus that of the quickest recent packet, which stays unknown.
 //!
-//! - Clocks drift: the quickest is searched for again every ten seconds, and doubted a little more
-//!   for each second that passes.
+//! - Clocks drift: the quickest is sought again every ten seconds, and doubted more each second.
 //! - Clocks leap (a machine slept). Packets that seem younger become the quickest. If all packets
 //!   of a second seem older than any network makes them, the clock leapt. In between, a network may
 //!   be the cause, and the quickest is forgotten after two periods.

@@ -17,9 +17,8 @@ use super::{FlowClass, LaneConfig, LaneRule, Strategy};
 const INTERACTIVE: &str = "raven";
 /// Transfers begin here, and take early reordering for loss.
 const INTERACTIVE_WAIT: Duration = Duration::from_millis(100);
-/// By then the packet has been repeated by QUIC (RFC 9002 section 6.2.2), resolvers and handshakes,
-/// and a stale steering command does harm. Not less: a packet lost on a satellite link and sent
-/// again arrives after 0.9 s.
+/// By then QUIC has repeated the packet (RFC 9002 section 6.2.2), and resolvers and handshakes too;
+/// a stale steering command does harm. A packet lost on a satellite link and resent takes 0.9 s.
 const INTERACTIVE_EXPIRY: Duration = Duration::from_secs(1);
 /// Bytes that transfers, which fill any queue, may queue: a quarter of a second at 32 Mbit/s.
 const TRANSFER_QUEUE: usize = 1 << 20;
@@ -51,8 +50,7 @@ pub fn default_lanes() -> Vec<LaneConfig> {
     ]
 }
 
-/// The lane of transfers. Repairs of `xnc` come sooner than those of `minrtt`, so packets behind a
-/// loss wait for less; a patient lane avoids links that are much farther than another.
+/// The lane of transfers: `xnc` repairs sooner than `minrtt`; a patient lane avoids far links.
 pub(crate) fn patient(name: &str) -> LaneConfig {
     LaneConfig { patient: true, ..LaneConfig::new(name, Strategy::xnc()) }
 }

@@ -1,5 +1,4 @@
-//! Targets for the encoder behind a lane, under every strategy: how large the next frame may be to
-//! arrive in time, and a rate for encoders that do not size frames.
+//! Targets for the encoder behind a lane: the next frame's size to be in time, or a rate.
 //!
 //! ```text
 //! acknowledged ─► Windows ─► rooms by path ─┬─► scheduler: which of them a video has ─► next frame
@@ -9,9 +8,8 @@
 //! Where the route of every path takes the deadline or longer, a target of zero would stop the
 //! video. The target is then what the paths carry within a deadline after the nearest route.
 //!
-//! Packets in flight on a path that falls silent must be sent again by the others first. Where
-//! that is more than they carry within the deadline, a key frame is better, with older video given
-//! up ([`super::superseded`]). A counter signals this.
+//! Packets in flight on a path that falls silent go first on the others. Where these carry too
+//! little in time, a key frame is better ([`super::superseded`]). A counter signals this.
 //!
 //! A path that stops answering leaves the sum at once. The smoothed rate falls quickly and rises
 //! slowly: overshooting delays pictures, and undershooting only blurs them.
@@ -106,8 +104,7 @@ impl Targets {
         self.target
     }
 
-    /// Sets the time in which a frame is to arrive: the deadline, or one deadline beyond the
-    /// nearest route on which the scheduler's paths carry anything.
+    /// Sets the time for a frame: the deadline, or a deadline beyond the scheduler's nearest route.
     fn set_reach(&mut self, now: Instant, scheduler: &dyn Scheduler, paths: &[PathOffer<'_>]) {
         let answering = paths.iter().filter(|path| path.takes_data() && path.is_usable());
         let routes = answering.map(|path| path.snapshot.min_rtt / 2);
@@ -164,8 +161,7 @@ mod tests {
         targets.take(now, &MinRtt::default(), &[PathOffer::free(path)], waiting, 0)
     }
 
-    /// The renewals counted while a path of 40 ms is in these states, 33 ms each (`None`: gone),
-    /// and another one answers or not.
+    /// The renewals of a path of 40 ms in these states, 33 ms each, while another answers or not.
     fn renewals(in_flight: u64, under_way: u64, states: &[(Option<PathStatus>, bool)]) -> Vec<u64> {
         let path = |id| PathSnapshot::idle(PathId(id), MS * 40, 12_000);
         let mut targets = Targets::new(MS * 100);

@@ -15,9 +15,8 @@
 //! empties the bucket has grown; it is small again when the bucket is full.
 //!
 //! A flow that changes its class changes its lane, and lanes keep no order among themselves. So a
-//! grown flow moves after a pause of [`PAUSE`], or else after [`PACKETS_TO_MOVE`] packets, at the
-//! risk that a few packets overtake others once. Media moves at once: its receiver sorts the
-//! numbered packets.
+//! grown flow moves after a pause of [`PAUSE`], or after [`PACKETS_TO_MOVE`] packets, of which a
+//! few may overtake others. Media moves at once: its receiver sorts packets.
 
 mod media;
 mod rtp;

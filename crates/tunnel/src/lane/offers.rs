@@ -6,8 +6,7 @@
 //!          of redundancy
 //! ```
 //!
-//! The recovery still sees all paths, since it times its packets by them. When all usable paths
-//! have spent their budgets, budgets do not apply: an unrepaired loss costs more.
+//! The recovery still sees all paths, to time packets. When all budgets are spent, none applies.
 
 use roadweave_proto::{PathOffer, Priority};
 

@@ -71,8 +71,7 @@ pub(crate) struct LaneReceiver {
     determined: Vec<(PacketId, Bytes)>,
 }
 
-/// Packets with consecutive IDs, to count those that never came. A lane is one run, unless the
-/// decoder's window leaps: what a leap skips is not lost.
+/// Packets with consecutive IDs, to count missing ones. What the window leaps over is not lost.
 #[derive(Debug)]
 struct IdRun {
     first: PacketId,

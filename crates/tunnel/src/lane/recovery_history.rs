@@ -5,8 +5,7 @@
 //! to            minrtt      xlink      xnc         each packet belongs to the first that saw it
 //! ```
 //!
-//! A packet stays with its recovery until it is settled, so that none is forgotten when the
-//! strategy changes. An old recovery that is settled is dropped.
+//! A packet stays with its recovery until it is settled. An old, settled recovery is dropped.
 
 use std::collections::VecDeque;
 

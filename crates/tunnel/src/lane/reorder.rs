@@ -11,9 +11,8 @@
 //!                                     (even)
 //! ```
 //!
-//! With `reorder-adaptive` flows do not wait for each other. The flow of a missing packet is
-//! unknown, so each packet carries the distance to its predecessor in its flow
-//! ([`roadweave_proto::wire::predecessor_prefix`]).
+//! With `reorder-adaptive` flows do not wait for each other: a packet carries the distance to its
+//! flow's predecessor ([`roadweave_proto::wire::predecessor_prefix`]).
 //!
 //! Memory is bounded in packets and bytes: when it is full, the longest waiting packets go out.
 
@@ -166,8 +165,7 @@ impl Reorder {
         self
     }
 
-    /// Changes the order. If only the wait changes, the promise still holds. Otherwise what waits
-    /// goes out, and earlier packets go out as they come.
+    /// Changes the order. If only the wait changes, the promise holds. Else what waits goes out.
     pub(crate) fn set_order(&mut self, now: Instant, order: Order, release: &mut dyn FnMut(Unit)) {
         self.handle_timeout(now, release);
         match (&mut self.policy, order) {

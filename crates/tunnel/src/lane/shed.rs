@@ -7,16 +7,14 @@
 //!                                                          else it stays
 //! ```
 //!
-//! A frame without one of its packets is useless, and a queue that drops what expires damages every
-//! frame. So whole frames are given up, and not in a row, so that the picture moves.
+//! A frame that lacks a packet is useless. So whole frames are given up, and not in a row.
 //!
 //! A queue that is long for a moment is left alone: a path was blocked. It *stands* when everything
 //! has waited longer than the lane's deadline for a second: CoDel's criterion (RFC 8289 section
 //! 3.2), with an interval that outlasts a blocked path.
 //!
-//! A frame whose first packet would have expired also goes, with all that waits of it: LoLa's
-//! deadline is that of a frame (section 3.4). A lane in which nothing may be late has only this
-//! rule.
+//! A frame whose first packet would have expired also goes, with all its waiting packets: LoLa's
+//! deadline is a frame's (section 3.4). A lane in which nothing may be late has only this rule.
 //!
 //! Frames are identified by RTP timestamps, which SRTP leaves in the clear. Packets without one,
 //! frames of a single packet, and frames of a timestamp that stands still are never given up.
@@ -107,8 +105,7 @@ impl Shedder {
         }
     }
 
-    /// Whether a packet of `frame` is dropped because the frame's first came `age_max` ago. A
-    /// packet that comes so long after it belongs to no frame.
+    /// Whether a packet of `frame` is dropped because the frame's first came `age_max` ago.
     pub(crate) fn is_late(
         &mut self,
         now: Instant,

@@ -1,7 +1,6 @@
 //! A strategy: a scheduler and a recovery under one name.
 //!
-//! [`STRATEGIES`] is the product's table. Other programs add their own tables ([`Strategy::find`]);
-//! see docs/lab.md.
+//! [`STRATEGIES`] is the product's table; others add theirs ([`Strategy::find`], docs/lab.md).
 
 use std::fmt;
 use std::str::FromStr;
@@ -289,8 +288,7 @@ impl Strategy {
             .expect("the parameter was checked when the name was read")
     }
 
-    /// How long a packet may wait, and be needed for a repair after it was sent. `deadline` and
-    /// `expire_after` are the lane's, and take precedence.
+    /// How long a packet may wait, and be needed for repair. The lane's settings take precedence.
     pub(crate) fn keeps_for(&self, deadline: Duration, expire_after: Option<Duration>) -> Duration {
         let own = match self.entry.keeps {
             ToDeadline => return expire_after.map_or(deadline, |age| age.min(deadline)),

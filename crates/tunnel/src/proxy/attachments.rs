@@ -40,8 +40,7 @@ pub(super) struct Attachment {
 enum AnchorAnswer {
     Nothing,
     Attached,
-    /// The client is at another proxy, since this time. Packets that it still sends here are
-    /// forwarded for a while; the anchor decides about them.
+    /// The client is at another proxy since then; its packets here are forwarded for a while.
     Superseded(Instant),
 }
 

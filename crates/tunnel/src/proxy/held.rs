@@ -6,8 +6,7 @@
 //!                                   └─ 300 ms, or more than fits ─► dropped, and counted
 //! ```
 //!
-//! A client that comes from another proxy sends at once, while hello, binding and answer are under
-//! way. Those packets are acknowledged, so the client would not send them again.
+//! A client that moves here sends at once, before its binding is answered, and does not repeat it.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -1,5 +1,4 @@
-//! Relays the streams of a session whose far end is the anchor: frames pass through, and only those
-//! are kept that wait for the leg or for the lane.
+//! Relays the streams of a session whose far end is the anchor; keeps only frames that wait.
 //!
 //! ```text
 //! session ─► symbols that wait for limits and leg ─► leg, as they are ─► anchor
@@ -7,8 +6,7 @@
 //!                       └─ how much the lane has taken ─► room ─► leg ──► anchor
 //! ```
 //!
-//! The anchor has no paths, so it cannot know when they have room. It sends what the proxy allows:
-//! twice what left within the last round trip of the leg.
+//! The anchor has no paths, so it sends what the proxy allows: twice what left in the last RTT.
 //!
 //! The ends agree on the epoch of their streams. It does not change within a session: frames do not
 //! carry it, and former ones may be under way.

@@ -6,12 +6,10 @@
 //! ```
 //!
 //! A false jump would silence the peer: all numbers up to it would be late. So a jump is believed
-//! when three numbers near one another confirm it, unless more than four times as many come below
-//! them meanwhile: a slower link may still bring what precedes an outage. Time does not count,
-//! since a peer may send rarely.
+//! when three numbers near one another confirm it, unless over four times as many come below them:
+//! a slower link may still bring older ones. Time does not count: a peer may send rarely.
 //!
-//! Packets in doubt wait no longer than others do. A packet that is not accepted is not remembered,
-//! so its copy on a slower link counts as the first.
+//! Packets in doubt wait no longer than others. A refused packet's copy counts as the first.
 
 use std::time::Duration;
 

@@ -4,16 +4,14 @@
 //! largest drop their oldest data, down to an equal part of the memory. A turn asks a bounded
 //! number, and the next turn goes on from there.
 //!
-//! Connections without a session, half-open ones among them, count as well and take half at most;
-//! standbys of other servers' clients take another quarter at most.
+//! Connections without a session count as well and take half at most; standbys another quarter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use roadweave_quic::ConnectionId;
 
-/// The estimated cost of a connection beside what its session holds, bytes: TLS, paths, packets in
-/// flight. At rest with one path, 90 KiB were measured.
+/// The estimated cost of a connection beside its session, bytes: 90 KiB were measured at rest.
 pub(super) const CONNECTION_BYTES: u64 = 192 << 10;
 
 #[derive(Debug, Default)]
@@ -79,8 +77,7 @@ impl Budget {
         self.total + self.others
     }
 
-    /// The largest session that was not asked yet and what it may keep, if all hold too much. After
-    /// those above an equal part the next turn starts from the largest.
+    /// The largest session not asked yet and what it may keep. Next turn starts from the largest.
     pub(super) fn next_excess(&mut self) -> Option<(ConnectionId, u64)> {
         if self.total() <= self.max {
             self.asked = None;

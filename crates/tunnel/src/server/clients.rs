@@ -27,8 +27,7 @@ impl Server {
     }
 
     /// Refuses these keys from now on. Their sessions end with the next calls of
-    /// [`Node::handle_timeout`](crate::Node::handle_timeout), some at a time, until
-    /// [`Server::is_settled`].
+    /// [`Node::handle_timeout`](crate::Node::handle_timeout), until [`Server::is_settled`].
     pub fn revoke(&mut self, keys: impl IntoIterator<Item = PublicKey>) {
         let keys: Vec<PublicKey> = keys.into_iter().collect();
         self.shared.forget(keys.iter());

@@ -6,8 +6,7 @@
 //! undrain, once no reason is left ─► remaining clients stay, and others may come
 //! ```
 //!
-//! A client joins another server before it leaves, so nothing is lost. The requests are spread, or
-//! else the other servers would have all handshakes at once.
+//! A client joins another server before it leaves, without loss. Requests are spread over time.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,7 +1,6 @@
 //! Refused clients: all are counted, few are logged.
 //!
-//! Strangers choose how often they connect, so log lines are bounded by kind: a few at once, then
-//! one per [`INTERVAL`], and the rest as a number.
+//! Strangers can connect often, so log lines are bounded by kind: a few, then one per [`INTERVAL`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;

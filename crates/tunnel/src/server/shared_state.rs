@@ -1,7 +1,6 @@
 //! State that a server keeps about its clients beyond their sessions.
 //!
-//! All shards of a server share it. It is locked when sessions begin and end, and for refusals,
-//! never for a packet.
+//! All shards of a server share it, locked when sessions begin or end and for refusals only.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -5,8 +5,7 @@
 //!                                   └─ gone, or another of the same key ─► closed
 //! ```
 //!
-//! A key has one standby, so no client takes the place of others. When all places are taken a
-//! further client is refused, and stands by elsewhere.
+//! A key has one standby, so none takes others' places. When all are taken, more are refused.
 
 use std::collections::BTreeMap;
 

@@ -7,8 +7,7 @@
 //!                closed             closed
 //! ```
 //!
-//! The holder of a valid key may open connections without end. So each key has a bounded number
-//! that wait, and a further one ends the oldest of the same key.
+//! A valid key may open connections without end: their number is bounded, and its oldest goes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,13 +1,11 @@
-//! The streams of many clients at their far end: they outlive a session, and wait a while for the
-//! next one.
+//! The streams of many clients at their far end: they wait a while between sessions.
 //!
 //! ```text
 //! hello, attach ─► terms: what both call the streams ─► begin: as agreed, or new
 //!                                           no session ─┴─► 2 minutes ─► over
 //! ```
 //!
-//! A client has streams of one epoch at a time. `K` identifies clients: by key at a server, with
-//! the tenant at an anchor.
+//! A client has streams of one epoch at a time. `K` is its key, at an anchor with the tenant.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::Hash;

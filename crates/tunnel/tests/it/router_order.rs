@@ -1,8 +1,7 @@
 //! What the router delivers, and when, against the paper's own algorithm.
 //!
-//! With separate gaps the router does what figure 5 does, packet for packet and timeout for
-//! timeout. If a gap follows another the paper waits again, and the router does not: each packet
-//! leaves as early as there or earlier.
+//! With separate gaps the router does as figure 5, packet for packet and timeout for timeout. If a
+//! gap follows another, the paper waits again and the router does not: no packet leaves later.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -103,8 +102,7 @@ fn stream(delays: &[Option<u16>]) -> Vec<(u64, u32)> {
     delays.iter().enumerate().filter_map(packet).collect()
 }
 
-/// A gap every two seconds: after how many packets, its width, and the delay of its packets, if
-/// they come.
+/// A gap every two seconds: after how many packets, its width, and its packets' delay if they come.
 fn lone_gaps(gaps: &[(u32, u32, Option<u16>)]) -> Vec<(u64, u32)> {
     let (mut number, mut arrivals) = (0, Vec::new());
     for (second, (before, width, delay)) in gaps.iter().enumerate() {
@@ -177,7 +175,6 @@ fn the_paper_waits_again_at_a_second_gap_and_the_router_does_not() {
     assert_eq!((paper.sent, paper.timeouts), (at([0, 310, 610]), 2));
 }
 
-/// A wait that ends early is no timeout.
 #[test]
 fn waits_that_end_with_the_sequence_are_counted_apart() {
     let mut bench = Bench::new();

@@ -16,8 +16,7 @@ use crate::symbol::{symbol_len, unshare};
 
 impl Block {
     /// Appends the determined packets to `solved`, ascending, with their symbols, and makes them
-    /// known; each uses up one equation. Returns the equations removed because they contradict one
-    /// another or known packets.
+    /// known; each uses up one equation. Returns the contradicting equations, which are removed.
     ///
     /// An impossible packet shows that one of its equations is false, but not which: all of them
     /// are removed, and no other packet made of them is believed. The other equations stay,
@@ -177,6 +176,5 @@ thread_local! {
         const { std::cell::Cell::new(0) };
 }
 
-/// Solved packets share an allocation of up to this size. Each keeps all of it, so they share only
-/// if they are kept and dropped together and fill at least half of it.
+/// Solved packets share an allocation up to this size if they fill half and are dropped together.
 const SHARED_BYTES_MAX: usize = 32 << 10;

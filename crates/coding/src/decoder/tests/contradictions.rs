@@ -151,8 +151,7 @@ fn with_false_pairs(packets: u32) -> (Decoder, Bytes) {
     (decoder, impossible)
 }
 
-/// One false packet, repeated, determines 128 packets with the same 127 equations; the first of
-/// them is impossible.
+/// One repeated false packet determines 128 packets by 127 equations; the first is impossible.
 #[test]
 fn repeated_contradictions_do_not_repeat_the_work() {
     let (mut decoder, impossible) = with_false_pairs(128);

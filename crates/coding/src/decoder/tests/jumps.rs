@@ -88,7 +88,6 @@ fn broken_ids_with_good_ones_between_them_move_no_window() {
     }
 }
 
-/// Two broken IDs near one another move the window; the lane's own packets move it back.
 #[test]
 fn a_window_that_was_moved_away_returns_after_a_silence() {
     for wild in [1 << 30, 3 << 30] {

@@ -82,7 +82,6 @@ fn an_equation_does_not_keep_more_than_the_packets_that_it_covers() {
     assert!(first.is_unique(), "the decoder keeps packet 19 alone");
 }
 
-/// Of 20 packets solved together one is long.
 #[test]
 fn a_long_packet_does_not_keep_the_padding_of_short_ones() {
     let symbols: Vec<Bytes> =
@@ -97,7 +96,6 @@ fn a_long_packet_does_not_keep_the_padding_of_short_ones() {
     assert!(!has_room_beyond(out.swap_remove(7).1, 2_000));
 }
 
-/// A flood of equations, each over packets that never come, in chains that all overlap.
 #[test]
 fn a_flood_of_equations_costs_bounded_memory() {
     let config = DecoderConfig { equation_bytes_max: 200_000, ..DecoderConfig::default() };

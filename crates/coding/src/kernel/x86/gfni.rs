@@ -107,8 +107,7 @@ impl Isa for GfniAvx512 {
         }
         assert!(x.len() == y.len() && x.len() < Self::WIDTH);
         let mask = (1 << x.len()) - 1;
-        // SAFETY: the mask names the bytes that are there, and only these are read and written; the
-        // token proves AVX-512BW.
+        // SAFETY: the mask covers exactly the bytes read and written; the token proves AVX-512BW.
         unsafe {
             let sum = self.multiply_add(
                 _mm512_maskz_loadu_epi8(mask, y.as_ptr().cast()),
@@ -183,8 +182,7 @@ impl Isa for GfniAvx2 {
     }
 }
 
-/// Adds `coefficient * x` to `y`, of the same length, in a piece of 32 and one of 16 bytes if there
-/// are as many; returns the rest, below 16 bytes if there were fewer than 64.
+/// Adds `coefficient * x` to `y`, of the same length, in pieces of 32 and 16; returns the rest.
 #[inline(always)]
 fn mul_add_pieces<'a>(
     isa: GfniAvx2,

@@ -86,7 +86,6 @@ impl Tally {
 }
 
 /// A bound on the probability that the share of failures is `share` or further away from `p`.
-///
 /// Chernoff's: exp(-trials * D), D the relative entropy of `share` and `p`. It is never too low, so
 /// that there are no more false alarms than intended.
 fn likelihood_max(trials: u64, share: f64, p: f64) -> f64 {

@@ -46,8 +46,7 @@ impl Known {
     }
 }
 
-/// The decisions of a trial that begins at 0. `reached`: what can be reached at a time, and whether
-/// the former version is in force.
+/// The decisions of a trial from 0. `reached`: what works at a time, and under the former version.
 fn run(reached: impl Fn(u64, bool) -> Works, until: u64) -> Vec<(u64, Decision)> {
     let (mut trial, mut known) = (Trial::default(), Known::default());
     known.observe(0, reached(0, true));

@@ -37,8 +37,7 @@ fn track(id: u32, handler: &[u8; 4], tables: &[u8]) -> Vec<u8> {
     boxed(b"trak", &[tkhd, boxed(b"mdia", &[hdlr, minf].concat())].concat())
 }
 
-/// A file with a sound track and a video of `samples` in one chunk, whose first sync sample is
-/// number `sync`, and where its first picture ends.
+/// A file with sound and a video of `samples` (first sync: `sync`), and its first picture's end.
 pub(super) fn movie(samples: &[Sample], sync: Option<u32>) -> (Vec<u8>, usize) {
     let count = samples.len() as u32;
     let sizes: Vec<u32> = samples.iter().map(|sample| sample.size).collect();

@@ -10,8 +10,7 @@
 //! of it starves the path. The base here is the least *mean of a round*: jitter cancels out, a
 //! queue does not. Errors of the mean, and losses of the latest packets, are added first.
 //!
-//! A longer route looks like a queue that never empties. A sender with less in flight shortens its
-//! queue, but not its route:
+//! A longer route looks like a queue that never empties. Sending less shortens only a queue:
 //!
 //! ```text
 //! in flight   ####  ##          in flight   ####  ##
@@ -96,8 +95,7 @@ impl Delay {
         if in_flight >= peak.in_flight {
             *peak = here;
         } else if in_flight <= peak.in_flight * LESS && round.rtt >= peak.rtt * AS_LONG {
-            // A link that slows down just then looks the same. Therefore the base goes up in steps
-            // and not beyond a bound; if it was a queue, the next shorter one lowers the base.
+            // A link that slows down looks the same, so the base rises in bounded steps.
             let rate = peak.rate;
             self.base.reset(round.rtt.min(base * BASE_STEP).min(BASE_RAISED_MAX.max(base)));
             self.peak = None;
@@ -125,8 +123,7 @@ impl Delay {
 const BASE_WINDOW: Duration = Duration::from_secs(5);
 /// Standard errors added to a round's mean: the least of many scattered means is too low.
 const BASE_ERRORS: f64 = 2.0;
-/// Standard deviations added, times the lost share: where packets overtake each other, the latest
-/// of them are lost, and the others look fast.
+/// Standard deviations added, times the lost share: if the latest are lost, others look fast.
 const BASE_CENSORED: f64 = 4.0;
 /// Share of the base by which a round's mean exceeds it when there is a queue.
 const QUEUE_SHARE: f64 = 0.5;

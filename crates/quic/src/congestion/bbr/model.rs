@@ -6,8 +6,7 @@
 //!          rate = the lower of the two;  rate x base round-trip time = the path's volume (BDP)
 //! ```
 //!
-//! Rates here are fractions of bytes per second, not [`Rate`](roadweave_proto::Rate)s: gains
-//! multiply them in each round, and rounding would add up.
+//! Rates here are fractions of bytes per second: gains multiply them, and rounding would add up.
 
 use std::time::{Duration, Instant};
 
@@ -76,8 +75,7 @@ impl Model {
         let verdict = self.delay.on_round(now, round);
         let queued = verdict != QueueState::Clear;
         if queued && !self.queued {
-            // Rates from before the last queue but one are outdated. One pause of a base station
-            // keeps the estimate, a link that has become slow does not.
+            // Rates from before the last queue but one are outdated: one pause keeps the estimate.
             self.begin_window();
         }
         self.queued = verdict == QueueState::Queue;
@@ -184,11 +182,9 @@ impl Aggregation {
 
 /// Seconds that acknowledging may add to a round-trip time.
 const ACKNOWLEDGEMENT_DELAY: f64 = 0.002;
-/// The draft keeps the best rate for two cycles of probing, 4 s and more (sections 2.10, 5.5.6);
-/// links of vehicles change within a second.
+/// The draft keeps the best rate for 4 s and more (sections 2.10, 5.5.6): our links change sooner.
 const MAX_RATE_WINDOW: Duration = Duration::from_secs(1);
-/// Slower ageing of the estimate of a sender that does not use it: when the other link dies, the
-/// stream comes here at once.
+/// An idle sender's estimate ages slower: when the other link dies, the stream comes here at once.
 const APP_LIMITED_AGEING: u32 = 30;
 /// Beside a queue: the draft's LossThresh, 2 % in a round (section 5.5.10).
 const LOSS_IN_QUEUE: f64 = 0.02;

@@ -7,12 +7,10 @@
 //! A round lasts one base round-trip time by the clock. A round of the draft (section 5.5.1) lasts
 //! until a packet sent in it is acknowledged, and so grows with the queue that it is to show.
 //!
-//! The draft samples the rate at each acknowledgement, from counters noted with each packet
-//! (section 4.1). The rate of a whole round needs no memory of packets: both spans, of sending and
-//! acknowledging, bound it as in the draft.
+//! The draft samples the rate at each acknowledgement (section 4.1). The rate of a whole round
+//! needs no memory of packets: both spans, of sending and acknowledging, bound it as in the draft.
 //!
-//! Base stations pause for hundreds of milliseconds and then deliver what has gathered. The rate is
-//! measured after such a silence.
+//! Base stations pause for hundreds of ms, then deliver. The rate is measured after such a silence.
 
 use std::time::{Duration, Instant};
 
@@ -142,8 +140,7 @@ impl Collector {
         Some(round)
     }
 
-    /// Bytes per second between two borders, or since the last silence if enough came after it. On
-    /// a link so slow that each packet follows a silence it is the rate of them all.
+    /// Bytes per second between two borders, or since the last silence if enough came after it.
     fn rate(&self, began: Border, end: Border) -> f64 {
         let span = |began: Border| {
             let acknowledging = end.acknowledged.saturating_duration_since(began.acknowledged);
@@ -172,8 +169,7 @@ const ERROR_MAX: f64 = 0.1;
 const UNSURE_MAX: u32 = 4;
 /// Frames come each 33 ms; acknowledgements further apart than this, or a base round trip, pause.
 const SILENCE_MIN: Duration = Duration::from_millis(50);
-/// Shortest time for a rate: acknowledgements come in batches each millisecond, and the first
-/// packets after a silence in one or two.
+/// Shortest time for a rate: acknowledgements come in batches each millisecond, or after a silence.
 const TIME_MIN: Duration = Duration::from_millis(10);
 
 #[cfg(test)]

@@ -11,8 +11,7 @@ fn bulk(mbps: f64, round_trip: Duration) -> World {
     World::new(link(mbps, round_trip), 1).with(Traffic::Bulk)
 }
 
-/// Runs bulk traffic on a changed link for `span` milliseconds, two seconds after its start. It
-/// must exceed a rate, Mbit/s, and stay below a mean round-trip time, seconds.
+/// Bulk traffic on a changed link for `span` ms must exceed a rate, Mbit/s, below a delay, seconds.
 fn check_steady(
     (mbps, round_trip): (f64, u64),
     change: impl Fn(&mut Bottleneck),

@@ -51,8 +51,7 @@ impl Round {
     }
 
     /// The median of a candidate's least round trips, weighted by capacity. An uplink on which only
-    /// others answer counts as infinitely far. At exactly half it is the lesser value, and for a
-    /// `challenger` the greater one: half of the capacity does not justify a move.
+    /// others answer counts as infinitely far. A tie is decided against a `challenger`.
     pub(super) fn median(&self, candidate: usize, challenger: bool) -> Option<Duration> {
         let is_alive = |uplink: &UplinkId| self.least.keys().any(|(_, alive)| alive == uplink);
         let mut values: Vec<(Duration, u64)> = Vec::new();

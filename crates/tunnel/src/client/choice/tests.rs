@@ -24,8 +24,7 @@ fn two() -> Choice {
     Choice::new(&[candidate(1, "a"), candidate(2, "b")])
 }
 
-/// Runs rounds until `end`; `rtt` is the outcome of a probe to a candidate over an uplink. Makes
-/// the moves that are wished for, and returns when.
+/// Runs rounds until `end` with probes of `rtt`; makes the moves wished for, and returns when.
 fn run(
     choice: &mut Choice,
     weights: &[u64],

@@ -6,8 +6,7 @@
 //! QUIC's long header                                   ─► QUIC, and never mistaken for media again
 //! ```
 //!
-//! Signalling comes before its media, or beside it on another port (RTSP). A flow that sends much
-//! without any media is a transfer: a data channel, or SRT's file mode.
+//! Signalling comes before or beside its media (RTSP). Without media, much data is a transfer.
 
 use roadweave_proto::wire::{InnerPacket, RtpHeader, SrtHeader};
 
@@ -40,8 +39,7 @@ pub(super) struct MediaDetector {
 }
 
 impl MediaDetector {
-    /// Takes the next packet. Returns its RTP header if the flow is RTP, and whether it begins a
-    /// video frame without a marker before it.
+    /// Takes a packet. Returns its RTP header, if any, and whether it begins an unmarked frame.
     pub(super) fn on_packet(&mut self, packet: &InnerPacket<'_>) -> (Option<RtpHeader>, bool) {
         if self.evidence == Evidence::Quic {
             self.is_media = false;

@@ -1,8 +1,7 @@
 //! Detects RTP, packet by packet.
 //!
 //! A UDP flow is RTP once one of its sources has sent four packets with slowly ascending numbers.
-//! DNS repeats its flags at that place, QUIC and WireGuard are random where RTP has its source. A
-//! flow may carry several sources (RFC 8843), and other packets between.
+//! DNS, QUIC and WireGuard do not match. A flow may carry several sources (RFC 8843).
 
 use roadweave_proto::wire::RtpHeader;
 
@@ -30,8 +29,7 @@ impl RtpDetector {
         self.sources[0].is_some_and(|source| source.in_sequence >= PROOF)
     }
 
-    /// Takes a possible RTP header. Returns whether a frame begins without a marker before it, by
-    /// its new timestamp (RFC 3550 section 5.1).
+    /// Takes a possible RTP header; returns whether its timestamp begins a frame (RFC 3550 5.1).
     pub(super) fn on_header(&mut self, header: &RtpHeader) -> bool {
         let is_it = |it: &Option<RtpSource>| it.is_some_and(|source| source.ssrc == header.ssrc);
         let known = self.sources.iter().position(is_it);

@@ -8,9 +8,8 @@
 //! 1 and 3 went out: gaps of flow a do not delay flow b
 //! ```
 //!
-//! A gap opens when a higher ID comes: not after the first packet that waits for it, nor after the
-//! gaps above it. So no packet waits longer than max_buffer, and gaps are given up in ascending
-//! order even while the wait changes.
+//! A gap opens when a higher ID comes, not after a packet that waits for it or gaps above it. So no
+//! packet waits longer than max_buffer, and gaps are given up in order even if the wait changes.
 //!
 //! A packet that comes after it was given up goes out at once, late: TCP and QUIC acknowledge it,
 //! which spares a repetition or reveals an unnecessary one (RFC 3522, RFC 8985 section 7.2). Flows

@@ -9,8 +9,7 @@
 //! A receiver that measures arrival times, as WebRTC's congestion control does, takes the
 //! difference of two paths' delays for a queue. With one delay for all it sees a constant one.
 //!
-//! The delay follows recent delays ([`Delays`]). A packet that comes after its time goes out at
-//! once, and is counted. A packet without a stamp does not wait.
+//! The delay follows recent delays ([`Delays`]). A late packet goes out at once, and counts.
 //!
 //! [`Delays`]: delays::Delays
 

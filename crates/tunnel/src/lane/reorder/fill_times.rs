@@ -6,8 +6,7 @@
 //! ```
 //!
 //! Most gaps come from slower paths and last for the difference of delays; some are losses, which
-//! take detection and repair. The quantile covers both. Where almost nothing comes, as on a single
-//! lossy link without repairs, there is no wait.
+//! take repair. The quantile covers both. Where almost nothing comes there is no wait.
 
 use std::time::Duration;
 

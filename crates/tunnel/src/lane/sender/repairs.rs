@@ -162,8 +162,7 @@ impl LaneSender {
         Some(repair.datagram.len() as u64)
     }
 
-    /// Cuts a datagram that is too large, and queues its parts first for its path; returns whether
-    /// it could. `is_redundant`: its content has left before.
+    /// Cuts a datagram that is too large, and queues its parts; returns whether it could.
     pub(super) fn send_in_parts(
         &mut self,
         lifetime: Lifetime,

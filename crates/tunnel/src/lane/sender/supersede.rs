@@ -18,8 +18,7 @@ use crate::lane::superseded::Superseded;
 use crate::lane::unfinished::inner_of;
 
 impl LaneSender {
-    /// Gives up older packets of a video; returns how many the peer may now never get. Fragments
-    /// stay: only the first has the header.
+    /// Gives up older packets of a video; returns how many the peer may never get. Fragments stay.
     pub(crate) fn supersede(&mut self, now: Instant, superseded: Superseded) -> u64 {
         self.stale.superseded.note(now, superseded);
         let packets = self.supersede_waiting(superseded) + self.supersede_sent(superseded);

@@ -1,5 +1,4 @@
-//! One bottleneck and the flows that share it, in virtual time and without QUIC: controllers, a
-//! pacer and a queue.
+//! One bottleneck and its flows in virtual time, without QUIC: controllers, a pacer and a queue.
 //!
 //! ```text
 //! flow: traffic > window and pacing > queue > link (rate) > delay, jitter, loss > acknowledged or lost

@@ -12,8 +12,7 @@
 //! - Clocks drift: old differences are forgotten. The delay falls by a hundredth of the time that
 //!   passes, forty times the drift of clocks, and invisible to a receiver that looks for queues.
 //! - A clock that leaps makes packets come sooner or later than the longest wait allows. Sooner:
-//!   all starts again with that packet. Later: packets go out as they come, and after a second of
-//!   only such packets all starts again.
+//!   all starts again. Later: packets go out as they come; all starts again after such a second.
 //! - A peer with wrong times delays its own packets by the longest wait at most.
 
 use std::collections::BTreeMap;

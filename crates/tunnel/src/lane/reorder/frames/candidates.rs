@@ -1,5 +1,4 @@
-//! Detects videos: a possible RTP source is accepted when its numbers ascend, as the sending side
-//! does (`lane/flow/rtp.rs`).
+//! Detects videos: an RTP source is accepted when its numbers ascend, as in `lane/flow/rtp.rs`.
 
 use std::collections::VecDeque;
 

@@ -9,14 +9,10 @@
 //! - The order is that of numbers: with B-frames timestamps go up and down.
 //! - A frame ends at a marker, or where the next number has another timestamp. Without markers
 //!   (audio) each packet is a frame: to wait for the next packet would delay them all.
-//! - A missing number is waited for only while an ID of the lane is missing at its place
-//!   ([`Gaps`]).
-//! - A frame that comes late is due an interval later: where all is late for lack of capacity, not
-//!   waiting would break every frame.
-//! - Without its beginning, a frame may follow another missing one: both are waited for until it is
-//!   due.
-//! - A packet behind a later frame is discarded. If the source itself repeats or swaps numbers, as
-//!   IDs show, or restarts its numbers, packets go out as they come.
+//! - A missing number is waited for only while a lane's ID is missing at its place ([`Gaps`]).
+//! - A late frame is due an interval later: without capacity, not waiting would break all frames.
+//! - A frame without its beginning may follow a missing one: both are waited for until it is due.
+//! - A packet behind a later frame is dropped, unless the source itself disorders its numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
