@@ -145,8 +145,7 @@ impl Authority {
         last.and_then(Result::ok).map(|(list, _)| list.approvers).unwrap_or_default()
     }
 
-    /// The text of a token. An error if the tenant's name is invalid, or no current root has signed
-    /// the delegate's `chain`.
+    /// A token's text. Fails if the tenant's name is invalid, or no current root signed `chain`.
     pub fn join_token(
         &self,
         tenant: &str,

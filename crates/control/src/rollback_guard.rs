@@ -97,8 +97,7 @@ impl RollbackGuard {
         )))
     }
 
-    /// Refuses revocations whose entry at the seen serial is missing or different
-    /// ([`StoreError::Older`]).
+    /// [`StoreError::Older`] if the entry at the seen serial is missing or different.
     pub fn check_revocations(seen: &ChainEnd, found: Option<&str>) -> Result<(), StoreError> {
         if seen.serial == 0 || found == Some(&*seen.hash) {
             return Ok(());

@@ -140,8 +140,7 @@ impl Identity {
         Self { seed: kept, public_key }
     }
 
-    /// Reads a private key in PKCS #8 (RFC 8410 section 7), with or without the public half; fails
-    /// if the halves do not match.
+    /// Reads a private key in PKCS #8 (RFC 8410 section 7). Public half optional, but must match.
     pub fn from_pkcs8(der: &[u8]) -> Result<Self, InvalidKey> {
         let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(der).map_err(|_| InvalidKey)?;
         // In both versions the seed follows a head of 16 bytes, which the library has checked.

@@ -2,8 +2,7 @@
 //!
 //! DHCP servers and routers determine the kernel's local table, which precedes the rules of
 //! [`crate::routes`]. A WiFi that leases the server's address, or names it as broadcast address,
-//! would stop the tunnel over all uplinks. So such an address is removed, and the uplink is not
-//! used until it has another.
+//! would stop the tunnel. Such an address is removed; its uplink is unused until it has another.
 //!
 //! Answers of another network's name server could be forged to stop an honest uplink. They need a
 //! second network, unless the uplink never reached a server with the address. A server's grant

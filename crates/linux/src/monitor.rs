@@ -1,8 +1,7 @@
 //! Watches uplinks appear, change and vanish.
 //!
-//! A notice only triggers a read of the kernel's tables, so bursts and lost notices do no harm. The
-//! tables do not show a brief outage, after which the kernel has removed the routes; such a notice
-//! is reported as a change.
+//! A notice only triggers a read of the kernel's tables, so bursts and lost notices do no harm. A
+//! brief outage, which does not show in the tables but removes routes, is reported as a change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -113,8 +112,7 @@ pub struct Monitor {
     led_out: BTreeSet<String>,
     protected: Protected,
     conflicts: Conflicts,
-    /// Addresses without a conflict, at most [`SEEN_MAX`] each; whether a server answered over
-    /// them.
+    /// Addresses without conflict, at most [`SEEN_MAX`] each; whether a server answered over them.
     seen: BTreeMap<String, BTreeMap<IpNet, bool>>,
     enforces: bool,
     stale: bool,

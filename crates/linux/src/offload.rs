@@ -127,8 +127,7 @@ impl Shape {
             _ => return Err(Malformed),
         };
         let udp = header.gso == Gso::Udp;
-        // For forwarded packets the kernel's header_len covers the whole first segment, so the
-        // length comes from the packet.
+        // header_len covers the whole first segment of forwarded packets: measure the packet.
         let transport_len = if udp {
             UDP_HEADER
         } else {

@@ -21,9 +21,8 @@
 //! equal addresses and gateways.
 //!
 //! Routes that an uplink's network announces (DHCP option 121, a wide netmask, router
-//! advertisements) land in the main table, which is looked up last: they draw no traffic out of the
-//! tunnel (CVE-2024-3661). The main table's routes over other interfaces are copied into the near
-//! table when they change.
+//! advertisements) land in the main table, which is looked up last, so they draw no traffic out of
+//! the tunnel (CVE-2024-3661). Its routes over other interfaces are copied into the near table.
 //!
 //! Each route into the TUN has an "unreachable" route beside it that outlives it. Traffic for the
 //! tunnel is refused before the first session, without an address of its family, and after a crash;

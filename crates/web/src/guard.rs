@@ -1,5 +1,4 @@
-//! Checks before every answer: the name in Host, the origin of the page, and the token; and the
-//! header fields of every answer.
+//! Checks before every answer (Host, the page's origin, the token), and every answer's header.
 //!
 //! The token is in a field that a page has to set itself. Nothing that a browser adds on its own,
 //! such as a cookie, grants access, so other pages cannot act for the crew. The checks of Origin

@@ -21,8 +21,7 @@ const SETTLED_S: f64 = 5.0;
 pub(crate) enum Place {
     /// Loopback, or allowed by the user.
     Free,
-    /// An interface recreated with the same name has another index; a socket bound to the old one
-    /// does not belong to it.
+    /// A recreated interface has another index; sockets bound to the old one are not its own.
     Of { index: u32, name: String },
 }
 

@@ -1,5 +1,4 @@
-//! The token at the end of the page's address: 256 random bits in a file for its owner alone,
-//! compared in constant time.
+//! The token at the end of the page's address: 256 random bits in its owner's file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};

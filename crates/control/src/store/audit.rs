@@ -56,8 +56,7 @@ impl Store {
         rows.iter().map(entry).collect()
     }
 
-    /// Returns the number of lines and the last hash, or the first fault. `seen` is a checkpoint
-    /// that must be in the chain.
+    /// The number of lines and last hash, or the first fault. The checkpoint `seen` must be in it.
     pub async fn verify_audit(
         &self,
         tenant: &str,

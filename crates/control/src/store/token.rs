@@ -268,8 +268,7 @@ impl Change<'_> {
         Ok(self.scalar(sql, values![public_key]).await? > 0)
     }
 
-    /// The requested name, if valid and free; else a generated one, unless a delegate signed the
-    /// name.
+    /// The requested name if valid and free; else, unless a delegate signed it, a generated one.
     async fn free_name<R: Record>(
         &mut self,
         tenant: &str,

@@ -217,8 +217,7 @@ fn postrouting(options: &FilterOptions) -> Vec<String> {
     rules
 }
 
-/// Packets that leave a box outside the tunnel get an address of the outgoing interface, even if
-/// they were marked after routing.
+/// Masquerades what leaves a box outside the tunnel, even if it was marked after routing.
 fn masquerade_outside(options: &FilterOptions) -> Vec<String> {
     let excluded = excluded(options);
     if options.masquerade_into_tun.is_none() || excluded.is_empty() {

@@ -134,8 +134,7 @@ fn note(set: &str) -> Vec<String> {
     [("ip", 4), ("ip6", 6)].map(rule).to_vec()
 }
 
-/// Records hosts that answer, if connections to them may be split. The choice comes first, which
-/// leaves one lookup for a SYN.
+/// Records hosts that answer, if they may be split (asked first: one lookup for a SYN).
 fn choose(rules: &[SplitRule], split_others: bool) -> Vec<String> {
     let verdict = |split| if split { "goto note" } else { "return" };
     let mut lines = Vec::new();

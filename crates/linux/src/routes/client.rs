@@ -1,7 +1,6 @@
 //! Keeps the rules and routes of a client as planned.
 //!
-//! Rules and routes of an earlier run are adopted, so that nothing opens between a crash and the
-//! first plan of the next start.
+//! Rules and routes of an earlier run are adopted: nothing opens between a crash and the next plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

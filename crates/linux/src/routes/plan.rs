@@ -286,8 +286,7 @@ impl Planner<'_> {
         is_private(near).then_some(near)
     }
 
-    /// Lets sockets bound to an interface, unless it is an uplink in service, use its default
-    /// route.
+    /// Lets sockets bound to an interface that is no uplink in service use its default route.
     fn plan_bound(&self, plan: &mut RoutePlan, ipv4: bool) {
         let table = self.tables.end() - 2;
         for link in self.seen.links.iter().filter(|link| link.index != self.tun) {

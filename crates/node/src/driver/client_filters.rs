@@ -69,8 +69,7 @@ impl ClientFilters {
         Some(format!("{what} until the packet filters are in place{failure}"))
     }
 
-    /// Blocks packets from all interfaces but these and the TUN, including packets to `own`, the
-    /// machine's addresses on these.
+    /// Blocks packets that come from other interfaces than these and the TUN, also those to `own`.
     pub(super) fn set_inside(&mut self, interfaces: Vec<Interface>, own: Vec<IpAddr>) {
         if let Forwarding::Box { inside, addresses, .. } = &mut self.options.forwarding {
             (*inside, *addresses) = (interfaces, own);

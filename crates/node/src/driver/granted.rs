@@ -110,8 +110,7 @@ struct Bounds<'a> {
 }
 
 impl Bounds<'_> {
-    /// Whether the box may have this address, whatever leases say: a hostile one could stop the
-    /// tunnel.
+    /// Whether the box may have this address. Leases cannot deny it: one may be hostile.
     fn check(&self, address: IpAddr) -> Result<(), String> {
         if !self.accept.iter().any(|space| space.contains(&address)) {
             return Err("it is in none of the networks in routes.accept".to_owned());

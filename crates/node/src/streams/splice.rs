@@ -46,8 +46,7 @@ enum Up {
     Open,
     Finished,
     Stopped,
-    /// Finishes the stream only after the answer: some hosts take a FIN for the end of both
-    /// directions.
+    /// Finishes the stream only after the answer: to some hosts a FIN ends both directions.
     Held,
 }
 

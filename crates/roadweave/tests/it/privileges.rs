@@ -14,8 +14,7 @@ fn field<'a>(status: &'a str, name: &str) -> &'a str {
     line.unwrap_or_else(|| panic!("{name} is missing in\n{status}")).trim()
 }
 
-/// Checks that every thread has dropped what it does not need, and that no program that it starts
-/// gets more than `bounding`.
+/// Checks that every thread has dropped its rights; programs it starts get at most `bounding`.
 fn check_restricted(daemon: &Daemon, bounding: u64) {
     let process = format!("/proc/{}", daemon.id());
     let mut threads = 0;

@@ -38,8 +38,7 @@ impl StreamListener {
         transparent.map(|listener| listener.address)
     }
 
-    /// Sets whether transparent connections are taken from the next turn on, if there is room.
-    /// Initially they are not.
+    /// Sets whether transparent connections are taken from the next turn on (initially not).
     pub fn set_taking(&mut self, is_wanted: bool) {
         self.taking.is_wanted = is_wanted;
     }
