@@ -170,8 +170,7 @@ fn sides(instance: &Instance, uplinks: &BTreeMap<String, Marked>) -> (Vec<String
     let ours = format!("{:#x}", marks.side_mask());
     let set = |mark: u32| set_mark("ct mark", (mark, mask));
     let mut judging = Vec::new();
-    // Keeps marks of connections that began beyond an uplink, and other programs' marks, such as
-    // those of an anchor on this machine.
+    // Keeps marks of connections from beyond an uplink, and of other programs, such as anchors.
     let mut leaving = vec![
         format!("oifgroup {GROUP} return"),
         "ct direction reply return".to_owned(),

@@ -8,9 +8,8 @@
 //!
 //! Only the interface identifies a tenant, never an inner address:
 //!
-//! - **Connections**: packets from a TUN are looked up in the conntrack zone of its anchor, so
-//!   equal tuples of two tenants are different connections. The zone survives a change of the mark,
-//!   and is set before reassembly: fragments of two tenants never make one packet.
+//! - **Connections**: packets from a TUN are looked up in its anchor's conntrack zone, so equal
+//!   tuples of two tenants differ. The zone survives a change of mark and is set before reassembly.
 //! - **Routes**: an anchor's prefixes are in its own table, which three rules select: by input TUN,
 //!   by mark, and for sockets bound to the TUN. Each route has an unreachable route beside it that
 //!   outlives a crash: no answer falls through to another's TUN.

@@ -107,8 +107,8 @@ impl Instance {
         format!("roadweave_{}_split", self.name)
     }
 
-    /// The first routing table is the tunnel's, the others are of uplinks. The numbers derive from
-    /// the name, and are higher than those that people choose.
+    /// The first is the tunnel's, the others uplinks'. Derived from the name, above what people
+    /// use.
     pub(crate) fn routing_tables(&self) -> RangeInclusive<u32> {
         let first = TABLES_BASE | u32::from(self.number()) << 8;
         first..=first | 0xff

@@ -15,10 +15,9 @@
 //! 32766     anything                        -> main               (*) only when default routes are wanted
 //! ```
 //!
-//! The tunnel's own packets leave sockets that are bound to an uplink, so rule 520 matches them
-//! before any rule that leads into the TUN. A route into the TUN does not match a bound socket even
-//! if the uplink's table is empty. The rules distinguish uplinks by interface, so two may have
-//! equal addresses and gateways.
+//! The tunnel's own packets leave sockets bound to an uplink, so rule 520 matches them before any
+//! rule into the TUN. A route into the TUN does not match a bound socket even if the uplink's table
+//! is empty. Rules select by interface, so uplinks may have equal addresses and gateways.
 //!
 //! Routes that an uplink's network announces (DHCP option 121, a wide netmask, router
 //! advertisements) land in the main table, which is looked up last, so they draw no traffic out of

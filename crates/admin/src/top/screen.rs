@@ -198,8 +198,7 @@ fn figures(name: &str, link: &Link) -> [String; 7] {
     ]
 }
 
-/// The widths of columns on a small terminal, where 0 leaves one out, and on a wide one, which
-/// gives its spare columns to the first; and how many are aligned at the left.
+/// Column widths on a small (0: left out) and a wide terminal; and how many are left-aligned.
 type Columns = (&'static [[u16; 2]], usize);
 const UPLINKS: Columns = (&[[8, 12], [10, 10], [6, 10], [0, 9], [5, 7], [5, 6], [0, 9]], 2);
 const CLIENTS: Columns = (&[[11, 14], [5, 7], [6, 11], [0, 10], [6, 11], [6, 11]], 1);

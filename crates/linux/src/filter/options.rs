@@ -86,8 +86,7 @@ pub enum Forwarding {
         outside_to_tunnel: bool,
         /// Whether clients reach each other.
         clients_reach_clients: bool,
-        /// Destinations denied to packets out of the tunnel. This machine's own addresses, except
-        /// `own_addresses`, are denied as well.
+        /// Destinations denied from the tunnel, beside this machine's except `own_addresses`.
         denied: Vec<IpNet>,
         /// Exceptions from `denied`.
         allowed: Vec<Destination>,

@@ -9,9 +9,8 @@
 //!
 //! The chains of [`super::apart`] are added where neighbours may have the same inner addresses.
 //!
-//! "Answers" are packets in the reply direction of a connection, and errors about one. The
-//! direction, unlike the state "established", keeps a stranger's connection closed that passed
-//! while the table was missing.
+//! "Answers" are packets in a connection's reply direction, and errors about one. Unlike
+//! "established", the direction keeps connections closed that passed while the table was missing.
 
 use std::net::IpAddr;
 
@@ -194,8 +193,8 @@ fn postrouting(options: &FilterOptions) -> Vec<String> {
     let FilterOptions { tun, inner, masquerade, masquerade_into_tun, apart, .. } = options;
     let mut rules = forwards::masquerade(options);
     if *masquerade {
-        // Packets out of the tunnel were checked. The zone or prefixes match on kernels before 5.7,
-        // which know no input interface here.
+        // Checked already. Before Linux 5.7, without an input interface here, zone or prefixes
+        // match.
         rules.push(format!("iifname \"{tun}\" oifname != \"{tun}\" masquerade"));
         if let Some(own) = *apart {
             rules.push(apart::masquerade(tun, own));

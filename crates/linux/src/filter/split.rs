@@ -1,5 +1,4 @@
-//! Selects TCP connections of the LAN that end at this box (split connections, RFC 3135): those to
-//! destinations that answered recently.
+//! Selects TCP connections that end at this box (RFC 3135): to destinations that answered recently.
 //!
 //! ```text
 //! SYN from inside ─► answered, not failed ─► TPROXY to a listener, mark ─► rule 522: this machine
@@ -9,9 +8,8 @@
 //! FIN of such a socket ─► answered        marked RST of such a socket ─► failed
 //! ```
 //!
-//! A socket accepts a connection before it is known whether the destination does, so the kernel
-//! records destinations that answer. If the far end cannot connect, a marked reset
-//! ([`Kind::Failed`]) first sends the destination by the TUN for a while.
+//! A socket accepts before it is known whether the destination does, so the kernel records which
+//! answer. If the far end cannot connect, a marked reset ([`Kind::Failed`]) sends it by the TUN.
 //!
 //! The mark of a connection keeps it here: without a socket it is answered by RST. A SYN that was
 //! forwarded as a packet stays forwarded, since conntrack has given it another source.

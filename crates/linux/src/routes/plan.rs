@@ -166,8 +166,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Receives packets of connections that end here. The rules match by interface, because this
-    /// machine's answers may have the mark too.
+    /// Receives connections that end here. By interface, since own answers may have the mark too.
     fn plan_split(&self, plan: &mut RoutePlan) {
         let table = split_table(&self.tables);
         for ipv4 in [true, false] {

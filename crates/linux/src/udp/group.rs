@@ -1,7 +1,6 @@
 //! A group of sockets at one address, with a BPF program that finds a packet's socket.
 //!
-//! The kernel numbers a group's sockets in the order of their binding (`net/core/sock_reuseport.c`;
-//! `socket(7)` on SO_ATTACH_REUSEPORT_CBPF).
+//! The kernel numbers sockets as they are bound (`net/core/sock_reuseport.c`, `socket(7)`).
 
 use std::io;
 

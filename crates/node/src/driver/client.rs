@@ -521,8 +521,7 @@ impl ClientRole {
         Ok(ReloadAnswer { ignored, refused: lanes.into_iter().collect() })
     }
 
-    /// Applies a reloaded configuration. The session continues, or another with the same server
-    /// replaces it. Returns why the lanes were refused, if they were.
+    /// Applies a reloaded configuration; may replace the session. Returns why lanes were refused.
     fn take_up(
         &mut self,
         driver: &mut Driver<Client>,

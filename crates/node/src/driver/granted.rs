@@ -27,8 +27,7 @@ pub(super) struct Due {
 }
 
 impl Granted {
-    /// Sets the filters for the grant of `welcome`. Parts out of bounds are logged and left out;
-    /// the rest is due once the filters are in place.
+    /// Sets filters for `welcome`; logs parts out of bounds. The rest is due once filters hold.
     pub(super) fn begin(
         &mut self,
         steering: &Steering,

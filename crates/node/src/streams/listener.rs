@@ -118,8 +118,7 @@ enum AcceptedState {
     Opening { splice: Splice, dialect: Option<Dialect> },
     /// Connected.
     Joined(Splice),
-    /// The answer is sent, and the application may still be sending: closing a socket with unread
-    /// bytes sends an RST, which discards the answer.
+    /// Answered, and not closed yet: an RST for unread bytes would discard the answer.
     Parting { socket: TcpStream, end: ListenerEnd, left: usize },
 }
 

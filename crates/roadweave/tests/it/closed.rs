@@ -296,7 +296,7 @@ fn what_the_file_says_otherwise_counts() {
         client.signal(Signal::TERM);
         assert_eq!(client.wait(), Some(0));
         check_closed(&network, &camera, "after a stop with a kill switch", &[CLOUD_V4, CLOUD_V6]);
-        // The next start takes the refusals over; SIGUSR1 leaves them; a stop without the switch opens.
+        // The next start takes refusals over; SIGUSR1 leaves them; a stop without the switch opens.
         network.edit("client.toml", |text| {
             text.replace("kill_switch = true", "kill_switch = false")
                 .replace("\"open\"", "\"closed\"")

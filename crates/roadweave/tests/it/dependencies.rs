@@ -12,8 +12,7 @@ fn texts(list: &toml::Value) -> Vec<&str> {
     list.as_array().unwrap().iter().map(|it| it.as_str().unwrap()).collect()
 }
 
-/// SPDX annex D; old crates have `/` for OR. Parentheses are ignored and OR binds tighter, which
-/// allows no more than the standard.
+/// SPDX annex D; `/` is OR. Ignores parentheses, and OR binds tighter: no laxer than the standard.
 fn is_allowed(expression: &str, licences: &[&str]) -> bool {
     let plain = expression.replace('/', " OR ").replace(['(', ')'], "");
     plain.split(" AND ").all(|any| any.split(" OR ").any(|it| licences.contains(&it.trim())))

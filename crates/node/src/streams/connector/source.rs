@@ -96,8 +96,7 @@ pub(crate) fn check_rights() -> io::Result<()> {
     Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?.set_ip_transparent_v4(true)
 }
 
-/// Above the ports of services and below the ephemeral ports of Linux (32768), Windows and macOS
-/// (49152), so that they seldom collide with a client's own connections.
+/// Between service ports and ephemeral ones (from 32768): seldom collides with a client's own.
 const PORTS: RangeInclusive<u16> = 10_240..=32_767;
 const TRIES: usize = 16;
 

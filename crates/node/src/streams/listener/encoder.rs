@@ -1,6 +1,5 @@
-//! Hints for encoders of the LAN: `GET /v1/encoder`, answered by an event stream (WHATWG HTML,
-//! section 9.2), to which a thread of its own writes ([`EventStreams`]). Pages of other origins are
-//! refused unless `streams.origins` names them.
+//! Hints for encoders: `GET /v1/encoder`, answered by an event stream (WHATWG HTML, section 9.2),
+//! which has its own thread ([`EventStreams`]). Refuses pages not of `streams.origins`.
 
 use std::io::Write as _;
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
@@ -56,8 +55,7 @@ fn listen(head: &Head<'_>) -> Asked {
     Asked::Listen { length: head.length, request: ListenRequest { interval, fields: cors } }
 }
 
-/// Whether `Host` is an address or a configured name, against DNS rebinding. Only browsers can be
-/// attacked so, and they always send the field.
+/// Whether `Host` is an address or configured name, against DNS rebinding of browsers.
 fn is_for_box(head: &Head<'_>) -> bool {
     let Some(host) = head.value_of("Host").map(<[u8]>::trim_ascii) else { return true };
     let Ok(host) = str::from_utf8(host) else { return false };

@@ -1,9 +1,8 @@
 //! Transparent connections: the kernel redirects them (TPROXY, `roadweave_linux::split`), and their
 //! local address here is their original destination.
 //!
-//! The listener's option `IP_TRANSPARENT` is the switch: it takes one system call, applies from the
-//! next SYN, ends with the program, and leaves accepted connections alone. Listeners are bound to
-//! loopback addresses, which other machines cannot reach.
+//! `IP_TRANSPARENT` is the switch: one system call, from the next SYN on, ends with the program,
+//! leaves accepted connections alone. Listeners are on loopback, which other machines cannot reach.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
