@@ -1,6 +1,5 @@
-//! Ed25519 key pairs; the public key identifies a peer.
-//!
-//! Keys are written in base64 with 44 characters, as WireGuard does.
+//! Ed25519 key pairs; the public key identifies a peer. Keys are written in base64 with 44
+//! characters, as WireGuard does.
 
 use std::fmt;
 use std::str::FromStr;

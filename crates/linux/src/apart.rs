@@ -16,9 +16,8 @@
 //! - **Filters**: the TUNs of all anchors are in one interface group; nothing passes between them,
 //!   and no answer enters a TUN that its connection did not begin in.
 //!
-//! One number, derived from the instance's name, identifies all three, so that connections survive
-//! a restart; if it is taken, the anchor does not start (see [`crate::Routes::keep_apart`]). Its
-//! mark uses only the bits of [`Marks::above_mask`].
+//! One number, derived from the instance's name, identifies all three: connections survive a
+//! restart. If it is taken, the anchor does not start. Its mark uses only [`Marks::above_mask`].
 
 use roadweave_proto::Marks;
 

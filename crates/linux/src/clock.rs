@@ -1,6 +1,5 @@
-//! The only source of time, as [`roadweave_proto::Instant`].
-//!
-//! It reads `CLOCK_BOOTTIME`, with suspended time: a session the peer gave up in a sleep ends here.
+//! The only source of time, as [`roadweave_proto::Instant`]. It reads `CLOCK_BOOTTIME`, with
+//! suspended time: a session the peer gave up in a sleep ends here.
 
 use std::time::Duration;
 

@@ -198,8 +198,7 @@ fn set_transport_checksum(packet: &mut [u8], transport: usize, udp: bool, pseudo
     packet[at..at + 2].copy_from_slice(&checksum_field(sum, udp));
 }
 
-/// The complement of `sum`; for UDP never zero, which means no checksum (RFC 768) and which IPv6
-/// receivers discard (RFC 8200 section 8.1).
+/// The complement of `sum`; for UDP never zero: no checksum (RFC 768; RFC 8200 section 8.1).
 fn checksum_field(sum: u16, udp: bool) -> [u8; 2] {
     match !sum {
         0 if udp => [0xff; 2],

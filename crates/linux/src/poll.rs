@@ -25,8 +25,7 @@ pub enum Interest {
     Read,
     /// Something to read, or room to write.
     ReadWrite,
-    /// Both, and that the peer ended or the socket failed. Edge triggered: reported once, until a
-    /// read or write would block.
+    /// Both, and the peer's end or failure. Edge triggered: once, until a call would block.
     Edges,
 }
 

@@ -107,8 +107,7 @@ impl Instance {
         format!("roadweave_{}_split", self.name)
     }
 
-    /// The first is the tunnel's, the others uplinks'. Derived from the name, above what people
-    /// use.
+    /// The first is the tunnel's, the others uplinks'. From the name, above what people use.
     pub(crate) fn routing_tables(&self) -> RangeInclusive<u32> {
         let first = TABLES_BASE | u32::from(self.number()) << 8;
         first..=first | 0xff
@@ -191,8 +190,7 @@ fn not_in(directory: &Path, verb: &str, path: &Path, error: std::io::Error) -> D
     }
 }
 
-/// Creates `directory` if needed, and makes it private to this user: others with write access could
-/// block an instance, or redirect its files.
+/// Creates `directory` if needed, private to this user: others could block or redirect its files.
 pub fn own_directory(directory: &Path) -> Result<(), DeviceError> {
     let failed = |error| not_in(directory, "make", directory, error);
     match make_private(directory) {

@@ -1,5 +1,4 @@
 //! Where the server may listen: on loopback, and on addresses of interfaces that are not uplinks.
-//!
 //! The kernel accepts a packet for any local address on every interface. So the socket is also
 //! bound to the interface of the address, and hosts behind an uplink cannot reach it.
 

@@ -185,8 +185,7 @@ fn describe(uplink: Uplink, servers: &[SocketAddr]) -> UplinkFacts {
     }
 }
 
-/// The kernel uses the larger value of `all` and of the interface (Linux
-/// Documentation/networking/ip-sysctl.rst).
+/// The larger of `all` and the interface's counts (Linux Documentation/networking/ip-sysctl.rst).
 fn reverse_path_filter(interface: &str) -> Option<u8> {
     let of = |name: &str| {
         let path = Path::new("/proc/sys/net/ipv4/conf").join(name).join("rp_filter");

@@ -1,6 +1,5 @@
-//! The screen: figures above, uplinks or clients in the middle, events below.
-//!
-//! Made for 80 columns and 24 rows. A smaller one has fewer columns and no sparklines.
+//! The screen: figures above, uplinks or clients in the middle, events below. Made for 80 columns
+//! and 24 rows. A smaller one has fewer columns and no sparklines.
 
 use std::time::{Duration, Instant};
 

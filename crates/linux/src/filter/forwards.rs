@@ -1,7 +1,6 @@
-//! Ports of a server's machine that are forwarded to devices behind its clients.
-//!
-//! They apply to all addresses of the machine but the inner ones. Their connections have a mark
-//! that outlives the program, which distinguishes those of a removed forward even after a crash.
+//! Ports of a server's machine that are forwarded to devices behind its clients. They apply to all
+//! addresses of the machine but the inner ones. Their connections have a mark that outlives the
+//! program, which distinguishes those of a removed forward even after a crash.
 
 use roadweave_proto::{DropReason, Kind, Marks};
 

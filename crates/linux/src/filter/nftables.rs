@@ -1,5 +1,4 @@
 //! Reads packet filters over netlink, without `nft`: a table's contents, counters and changes.
-//!
 //! Every transaction raises the generation; a table is read again only then.
 
 use std::collections::BTreeMap;

@@ -65,8 +65,7 @@ impl FilterOptions {
     }
 }
 
-/// What this machine forwards. Its own packets, answers, and what its own rules redirect always
-/// pass.
+/// What this machine forwards. Its own packets, answers, and its own redirections always pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Forwarding {
     /// Anything that the machine's routes and firewall let pass.

@@ -77,8 +77,7 @@ pub fn remove_left(instance: &Instance) -> Result<(), DeviceError> {
     remove_tables(&[instance.split_table()])
 }
 
-/// The text of the table and its number of rules. The kernel keeps it until `cleanup` removes it.
-/// Replacing it loses the recorded destinations.
+/// The table's text and number of rules. `cleanup` removes it. Replacing it loses destinations.
 pub fn text(table: &str, options: &SplitOptions) -> (String, usize) {
     let mut text = chain::begin(table);
     for (set, minutes) in [("answered", ANSWERED_MINUTES), ("failed", FAILED_MINUTES)] {

@@ -1,5 +1,4 @@
 //! An uplink's name servers from other programs; else the system's, and the uplink's gateway.
-//!
 //! Daemons and local stubs are not asked: their queries may go into the tunnel.
 
 use std::fs::File;

@@ -1,7 +1,6 @@
-//! Packet filters of a client.
-//!
-//! From the start they block all interfaces except those known not to be uplinks, including later
-//! ones and after a crash. A welcome adds forwarding and source NAT into the TUN.
+//! Packet filters of a client. From the start they block all interfaces except those known not to
+//! be uplinks, including later ones and after a crash. A welcome adds forwarding and source NAT
+//! into the TUN.
 //!
 //! The keeper's thread runs `nft` and retries forever. Uplinks and inner addresses are used only
 //! once the filters are in place: see [`ClientFilters::hold`] and [`ClientFilters::are_in_place`].
@@ -93,8 +92,7 @@ impl ClientFilters {
         }
     }
 
-    /// Allows forwarding into the tunnel. The granted `addresses` are used only once the filters
-    /// are in place, so that they are never reachable from outside the tunnel.
+    /// Allows forwarding into the tunnel. `addresses` are used once filters hold: closed outside.
     pub(super) fn on_granted(&mut self, mtu: u16, addresses: &[IpNet]) {
         // Grants include prefixes behind the box; full-length ones are its own addresses.
         let own = addresses.iter().filter(|net| net.prefix_len() == net.max_prefix_len());

@@ -1,6 +1,5 @@
-//! A client's routes, rules and DNS, kept in place while it runs.
-//!
-//! After a crash all stays: tunnel traffic is blocked until the next start or `roadweave release`.
+//! A client's routes, rules and DNS, kept in place while it runs. After a crash all stays: tunnel
+//! traffic is blocked until the next start or `roadweave release`.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

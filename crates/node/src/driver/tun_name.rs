@@ -1,6 +1,5 @@
-//! Keeps the TUN under its configured name.
-//!
-//! Packet filters match the TUN by name: after a rename they would treat its packets as foreign.
+//! Keeps the TUN under its configured name. Packet filters match the TUN by name: after a rename
+//! they would treat its packets as foreign.
 
 use std::time::Duration;
 

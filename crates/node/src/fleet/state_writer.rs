@@ -1,5 +1,5 @@
-//! When a member's state is written to the disk: soon after a change, and rarely enough for a slow
-//! disk or flash.
+//! When a member's state is written: soon after a change, and rarely enough for slow disks and
+//! flash.
 
 use std::time::Duration;
 

@@ -1,7 +1,6 @@
-//! One stream to a controller: TLS 1.3 over TCP, on a non-blocking socket.
-//!
-//! Each step has a deadline. Messages and reads of a turn are bounded, so a hostile peer affects
-//! this stream only. Only the program's own answers count as life: the kernel acknowledges for it.
+//! One stream to a controller: TLS 1.3 over TCP, on a non-blocking socket. Each step has a
+//! deadline. Messages and reads of a turn are bounded, so a hostile peer affects this stream only.
+//! Only the program's own answers count as life: the kernel acknowledges for it.
 
 use std::collections::VecDeque;
 use std::io::{self, Write as _};

@@ -1,7 +1,6 @@
-//! Redirects transparently intercepted LAN connections to the listener.
-//!
-//! Marks are set once routes lead marked packets here; the listener's sockets decide whether
-//! connections are taken. Failed redirections use the tunnel once the application retries.
+//! Redirects transparently intercepted LAN connections to the listener. Marks are set once routes
+//! lead marked packets here; the listener's sockets decide whether connections are taken. Failed
+//! redirections use the tunnel once the application retries.
 
 use std::net::SocketAddr;
 use std::time::Duration;

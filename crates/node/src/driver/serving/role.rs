@@ -117,9 +117,8 @@ impl Ground {
         })
     }
 
-    /// Sets this machine up for `clients`. With a `map`, each shard has a socket and a queue.
-    /// `has_neighbours`: others may have equal addresses. Removes `streams` without a source
-    /// address.
+    /// Sets this machine up for `clients`. With a `map`, each shard has socket and queue.
+    /// `has_neighbours`: others may have equal addresses. `streams` need a source address.
     pub(in crate::driver) fn with_host(
         options: &HostOptions,
         serving: &ServingOptions,

@@ -28,9 +28,8 @@ impl Sources {
         if self.clients { "client" } else { "server" }
     }
 
-    /// The source address for a connection to `to`; `None`: this machine's own. `inner`: the
-    /// client's address of that family. This machine's own addresses are reached by its own
-    /// address: their answers to the client's would leave by the tunnel.
+    /// The source for a connection to `to`; `None`: this machine's. `inner`: the client's of that
+    /// family. This machine's addresses are reached by its own: answers would enter the tunnel.
     pub(super) fn choose(
         self,
         to: SocketAddr,

@@ -69,9 +69,8 @@ fn is_for_box(head: &Head<'_>) -> bool {
     is_address || names.map(|(_, host)| without_port(host)).any(|it| it.eq_ignore_ascii_case(&name))
 }
 
-/// Whether a browser asks for a page without naming its origin, as for an image or a frame.
-/// Browsers leave out Fetch Metadata where they ask an address over `http:`; then `User-Agent`,
-/// which a page cannot change, shows a browser.
+/// Whether a browser asks without naming the page's origin, as for an image. Over `http:` to an
+/// address it omits Fetch Metadata; `User-Agent`, which pages cannot change, shows it.
 fn is_of_page(head: &Head<'_>) -> bool {
     let field = |name: &str| head.value_of(name).map(<[u8]>::trim_ascii);
     match field("Sec-Fetch-Site") {
