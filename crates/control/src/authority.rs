@@ -82,8 +82,7 @@ impl Authority {
     }
 
     /// The trust lists to publish: all signed ones, and one more if the root key is here and the
-    /// last list is of an earlier epoch. An error if the last does not fit and none can be signed
-    /// here.
+    /// last list is of an earlier epoch. Fails if the last does not fit and none can be signed.
     pub fn trust(&self, epoch: i64) -> Result<Vec<PublishedTrust>> {
         let (epoch, controller) = (epoch.unsigned_abs(), self.controller.public_key());
         let (mut all, mut last) = (Vec::new(), None::<TrustList>);

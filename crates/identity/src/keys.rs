@@ -1,5 +1,4 @@
-//! Ed25519 key pairs; the public key identifies a peer. Keys are written in base64 with 44
-//! characters, as WireGuard does.
+//! Ed25519 key pairs, by which peers are known. Keys are 44 characters of base64, as WireGuard's.
 
 use std::fmt;
 use std::str::FromStr;

@@ -19,10 +19,9 @@
 //!
 //! The sides are the TUN, each uplink, and everything else. Hosts behind the box may answer for any
 //! address, and so may all sides for connections older than this table, until these send something.
-//! Conntrack checks no interface: without this, any network could inject answers or errors.
-//!
-//! A TCP connection begins with its SYN; an older one is not taken for one that began outside. The
-//! rules are in their own table, `inet roadweave_NAME_answers`.
+//! Conntrack checks no interface: without this, any network could inject answers or errors. A TCP
+//! connection begins with its SYN; an older one is not taken for one that began outside. The rules
+//! are in their own table, `inet roadweave_NAME_answers`.
 
 use std::collections::BTreeMap;
 

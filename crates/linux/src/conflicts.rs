@@ -1,11 +1,9 @@
 //! Addresses that an uplink must not have: the machine would take other hosts' packets for its own.
 //! DHCP servers and routers determine the kernel's local table, which precedes the rules of
 //! [`crate::routes`]. A WiFi that leases the server's address, or names it as broadcast address,
-//! would stop the tunnel. Such an address is removed; its uplink is unused until it has another.
-//!
-//! A forged answer of another network's name server could stop an honest uplink, so it needs a
-//! second network, unless no server was reached at the address. Grants count only against new
-//! addresses.
+//! would stop the tunnel. Such an address is removed; its uplink is unused until it has another. A
+//! forged answer of another network's name server could stop an honest uplink, so it needs a second
+//! network, unless no server was reached at the address. Grants count only against new addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

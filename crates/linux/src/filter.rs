@@ -1,9 +1,8 @@
 //! Packet filters of a tunnel end, as an nftables table: forwarding, access to inner addresses,
-//! source NAT, MSS clamping.
-//!
-//! [`Forwarding`] bounds what is forwarded, so that a tunnel end is no open router. All rules are
-//! in one table, replaced and removed as a whole; other programs' rules stay. The table exists from
-//! before forwarding is turned on until it is off; the kernel keeps it when the process dies.
+//! source NAT, MSS clamping. [`Forwarding`] bounds what is forwarded: a tunnel end is no open
+//! router. All rules are in one table, replaced and removed as a whole; other programs' rules stay.
+//! The table exists from before forwarding is on until it is off; the kernel keeps it after a
+//! crash.
 
 mod apart;
 mod chain;

@@ -1,6 +1,6 @@
 //! Watches uplinks appear, change and vanish. A notice only triggers a read of the kernel's tables,
-//! so bursts and lost notices do no harm. A brief outage, which does not show in the tables but
-//! removes routes, is reported as a change.
+//! so bursts and lost notices are harmless; a brief outage, which removes routes, counts as a
+//! change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};

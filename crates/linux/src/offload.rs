@@ -1,9 +1,7 @@
 //! Segmentation offload for a TUN: large packets cross the kernel's border in place of many small.
-//! [`split`] cuts those of the kernel, [`Coalescer`] joins ours. No I/O.
-//!
-//! With `IFF_VNET_HDR` each read and write of a TUN starts with a `virtio_net_hdr`, which says how
-//! to segment the packet and which checksum is incomplete (virtio 1.2 section 5.1.6; Linux
-//! `include/linux/virtio_net.h`; RFC 1071 for checksums).
+//! [`split`] cuts those of the kernel, [`Coalescer`] joins ours. No I/O. With `IFF_VNET_HDR` a
+//! `virtio_net_hdr` precedes each packet: how to segment it, and which checksum is incomplete
+//! (virtio 1.2 section 5.1.6; Linux `include/linux/virtio_net.h`; RFC 1071 for checksums).
 
 mod checksum;
 mod coalesce;

@@ -1,5 +1,4 @@
-//! Waits for file descriptors, with nanosecond timeouts. Level triggered, so a handler may stop at
-//! its budget; except with [`Interest::Edges`].
+//! Waits for file descriptors, with nanosecond timeouts. Level triggered, but [`Interest::Edges`].
 
 use std::fmt;
 use std::io;

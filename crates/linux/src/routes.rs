@@ -22,7 +22,6 @@
 //! Routes that an uplink's network announces (DHCP option 121, a wide netmask, router
 //! advertisements) land in the main table, which is looked up last, so they draw no traffic out of
 //! the tunnel (CVE-2024-3661). Its routes over other interfaces are copied into the near table.
-//!
 //! Each route into the TUN has an "unreachable" route beside it that outlives it: traffic for the
 //! tunnel never leaves in the clear, before a session, without an address, or after a crash.
 //!

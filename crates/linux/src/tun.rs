@@ -1,8 +1,6 @@
-//! The TUN device: inner packets between the kernel and the session. The interface is not
-//! persistent: the kernel removes it with its addresses and routes when the process ends.
-//! Segmentation offload (TSO, USO since Linux 6.2) is used where available.
-//!
-//! Source: Linux `Documentation/networking/tuntap.rst`.
+//! The TUN device: inner packets between the kernel and the session. Not persistent: it ends with
+//! the process, as do its addresses and routes. Segmentation offload (TSO, USO since Linux 6.2) is
+//! used where available. Source: Linux `Documentation/networking/tuntap.rst`.
 
 #![allow(unsafe_code, reason = "a TUN is set up by ioctls, which have no safe wrapper")]
 

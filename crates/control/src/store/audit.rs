@@ -1,6 +1,5 @@
-//! The audit log: a chain in which each line proves those before it. The links are keyed hashes
-//! whose key is not in the database: a writer of the database can truncate the log but not rewrite
-//! it, and a truncation contradicts the checkpoints.
+//! The audit log: a chain in which each line proves those before it, by keyed hashes whose key is
+//! not in the database: its writers can only truncate the log, which contradicts the checkpoints.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -8,7 +8,6 @@
 //! ```
 //!
 //! The chains of [`super::apart`] are added where neighbours may have the same inner addresses.
-//!
 //! "Answers" are packets in a connection's reply direction, and errors about one. Unlike
 //! "established", the direction keeps connections closed that passed while the table was missing.
 

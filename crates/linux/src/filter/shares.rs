@@ -1,11 +1,9 @@
 //! Bounds for each source on shared tables of the kernel: connections per second and at a time, and
-//! fragments per second. All sources together have three quarters of the connection table.
-//!
-//! A source is an inner address, or a prefix behind a client, both verified by the tunnel; behind a
-//! box it is a hardware address. Sources beyond the size of the sets share one bound.
+//! fragments per second. All sources together have three quarters of the connection table. A source
+//! is an inner address, or a prefix behind a client, both verified by the tunnel; behind a box it
+//! is a hardware address. Sources beyond the size of the sets share one bound.
 //!
 //! `ct count` walks an element's connections, so a source has several: a hash of ports and address.
-//!
 //! The rules are in their own table, `inet roadweave_NAME_shares`. Its sets and objects survive
 //! changes of prefixes or interfaces, so open connections stay counted.
 

@@ -10,13 +10,11 @@
 //!
 //! A socket accepts before it is known whether the destination does, so the kernel records which
 //! answer. If the far end cannot connect, a marked reset ([`Kind::Failed`]) sends it by the TUN.
-//!
 //! The mark of a connection keeps it here: without a socket it is answered by RST. A SYN that was
 //! forwarded as a packet stays forwarded, since conntrack has given it another source.
 //!
-//! Excluded destinations are not taken: the mark would hide the one that excludes.
-//!
-//! Counters show whether connections arrive: the box's own rules may drop or redirect them.
+//! Excluded destinations are not taken: the mark would hide the one that excludes. Counters show
+//! whether connections arrive: the box's own rules may drop or redirect them.
 //!
 //! The rules are in their own table, `inet roadweave_NAME_split`, because replacing the filters
 //! would clear its sets. It outlives the program: without a listener connections are forwarded.

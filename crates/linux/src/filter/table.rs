@@ -84,7 +84,7 @@ impl Table {
     }
 }
 
-/// A table installed by a thread, as event loops may not wait for `nft`. Dropping it joins the
+/// A table that a thread installs: event loops may not wait for `nft`. Dropping it joins the
 /// thread.
 #[derive(Debug)]
 pub struct MaintainedTable {

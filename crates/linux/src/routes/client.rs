@@ -1,5 +1,4 @@
-//! Keeps the rules and routes of a client as planned. Rules and routes of an earlier run are
-//! adopted: nothing opens between a crash and the next plan.
+//! Keeps a client's rules and routes as planned; adopts those of an earlier run, so nothing opens.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -1,5 +1,4 @@
-//! The rules and routes that a client needs in the present state of the system. A pure function:
-//! planning again mends any change (see [`super::client`]).
+//! A client's rules and routes in the present state. Pure: planning again mends any change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

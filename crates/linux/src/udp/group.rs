@@ -11,9 +11,8 @@ use crate::DeviceError;
 use crate::socket::set_option;
 
 impl UplinkSocket {
-    /// Opens `count` sockets at one free address, of which `program` chooses for each packet by
-    /// order. If the kernel refuses the program, packets reach any of them. Only this user's
-    /// programs may join.
+    /// Opens `count` sockets at one free address; `program` chooses one per packet, by order. If
+    /// the kernel refuses it, packets reach any. Only this user's programs may join.
     pub fn open_group(
         options: &UdpOptions,
         count: u16,

@@ -1,9 +1,7 @@
-//! Packet filters of a client. From the start they block all interfaces except those known not to
-//! be uplinks, including later ones and after a crash. A welcome adds forwarding and source NAT
-//! into the TUN.
-//!
-//! The keeper's thread runs `nft` and retries forever. Uplinks and inner addresses are used only
-//! once the filters are in place: see [`ClientFilters::hold`] and [`ClientFilters::are_in_place`].
+//! Packet filters of a client. From the start they block all interfaces but those known not to be
+//! uplinks, including later ones and after a crash. A welcome adds forwarding and source NAT. The
+//! keeper's thread runs `nft` and retries forever. Uplinks and inner addresses are used only once
+//! the filters are in place: see [`ClientFilters::hold`] and [`ClientFilters::are_in_place`].
 
 use std::net::IpAddr;
 

@@ -1,6 +1,5 @@
-//! Applies what a server grants to its client: addresses and routes, after the filters. A later
-//! welcome may grant other addresses; addresses no longer granted are removed first. System errors
-//! here are logged and do not end the client.
+//! Applies what a server grants: addresses and routes, after the filters. A later welcome may grant
+//! others; the former are removed first. System errors are logged and do not end the client.
 
 use std::net::IpAddr;
 

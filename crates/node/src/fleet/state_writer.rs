@@ -1,5 +1,4 @@
-//! When a member's state is written: soon after a change, and rarely enough for slow disks and
-//! flash.
+//! When a member's state is written: soon after a change, but seldom enough for slow disks.
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! The thread in which a member of a fleet talks to its controller. Slow work (signatures, large
-//! tables, files, the network) happens here only.
+//! The thread of a fleet's member and its controller: for slow work (signatures, files, network).
 
 use std::sync::Arc;
 use std::time::Duration;

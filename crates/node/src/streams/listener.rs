@@ -10,10 +10,8 @@
 //! accept, transparent ─► is it ours? ───────────────┴ reset ─► RST
 //! ```
 //!
-//! Names are resolved at the far end. What the application sends before its answer goes along.
-//!
-//! Only the LAN is served: a caller must come from one of its networks and by an interface that
-//! leads there, which the kernel does not check.
+//! Names are resolved at the far end. Bytes before its answer go along. Only the LAN is served: a
+//! caller comes from its networks by an interface there, which the kernel does not check.
 
 mod asked;
 mod caller;

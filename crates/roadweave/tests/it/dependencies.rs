@@ -1,5 +1,5 @@
-//! Dependencies against deny.toml where there is no cargo-deny: licences, sources and bans. `make
-//! deny` checks advisories, which need a database.
+//! Licences, sources and bans of deny.toml, where there is no cargo-deny. `make deny`: advisories
+//! too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;

@@ -1,5 +1,4 @@
-//! Where clients' streams may lead: the packet filter's rules, for connections that this machine
-//! makes for clients, which do not pass that filter.
+//! Where clients' streams may lead: the packet filter's rules, which such connections bypass.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
