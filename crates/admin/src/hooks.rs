@@ -4,9 +4,8 @@
 //! client ◄─ status, once a second ─ changes ─► FOLDER/join, leave, uplink: one at a time
 //! ```
 //!
-//! It is not part of the client: a program started by the daemon would have its rights and its
-//! filter of system calls. It compares states instead of subscribing to events, so a restart of
-//! either side loses nothing.
+//! It is not part of the client, since programs that a daemon starts have its rights and its filter
+//! of system calls. It compares states, so a restart of either side loses no event.
 
 mod changes;
 pub(crate) mod program;

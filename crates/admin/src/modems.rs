@@ -6,9 +6,8 @@
 //! uqmi, the kernel ──────┘
 //! ```
 //!
-//! It is not part of the client: that would grow by D-Bus, and a modem's firmware must not reach
-//! it. Nothing is kept between two readings, so a modem that returns is found by the next one;
-//! facts that are no longer reported expire in the client.
+//! It is not part of the client: no D-Bus there, and no modem firmware near it. Nothing is kept
+//! between readings, so a returned modem is found; unreported facts expire in the client.
 
 mod at;
 mod bus;

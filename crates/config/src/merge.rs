@@ -6,8 +6,7 @@
 //! ```
 //!
 //! No listed field leads traffic out of the tunnel, names a server or holds a key: a stolen
-//! controller can only make a box slow. The choice of uplinks is not listed: strangers in a WiFi
-//! that is no uplink would be hosts behind the box.
+//! controller can only slow a box. Nor are uplinks listed: strangers in others would be inside.
 
 use std::path::Path;
 

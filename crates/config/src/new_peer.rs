@@ -37,8 +37,7 @@ impl From<String> for ChangeError {
 }
 
 /// Changes the locked server's file at `path` by `change`, which gets the file and its text and
-/// returns the new text. Returns the new file. On an error, as of an invalid text, the old one
-/// stays.
+/// returns the new text. Returns the new file. On an error the old one stays.
 pub fn change_server_file(
     path: &Path,
     change: impl FnOnce(&ServerFile, &str) -> Result<String, ChangeError>,
@@ -70,8 +69,7 @@ fn lock(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The text of a server's file with another peer at its end. Fails if `peers` is written as a list
-/// on one line.
+/// A server's file with a peer at its end. Fails if `peers` is a list on one line.
 pub fn with_peer(text: &str, peer: &PeerFields) -> Result<String, String> {
     #[derive(serde::Serialize)]
     struct Addition<'a> {

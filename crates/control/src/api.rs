@@ -6,8 +6,7 @@
 //!            routes, the one table of operations and permissions ─► openapi, tests
 //! ```
 //!
-//! Start reading at [`routes`]: the router, the OpenAPI document, the table of roles and the tests
-//! that walk all routes are made from it.
+//! Start reading at [`routes`], the source of router, OpenAPI document, roles and tests of routes.
 
 pub mod answer;
 mod guard;

@@ -81,9 +81,8 @@ impl Authority {
         }
     }
 
-    /// The trust lists to publish: all that roots have signed, and one more if the root key is here
-    /// and the last list is of an earlier epoch. An error if the last list does not fit this
-    /// controller and none can be signed here.
+    /// The trust lists to publish: all signed ones, and one more if the root key is here and the
+    /// last list is of an earlier epoch. Fails if the last does not fit and none can be signed.
     pub fn trust(&self, epoch: i64) -> Result<Vec<PublishedTrust>> {
         let (epoch, controller) = (epoch.unsigned_abs(), self.controller.public_key());
         let (mut all, mut last) = (Vec::new(), None::<TrustList>);
@@ -145,8 +144,7 @@ impl Authority {
         last.and_then(Result::ok).map(|(list, _)| list.approvers).unwrap_or_default()
     }
 
-    /// The text of a token. An error if the tenant's name is invalid, or no current root has signed
-    /// the delegate's `chain`.
+    /// A token's text. Fails if the tenant's name is invalid, or no current root signed `chain`.
     pub fn join_token(
         &self,
         tenant: &str,

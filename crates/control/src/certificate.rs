@@ -1,7 +1,6 @@
-//! The self-signed certificate for browsers, if none is configured.
-//!
-//! One fixed form of X.509 (RFC 5280): ECDSA with P-256, since browsers do not support Ed25519, and
-//! no expiry (section 4.1.2.5), since nothing renews it. Users compare its fingerprint.
+//! The self-signed certificate for browsers, if none is configured. One fixed form of X.509 (RFC
+//! 5280): ECDSA with P-256, since browsers do not support Ed25519, and no expiry (section 4.1.2.5),
+//! since nothing renews it. Users compare its fingerprint.
 
 use std::net::IpAddr;
 

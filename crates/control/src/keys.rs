@@ -1,5 +1,4 @@
-//! Keys derived from the controller's key: the seal of rows, the cipher of stored answers. Random
-//! secrets and their hashes.
+//! Keys derived from the controller's (seal of rows, cipher of answers); random secrets and hashes.
 
 use std::sync::Arc;
 

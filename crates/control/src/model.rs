@@ -1,6 +1,5 @@
-//! The records of a fleet, as the database stores and the interface shows them.
-//!
-//! Each record has `settings`, which people write, and fields that the controller maintains.
+//! The records of a fleet, as the database stores and the interface shows them. Each record has
+//! `settings`, which people write, and fields that the controller maintains.
 
 /// Makes types records: table and kind, secret field, public key, and columns.
 macro_rules! records {

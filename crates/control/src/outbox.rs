@@ -1,6 +1,5 @@
-//! Reads the outbox for all listeners: every 250 ms, and at once after a hint of PostgreSQL.
-//!
-//! A hint may be lost (a pooler in between drops listeners); the periodic reading is what counts.
+//! Reads the outbox for all listeners: every 250 ms, and at once after a hint of PostgreSQL. A hint
+//! may be lost (a pooler in between drops listeners); the periodic reading is what counts.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

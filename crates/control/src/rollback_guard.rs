@@ -1,10 +1,9 @@
 //! The rollback guard, on the controller's own disk: the epoch begun here, the latest change seen,
 //! and the head of the chain of revocations. Beside it the audit checkpoints: the head of each
-//! tenant's audit log, by which a log truncated in the database is detected.
-//!
-//! A restored older copy of the database, or a standby that lagged, would reuse numbers of changes
-//! that members already hold and then ignore, and the number of a lost revocation. A writer of the
-//! database could raise its epoch, which a root key held here would sign.
+//! tenant's audit log, by which truncation in the database is detected. A restored older database,
+//! or a standby that lagged, would reuse numbers of changes that members already hold and then
+//! ignore, and of a lost revocation. A writer of the database could raise its epoch, for a root key
+//! held here to sign.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -97,8 +96,7 @@ impl RollbackGuard {
         )))
     }
 
-    /// Refuses revocations whose entry at the seen serial is missing or different
-    /// ([`StoreError::Older`]).
+    /// [`StoreError::Older`] if the entry at the seen serial is missing or different.
     pub fn check_revocations(seen: &ChainEnd, found: Option<&str>) -> Result<(), StoreError> {
         if seen.serial == 0 || found == Some(&*seen.hash) {
             return Ok(());

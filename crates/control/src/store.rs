@@ -6,9 +6,8 @@
 //!             └► row + seal ─► audit, hash chain ─► outbox ─► commit, NOTIFY
 //! ```
 //!
-//! Every change takes the next number of the outbox first, so changes are serialized on both
-//! databases, and a reader of the outbox misses none: with a PostgreSQL sequence a later number may
-//! be visible before an earlier one.
+//! Every change takes the next number of the outbox first, so changes are serialized and a reader
+//! misses none: of a PostgreSQL sequence a later number may be visible before an earlier one.
 //!
 //! Every method may fail by the database itself: [`StoreError::Away`], [`StoreError::Full`],
 //! [`StoreError::Internal`]. Only other errors are documented.

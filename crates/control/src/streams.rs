@@ -1,5 +1,4 @@
-//! The streams of boxes, proxies and anchors: a task each, around a controller session
-//! ([`ControllerSession`]).
+//! Streams of boxes, proxies and anchors: a task each, around a session ([`ControllerSession`]).
 //!
 //! ```text
 //! peer ◄─► TLS ◄─► frames ◄─► ControllerSession ─► events ─► Recorder ─► store

@@ -1,6 +1,4 @@
-//! Ed25519 key pairs; the public key identifies a peer.
-//!
-//! Keys are written in base64 with 44 characters, as WireGuard does.
+//! Ed25519 key pairs, by which peers are known. Keys are 44 characters of base64, as WireGuard's.
 
 use std::fmt;
 use std::str::FromStr;
@@ -140,8 +138,7 @@ impl Identity {
         Self { seed: kept, public_key }
     }
 
-    /// Reads a private key in PKCS #8 (RFC 8410 section 7), with or without the public half; fails
-    /// if the halves do not match.
+    /// Reads a private key in PKCS #8 (RFC 8410 section 7). Public half optional, but must match.
     pub fn from_pkcs8(der: &[u8]) -> Result<Self, InvalidKey> {
         let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(der).map_err(|_| InvalidKey)?;
         // In both versions the seed follows a head of 16 bytes, which the library has checked.

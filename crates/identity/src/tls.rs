@@ -122,8 +122,7 @@ fn certificate_error(refusal: Refusal) -> CertificateError {
     }
 }
 
-/// Only Ed25519 and X25519: further curves are unused code and tables. AES-128 first: the fastest
-/// with hardware support, which current vehicle computers have.
+/// Only Ed25519 and X25519, for less code. AES-128 first: the fastest with hardware support.
 fn provider() -> CryptoProvider {
     let suites = vec![
         ring::cipher_suite::TLS13_AES_128_GCM_SHA256,

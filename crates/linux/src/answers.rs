@@ -19,10 +19,9 @@
 //!
 //! The sides are the TUN, each uplink, and everything else. Hosts behind the box may answer for any
 //! address, and so may all sides for connections older than this table, until these send something.
-//! Conntrack checks no interface: without this, any network could inject answers or errors.
-//!
-//! A TCP connection begins with its SYN; an older one is not taken for one that began outside. The
-//! rules are in their own table, `inet roadweave_NAME_answers`.
+//! Conntrack checks no interface: without this, any network could inject answers or errors. A TCP
+//! connection begins with its SYN; an older one is not taken for one that began outside. The rules
+//! are in their own table, `inet roadweave_NAME_answers`.
 
 use std::collections::BTreeMap;
 
@@ -170,8 +169,7 @@ fn sides(instance: &Instance, uplinks: &BTreeMap<String, Marked>) -> (Vec<String
     let ours = format!("{:#x}", marks.side_mask());
     let set = |mark: u32| set_mark("ct mark", (mark, mask));
     let mut judging = Vec::new();
-    // Keeps marks of connections that began beyond an uplink, and other programs' marks, such as
-    // those of an anchor on this machine.
+    // Keeps marks of connections from beyond an uplink, and of other programs, such as anchors.
     let mut leaving = vec![
         format!("oifgroup {GROUP} return"),
         "ct direction reply return".to_owned(),

@@ -8,18 +8,16 @@
 //!
 //! Only the interface identifies a tenant, never an inner address:
 //!
-//! - **Connections**: packets from a TUN are looked up in the conntrack zone of its anchor, so
-//!   equal tuples of two tenants are different connections. The zone survives a change of the mark,
-//!   and is set before reassembly: fragments of two tenants never make one packet.
+//! - **Connections**: packets from a TUN are looked up in its anchor's conntrack zone, so equal
+//!   tuples of two tenants differ. The zone survives a change of mark and is set before reassembly.
 //! - **Routes**: an anchor's prefixes are in its own table, which three rules select: by input TUN,
 //!   by mark, and for sockets bound to the TUN. Each route has an unreachable route beside it that
 //!   outlives a crash: no answer falls through to another's TUN.
 //! - **Filters**: the TUNs of all anchors are in one interface group; nothing passes between them,
 //!   and no answer enters a TUN that its connection did not begin in.
 //!
-//! One number, derived from the instance's name, identifies all three, so that connections survive
-//! a restart; if it is taken, the anchor does not start (see [`crate::Routes::keep_apart`]). Its
-//! mark uses only the bits of [`Marks::above_mask`].
+//! One number, derived from the instance's name, identifies all three: connections survive a
+//! restart. If it is taken, the anchor does not start. Its mark uses only [`Marks::above_mask`].
 
 use roadweave_proto::Marks;
 

@@ -1,7 +1,5 @@
-//! The only source of time, as [`roadweave_proto::Instant`].
-//!
-//! It reads `CLOCK_BOOTTIME`, which counts suspended time: a session that the peer has given up
-//! during a sleep is given up here too.
+//! The only source of time, as [`roadweave_proto::Instant`]. It reads `CLOCK_BOOTTIME`, with
+//! suspended time: a session the peer gave up in a sleep ends here.
 
 use std::time::Duration;
 

@@ -1,13 +1,9 @@
 //! Addresses that an uplink must not have: the machine would take other hosts' packets for its own.
-//!
 //! DHCP servers and routers determine the kernel's local table, which precedes the rules of
 //! [`crate::routes`]. A WiFi that leases the server's address, or names it as broadcast address,
-//! would stop the tunnel over all uplinks. So such an address is removed, and the uplink is not
-//! used until it has another.
-//!
-//! Answers of another network's name server could be forged to stop an honest uplink. They need a
-//! second network, unless the uplink never reached a server with the address. A server's grant
-//! counts only against new addresses.
+//! would stop the tunnel. Such an address is removed; its uplink is unused until it has another. A
+//! forged answer of another network's name server could stop an honest uplink, so it needs a second
+//! network, unless no server was reached at the address. Grants count only against new addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -31,8 +27,7 @@ pub(crate) fn protected_by(lease: &Lease) -> IpNet {
     }
 }
 
-/// The local table's entries for `lease` (Linux `fib_add_ifaddr` and `addrconf_join_anycast`; the
-/// first address of an IPv4 network before Linux 5.14).
+/// The local table's entries (Linux `fib_add_ifaddr`, before 5.14, and `addrconf_join_anycast`).
 fn taken_by(lease: &Lease) -> Vec<IpAddr> {
     let (address, length) = (lease.address, lease.address.prefix_len());
     let mut taken = vec![address.addr()];

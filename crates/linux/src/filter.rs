@@ -1,10 +1,8 @@
 //! Packet filters of a tunnel end, as an nftables table: forwarding, access to inner addresses,
-//! source NAT, MSS clamping.
-//!
-//! [`Forwarding`] bounds what is forwarded, so that an end of the tunnel is no open router. All
-//! rules are in one table, which is replaced and removed as a whole; other programs' rules are not
-//! touched. The table exists before forwarding is turned on and until it is off; the kernel keeps
-//! it when the process dies.
+//! source NAT, MSS clamping. [`Forwarding`] bounds what is forwarded: a tunnel end is no open
+//! router. All rules are in one table, replaced and removed as a whole; other programs' rules stay.
+//! The table exists from before forwarding is on until it is off; the kernel keeps it after a
+//! crash.
 
 mod apart;
 mod chain;
@@ -138,8 +136,7 @@ impl Filters {
             ),
             Forwarding::Open | Forwarding::Server { .. } => self.change_setting(FORWARD_V4, "1")?,
         }
-        // A machine that forwards IPv6 ignores router advertisements, and so loses its default
-        // route, unless accept_ra is 2.
+        // A machine that forwards IPv6 keeps an advertised default route only if accept_ra is 2.
         for entry in std::fs::read_dir("/proc/sys/net/ipv6/conf").into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().replace('.', "/");
             let key = format!("net.ipv6.conf.{name}.accept_ra");

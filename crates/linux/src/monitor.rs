@@ -1,8 +1,6 @@
-//! Watches uplinks appear, change and vanish.
-//!
-//! A notice only triggers a read of the kernel's tables, so bursts and lost notices do no harm. The
-//! tables do not show a brief outage, after which the kernel has removed the routes; such a notice
-//! is reported as a change.
+//! Watches uplinks appear, change and vanish. A notice only triggers a read of the kernel's tables,
+//! so bursts and lost notices are harmless; a brief outage, which removes routes, counts as a
+//! change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -52,8 +50,7 @@ pub enum Gateway {
     Direct,
     /// No default route; a point-to-point interface (a modem, a tunnel) needs no gateway.
     PointToPoint,
-    /// No default route, as of all but one of identical modems, which claim the same one: the first
-    /// address of the network.
+    /// No default route, as of identical modems but one: the first address of the network.
     Guessed(IpAddr),
 }
 
@@ -113,8 +110,7 @@ pub struct Monitor {
     led_out: BTreeSet<String>,
     protected: Protected,
     conflicts: Conflicts,
-    /// Addresses without a conflict, at most [`SEEN_MAX`] each; whether a server answered over
-    /// them.
+    /// Addresses without conflict, at most [`SEEN_MAX`] each; whether a server answered over them.
     seen: BTreeMap<String, BTreeMap<IpNet, bool>>,
     enforces: bool,
     stale: bool,
@@ -198,9 +194,8 @@ impl Monitor {
         self.known.values().filter_map(conflict).collect()
     }
 
-    /// The interfaces behind the box: those named by the selector. If it names neither these nor
-    /// uplinks: interfaces with an address that never had a default route, are not wireless, and
-    /// have no leased address.
+    /// The interfaces behind the box: those named by the selector. If it names none, nor uplinks:
+    /// those with an address but never a default route, not wireless, without leased address.
     pub fn inside(&self) -> Vec<Interface> {
         let named = self.others.iter().filter(|other| self.selector.names_inside(&other.name));
         let mut inside: Vec<Interface> = named.cloned().collect();
@@ -240,8 +235,7 @@ impl Monitor {
         });
     }
 
-    /// Changes since the last call. Call it when the file descriptor is readable, or some time
-    /// after [`Monitor::take_notices`].
+    /// Changes since the last call, for a readable descriptor or after [`Monitor::take_notices`].
     pub fn poll(&mut self) -> Result<Vec<UplinkEvent>, DeviceError> {
         self.take_notices();
         if !self.stale {
@@ -373,8 +367,7 @@ fn is_tun(name: &str) -> bool {
     std::path::Path::new("/sys/class/net").join(name).join("tun_flags").exists()
 }
 
-/// Interfaces that are not behind the box although they have no default route: wireless ones, and
-/// those with a leased address.
+/// Interfaces not behind the box although without default route: wireless, or with a lease.
 pub(crate) fn foreign<'a>(
     links: &'a [NetworkInterface],
     leases: &'a [Lease],

@@ -1,7 +1,6 @@
-//! Route netlink: the links, addresses, routes and rules that the tunnel needs.
-//!
-//! Requests block, one at a time; the kernel answers within microseconds. A socket stays in the
-//! network namespace in which it was opened, even if its thread enters another.
+//! Route netlink: the links, addresses, routes and rules that the tunnel needs. Requests block, one
+//! at a time; the kernel answers within microseconds. A socket stays in the network namespace in
+//! which it was opened, even if its thread enters another.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -171,8 +170,7 @@ impl Netlink {
         Ok(messages.into_iter().filter_map(take).collect())
     }
 
-    /// All unicast and unreachable routes, each next hop as its own route, and our local and throw
-    /// routes; IPv4 before IPv6.
+    /// Unicast (by next hop) and unreachable routes, our local and throw routes; IPv4 before IPv6.
     pub fn routes(&mut self) -> Result<Vec<Route>, DeviceError> {
         let all = [RouteType::Unicast, RouteType::Unreachable, RouteType::Local, RouteType::Throw];
         self.routes_of(&all)

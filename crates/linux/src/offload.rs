@@ -1,9 +1,7 @@
 //! Segmentation offload for a TUN: large packets cross the kernel's border in place of many small.
-//! [`split`] cuts those of the kernel, [`Coalescer`] joins ours. No I/O.
-//!
-//! With `IFF_VNET_HDR` each read and write of a TUN starts with a `virtio_net_hdr`, which says how
-//! to segment the packet and which checksum is incomplete (virtio 1.2 section 5.1.6; Linux
-//! `include/linux/virtio_net.h`; RFC 1071 for checksums).
+//! [`split`] cuts those of the kernel, [`Coalescer`] joins ours. No I/O. With `IFF_VNET_HDR` a
+//! `virtio_net_hdr` precedes each packet: how to segment it, and which checksum is incomplete
+//! (virtio 1.2 section 5.1.6; Linux `include/linux/virtio_net.h`; RFC 1071 for checksums).
 
 mod checksum;
 mod coalesce;
@@ -127,8 +125,7 @@ impl Shape {
             _ => return Err(Malformed),
         };
         let udp = header.gso == Gso::Udp;
-        // For forwarded packets the kernel's header_len covers the whole first segment, so the
-        // length comes from the packet.
+        // header_len covers the whole first segment of forwarded packets: measure the packet.
         let transport_len = if udp {
             UDP_HEADER
         } else {
@@ -199,8 +196,7 @@ fn set_transport_checksum(packet: &mut [u8], transport: usize, udp: bool, pseudo
     packet[at..at + 2].copy_from_slice(&checksum_field(sum, udp));
 }
 
-/// The complement of `sum`; for UDP never zero, which means no checksum (RFC 768) and which IPv6
-/// receivers discard (RFC 8200 section 8.1).
+/// The complement of `sum`; for UDP never zero: no checksum (RFC 768; RFC 8200 section 8.1).
 fn checksum_field(sum: u16, udp: bool) -> [u8; 2] {
     match !sum {
         0 if udp => [0xff; 2],

@@ -1,5 +1,4 @@
-//! Waits for file descriptors, with nanosecond timeouts. Level triggered, so a handler may stop at
-//! its budget; except with [`Interest::Edges`].
+//! Waits for file descriptors, with nanosecond timeouts. Level triggered, but [`Interest::Edges`].
 
 use std::fmt;
 use std::io;
@@ -25,8 +24,7 @@ pub enum Interest {
     Read,
     /// Something to read, or room to write.
     ReadWrite,
-    /// Both, and that the peer ended or the socket failed. Edge triggered: reported once, until a
-    /// read or write would block.
+    /// Both, and the peer's end or failure. Edge triggered: once, until a call would block.
     Edges,
 }
 

@@ -113,8 +113,7 @@ fn page(url: &ProbeUrl, location: &[u8]) -> Option<String> {
     legal(&whole)
 }
 
-/// `url`, if it is a short http or https URL in characters of RFC 3986, without user information,
-/// which could disguise the host.
+/// `url`, if short http(s) in RFC 3986's characters, without user information (disguises hosts).
 fn legal(url: &str) -> Option<String> {
     let (scheme, rest) = url.split_once("://")?;
     let is_http = ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known));

@@ -7,9 +7,9 @@
 //! /run/roadweave/NAME.sock   the local socket
 //! ```
 //!
-//! Everything that an instance adds to the system is identifiable, so that the next start can clean
-//! up after a `kill -9`: routes and rules by [`ROUTE_PROTOCOL`] and the instance's tables, packet
-//! filters by table name, sysctls by the undo file.
+//! All that an instance adds to the system is identifiable, to be cleaned up after a `kill -9`:
+//! routes and rules by [`ROUTE_PROTOCOL`] and tables, filters by table name, sysctls by the undo
+//! file.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -107,8 +107,7 @@ impl Instance {
         format!("roadweave_{}_split", self.name)
     }
 
-    /// The first routing table is the tunnel's, the others are of uplinks. The numbers derive from
-    /// the name, and are higher than those that people choose.
+    /// The first is the tunnel's, the others uplinks'. From the name, above what people use.
     pub(crate) fn routing_tables(&self) -> RangeInclusive<u32> {
         let first = TABLES_BASE | u32::from(self.number()) << 8;
         first..=first | 0xff
@@ -191,8 +190,7 @@ fn not_in(directory: &Path, verb: &str, path: &Path, error: std::io::Error) -> D
     }
 }
 
-/// Creates `directory` if needed, and makes it private to this user: others with write access could
-/// block an instance, or redirect its files.
+/// Creates `directory` if needed, private to this user: others could block or redirect its files.
 pub fn own_directory(directory: &Path) -> Result<(), DeviceError> {
     let failed = |error| not_in(directory, "make", directory, error);
     match make_private(directory) {

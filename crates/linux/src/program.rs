@@ -15,8 +15,7 @@ pub(crate) enum Failure {
     Said(String),
 }
 
-/// Kills the program after `limit`. Input and errors use files in memory: no pipe fills up, and
-/// background children cannot block the caller.
+/// Kills the program after `limit`. Input and errors are files in memory: nothing blocks on pipes.
 pub(crate) fn run(command: &mut Command, input: &str, limit: Duration) -> Result<(), Failure> {
     let (status, mut errors) = run_to_end(command, input, limit).map_err(Failure::NotStarted)?;
     match status {

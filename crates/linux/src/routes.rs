@@ -15,37 +15,31 @@
 //! 32766     anything                        -> main               (*) only when default routes are wanted
 //! ```
 //!
-//! The tunnel's own packets leave sockets that are bound to an uplink, so rule 520 matches them
-//! before any rule that leads into the TUN. A route into the TUN does not match a bound socket even
-//! if the uplink's table is empty. The rules distinguish uplinks by interface, so two may have
-//! equal addresses and gateways.
+//! The tunnel's own packets leave sockets bound to an uplink, so rule 520 matches them before any
+//! rule into the TUN. A route into the TUN does not match a bound socket even if the uplink's table
+//! is empty. Rules select by interface, so uplinks may have equal addresses and gateways.
 //!
 //! Routes that an uplink's network announces (DHCP option 121, a wide netmask, router
-//! advertisements) land in the main table, which is looked up last: they draw no traffic out of the
-//! tunnel (CVE-2024-3661). The main table's routes over other interfaces are copied into the near
-//! table when they change.
-//!
-//! Each route into the TUN has an "unreachable" route beside it that outlives it. Traffic for the
-//! tunnel is refused before the first session, without an address of its family, and after a crash;
-//! it never leaves in the clear.
+//! advertisements) land in the main table, which is looked up last, so they draw no traffic out of
+//! the tunnel (CVE-2024-3661). Its routes over other interfaces are copied into the near table.
+//! Each route into the TUN has an "unreachable" route beside it that outlives it: traffic for the
+//! tunnel never leaves in the clear, before a session, without an address, or after a crash.
 //!
 //! Strict reverse path filtering (`rp_filter` 1) drops packets that arrive by any interface but
 //! that of the main default route; on uplinks it is set to loose (2) and restored at the end. A
 //! loose filter drops packets whose way back is an unreachable route; the marks of
 //! [`crate::answers`] route them by the uplink instead.
 //!
-//! A server and a redundant router use [`Routes`]: prefixes in the main table, where the longest
-//! wins, and two rules for default routes:
+//! A server and a router use [`Routes`]: prefixes in the main table, two rules for default routes:
 //!
 //! ```text
 //! 530       anything                        -> main, without its default routes
 //! 531       anything                        -> of the tunnel: default into the TUN
 //! ```
 //!
-//! All instances share rule 530; the last one removes it. The metric of the prefixes is the TUN's
-//! index: of two tunnels to one network the older one carries it. [`self::apart`] separates an
-//! anchor's routes from its neighbours', and [`self::sockets`] routes to a server's sockets that
-//! have addresses of its clients.
+//! All instances share rule 530; the last one removes it. The prefixes' metric is the TUN's index:
+//! of two tunnels to one network the older carries it. [`self::apart`] separates anchors' routes,
+//! and [`self::sockets`] routes to a server's sockets that have its clients' addresses.
 
 mod apart;
 mod client;
@@ -90,8 +84,7 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Starts without routes, in the network namespace of the calling thread; removes what an
-    /// earlier run of the instance left.
+    /// Starts without routes, in the calling thread's namespace; removes those of an earlier run.
     pub fn open(instance: &Instance) -> Result<Self, DeviceError> {
         let netlink = Netlink::open()?;
         let mut this = Self {
@@ -267,8 +260,7 @@ fn note_removed(changes: &mut Vec<Change>, lost: usize) {
     }
 }
 
-/// Adds the kernel's rule for the local table where none precedes ours: otherwise packets for this
-/// machine would be led into the tunnel.
+/// Restores the rule for the local table: else packets for this machine would enter the tunnel.
 fn mend_local_rules(
     netlink: &mut Netlink,
     rules: &[Rule],

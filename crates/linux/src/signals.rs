@@ -56,8 +56,7 @@ impl Signals {
         Ok(this)
     }
 
-    /// Takes one signal that arrived, in the order of [`Signals::catch`]; after `None` the file
-    /// descriptor is no longer readable.
+    /// Takes one signal, in the order of [`Signals::catch`]; `None`: descriptor no longer readable.
     pub fn take(&mut self) -> Option<Signal> {
         let mut bytes = [0; 64];
         while matches!(self.pipe.read(&mut bytes), Ok(1..)) {}

@@ -6,8 +6,7 @@
 //!                             DEVTYPE=wwan    a modem: LTE at least
 //! ```
 //!
-//! Only the modem's own programs know its generation, and may report it (`roadweave modems`); a
-//! router on a cable hides its uplink.
+//! Only a modem's own programs know its generation (`roadweave modems`); a cabled router hides it.
 
 use std::path::{Path, PathBuf};
 

@@ -1,9 +1,6 @@
-//! The TUN device: inner packets between the kernel and the session.
-//!
-//! The interface is not persistent: the kernel removes it with its addresses and routes when the
-//! process ends. Segmentation offload (TSO, USO since Linux 6.2) is used where available.
-//!
-//! Source: Linux `Documentation/networking/tuntap.rst`.
+//! The TUN device: inner packets between the kernel and the session. Not persistent: it ends with
+//! the process, as do its addresses and routes. Segmentation offload (TSO, USO since Linux 6.2) is
+//! used where available. Source: Linux `Documentation/networking/tuntap.rst`.
 
 #![allow(unsafe_code, reason = "a TUN is set up by ioctls, which have no safe wrapper")]
 
@@ -144,8 +141,7 @@ impl Tun {
     }
 
     /// Renames the interface back if another program renamed it; returns the printable foreign
-    /// name. The interface is up afterwards; its routes and IPv6 addresses, which the kernel
-    /// removed while it was down, have to be set again.
+    /// name. It is up afterwards; its routes and IPv6 addresses are gone and have to be set again.
     pub fn mend_name(&self) -> Result<Option<String>, DeviceError> {
         let found = present_name(&self.fd)
             .map_err(|error| DeviceError::system("ask for the TUN's name", error))?;

@@ -1,8 +1,6 @@
-//! UDP sockets of the tunnel: one per uplink, bound to its interface, or one for a server.
-//!
-//! Runs of datagrams of one length are sent by one system call (GSO); many are received by one
-//! (`recvmmsg` and GRO). Network errors do not close a socket: they are counted by kind, and the
-//! transport's timers detect the losses.
+//! UDP sockets of the tunnel: one per uplink, bound to its interface, or one for a server. Runs of
+//! datagrams of one length are sent by one system call (GSO); many are received by one (`recvmmsg`
+//! and GRO). Network errors are counted by kind; the transport's timers detect losses.
 
 use std::fmt;
 use std::io;

@@ -1,8 +1,7 @@
 //! A member of a fleet: the control plane of a box, a proxy or an anchor.
 //!
-//! A thread runs the agent, with one TLS stream to a controller and the signed state on the disk,
-//! and exchanges updates and commands with the event loop. Without a controller, also after
-//! restarts, the data plane uses the state on the disk.
+//! A thread runs the agent, with one TLS stream to a controller and the signed state on disk, and
+//! exchanges updates and commands with the event loop. Without a controller, the state serves.
 
 mod backoff;
 mod controller_connection;

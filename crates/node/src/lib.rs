@@ -6,8 +6,7 @@
 //!             └----> status, metrics, local socket, streams, membership of a fleet
 //! ```
 //!
-//! It may read the clock, wait, open sockets and start threads (invariant 1 of
-//! docs/ARCHITECTURE.md).
+//! It may read the clock, wait, open sockets, start threads (docs/ARCHITECTURE.md, invariant 1).
 
 #![allow(
     clippy::disallowed_methods,

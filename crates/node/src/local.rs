@@ -1,8 +1,7 @@
 //! The local socket: JSON-RPC 2.0, one request a line.
 //!
 //! A thread for each connection passes requests to the event loop through a bounded queue, and
-//! answers "busy" on timeout. Only root and the user who runs the instance may connect: the
-//! socket's mode is 0600 before it listens.
+//! answers "busy" on timeout. Only root and the instance's user may connect (mode 0600).
 
 mod calls;
 mod client;

@@ -1,8 +1,6 @@
-//! Metrics over HTTP, to monitor many machines: `/metrics`, `/healthz`, `/readyz`.
-//!
-//! The answers show names of tenants and proxies, and how much traffic passes, but no names of
-//! clients and no secrets. One address has at most four of the sixteen permits, each for at most
-//! [`CALL_MAX`]. The event loop is asked at most twice a second.
+//! Metrics over HTTP, to monitor many machines: `/metrics`, `/healthz`, `/readyz`. The answers show
+//! tenants and proxies with their traffic, but no clients, and no secrets. One address has four of
+//! sixteen permits, each for [`CALL_MAX`]. The loop is asked twice a second.
 
 mod http;
 mod load;

@@ -1,5 +1,4 @@
-//! Facts that modems report of their networks: `roadweave modems` queries them, and the client
-//! keeps each report for half a minute.
+//! Facts of modems: `roadweave modems` queries them, and the client keeps each for half a minute.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;

@@ -1,8 +1,6 @@
 //! A salt in `DIRECTORY/INSTANCE.reset.json`, kept over restarts, that distinguishes this machine's
-//! resets from those of others with the same key.
-//!
-//! With equal resets, a network that leads a session's packets to another server would get a reset
-//! that ends the session (RFC 9000 section 21.11).
+//! resets from those of others with the same key. Else a network that leads a session's packets to
+//! another server would cause a reset that ends the session (RFC 9000 section 21.11).
 
 use std::io;
 use std::path::Path;

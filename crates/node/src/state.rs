@@ -111,8 +111,7 @@ impl<T: Persisted> StateFile<T> {
         true
     }
 
-    /// Writes `kept` at the end of the process. Waits for the disk one second at most for each
-    /// write.
+    /// Writes `kept` at the end of the process, waiting at most one second per write.
     pub fn write_last(&mut self, kept: &T) {
         if self.finish_soon() {
             self.write(kept);

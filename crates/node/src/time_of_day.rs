@@ -106,8 +106,7 @@ impl TimeOfDay {
 
 #[allow(unsafe_code, reason = "no crate at hand wraps this call")]
 fn is_synchronised() -> bool {
-    // SAFETY: zeros are valid for timex, a structure of integers, which the call without modes
-    // fills.
+    // SAFETY: zeros are a valid timex (integers), which the call without modes fills.
     let state = unsafe {
         let mut timex: libc::timex = std::mem::zeroed();
         libc::adjtimex(&raw mut timex)

@@ -1,6 +1,5 @@
-//! Commands of other programs: `roadweave X` runs `roadweave-lab X` for commands of tools,
-//! `roadweave-admin X` for administration, `roadweave-manual X` for the manual, and `roadweave-X`
-//! for any other, as git and cargo do.
+//! Commands of other programs: `roadweave X` runs `roadweave-lab X` (tools), `roadweave-admin X`,
+//! `roadweave-manual X`, and `roadweave-X` for any other, as git and cargo do.
 //!
 //! ```text
 //! X is a name? ─► a tool's?       ─► roadweave-lab X   ─┬► beside this program or in PATH: it takes

@@ -20,8 +20,7 @@ pub struct RouterArgs {
     check: bool,
 }
 
-/// The changed fields that need a restart. Neither file has its private key, which stays nowhere in
-/// memory; the caller compares keys.
+/// Fields whose change needs a restart. No private keys: memory holds none; the caller compares.
 pub(crate) fn ignored<T: Validate + serde::Serialize>(
     started: &T,
     now: &T,

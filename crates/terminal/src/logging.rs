@@ -1,5 +1,4 @@
-//! The log: filter and formats. It goes to standard error, so that the output of a command can be
-//! piped.
+//! The log: filter and formats. Goes to standard error, so that a command's output can be piped.
 
 mod structured;
 

@@ -1,6 +1,5 @@
-//! Limits of connections: in total, of one address, and without the token. At a limit the oldest
-//! connection without the token gives way. The holder of the token needs one round trip to show it,
-//! so silent connections cannot lock it out.
+//! Limits of connections: in total, of one address, and without the token, where the oldest yields.
+//! The holder shows the token in one round trip, so silent connections cannot lock it out.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

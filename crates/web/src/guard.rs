@@ -1,9 +1,6 @@
-//! Checks before every answer: the name in Host, the origin of the page, and the token; and the
-//! header fields of every answer.
-//!
-//! The token is in a field that a page has to set itself. Nothing that a browser adds on its own,
-//! such as a cookie, grants access, so other pages cannot act for the crew. The checks of Origin
-//! and Sec-Fetch-Site are a second line.
+//! Checks before every answer (Host, the page's origin, the token), and every answer's header. The
+//! token is in a field that a page sets itself. What browsers add, such as a cookie, grants
+//! nothing, so other pages cannot act for the crew. Origin and Sec-Fetch-Site are a second line.
 
 use http_body_util::Full;
 use hyper::body::Bytes;

@@ -1,5 +1,4 @@
 //! Where the server may listen: on loopback, and on addresses of interfaces that are not uplinks.
-//!
 //! The kernel accepts a packet for any local address on every interface. So the socket is also
 //! bound to the interface of the address, and hosts behind an uplink cannot reach it.
 
@@ -21,8 +20,7 @@ const SETTLED_S: f64 = 5.0;
 pub(crate) enum Place {
     /// Loopback, or allowed by the user.
     Free,
-    /// An interface recreated with the same name has another index; a socket bound to the old one
-    /// does not belong to it.
+    /// A recreated interface has another index; sockets bound to the old one are not its own.
     Of { index: u32, name: String },
 }
 

@@ -39,8 +39,7 @@ pub(crate) struct Rows<'a> {
 #[derive(Debug, Serialize)]
 struct Row(u64, u64, Option<[u64; 2]>, Option<u64>, Vec<LinkRow>);
 
-/// Place in the names, sent and received in kbit/s, round trip in ms if there is a path, loss in
-/// thousandths, usable.
+/// Index of the name, sent and received kbit/s, round trip ms if any path, loss per mille, usable.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct LinkRow(usize, u64, u64, Option<f32>, u16, bool);
 

@@ -1,5 +1,4 @@
-//! The token at the end of the page's address: 256 random bits in a file for its owner alone,
-//! compared in constant time.
+//! The token at the end of the page's address: 256 random bits in its owner's file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -62,8 +61,7 @@ impl Token {
     }
 }
 
-/// An existing file or link is an error. The file gets its name once it is complete on the disk, so
-/// neither a power cut nor another start sees half of it.
+/// Never replaces. Named once complete on disk: power cuts and other starts see no half file.
 fn make(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));

@@ -1,5 +1,4 @@
-//! A thread that reads the client's status, so that no request waits for the client: often while
-//! the page is open, else once a second for the charts.
+//! A thread reads the client's status: often while the page is open, else once a second for charts.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,6 @@
-//! Foreign firewalls (Docker, ufw, firewalld, own rules) that drop a server's packets.
-//!
-//! A packet must pass every base chain of its hook: what one accepts, another may drop. So one
-//! chain that drops by default, without a rule for the tunnel, ends all traffic of clients.
+//! Foreign firewalls (Docker, ufw, firewalld, own rules) that drop a server's packets. A packet
+//! must pass every base chain of its hook: what one accepts, another may drop. So one chain that
+//! drops by default, without a rule for the tunnel, ends all traffic of clients.
 
 use serde_json::{Value, json};
 
@@ -60,8 +59,7 @@ impl Dropping {
     }
 }
 
-/// The chains in the output of `nft --json list ruleset` (libnftables-json(5)) that drop packets to
-/// the UDP `port` or through `tun`, except the tunnel's own.
+/// Foreign chains that drop packets to the UDP `port` or through `tun`, from libnftables-json(5).
 pub(super) fn dropping(ruleset: &Value, tun: &str, port: u16) -> Vec<Dropping> {
     let objects = ruleset["nftables"].as_array().map(Vec::as_slice).unwrap_or_default();
     objects.iter().filter_map(|object| one(objects, &object["chain"], tun, port)).collect()

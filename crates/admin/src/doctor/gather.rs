@@ -58,8 +58,7 @@ pub(super) fn gather(path: &Path) -> Facts {
     Facts { file, machine: machine(used), role }
 }
 
-/// A client file has `server`; a server file does not. Returns role, mark bits, whether there is a
-/// key, and the state directory.
+/// A client file has `server`. Returns role, mark bits, whether there is a key, state directory.
 fn read(path: &Path) -> Result<(RoleFacts, u32, bool, PathBuf), FileError> {
     let text = roadweave_config::read_text(path, true)?;
     let table: toml::Table = roadweave_config::parse(path, &text)?;
@@ -186,8 +185,7 @@ fn describe(uplink: Uplink, servers: &[SocketAddr]) -> UplinkFacts {
     }
 }
 
-/// The kernel uses the larger value of `all` and of the interface (Linux
-/// Documentation/networking/ip-sysctl.rst).
+/// The larger of `all` and the interface's counts (Linux Documentation/networking/ip-sysctl.rst).
 fn reverse_path_filter(interface: &str) -> Option<u8> {
     let of = |name: &str| {
         let path = Path::new("/proc/sys/net/ipv4/conf").join(name).join("rp_filter");

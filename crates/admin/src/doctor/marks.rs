@@ -1,5 +1,4 @@
 //! Foreign rules that copy marks between packets and connections and overwrite Roadweave's bits.
-//!
 //! iptables (`CONNMARK`), mwan3 and VPN clients restore a packet's mark from its connection, or
 //! save it there. Without a mask such a rule replaces the bits by which answers find their uplink.
 

@@ -5,9 +5,8 @@
 //! ```
 //!
 //! A device is open for one reading only, so that other programs can use it and a replugged one is
-//! found. Deadlines and limits bound a modem that hangs or floods.
-//!
-//! Source: ITU-T V.250 section 5 for lines and result codes, 3GPP TS 27.007 for the commands.
+//! found. Deadlines and limits bound a modem that hangs or floods. Source: ITU-T V.250 section 5
+//! for lines and result codes, 3GPP TS 27.007 for the commands.
 
 pub(super) mod answers;
 

@@ -68,8 +68,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// By interface. Kernels without wireless extensions, such as OpenWrt's, show nothing. Source:
-/// `wireless_seq_printf_stats` of the kernel's `net/wireless/wext-proc.c`.
+/// By interface; nothing on OpenWrt. Source: `wireless_seq_printf_stats`, net/wireless/wext-proc.c.
 pub(super) fn wifi(root: &Path) -> BTreeMap<String, ModemFacts> {
     let text = fs::read_to_string(root.join("proc/net/wireless")).unwrap_or_default();
     let of_line = |line: &str| {

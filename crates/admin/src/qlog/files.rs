@@ -68,8 +68,7 @@ impl Files {
         Ok(Self { folder, path, limits, begun: 0, open, failed: None, lost: 0, notices })
     }
 
-    /// `None` if the records are lost. `now` is on the run's clock; `unix_ms` and `peer` name the
-    /// file.
+    /// `None` if the records are lost. `now`: the run's clock; `unix_ms` and `peer` name the file.
     pub(super) fn begin(
         &mut self,
         now: Duration,

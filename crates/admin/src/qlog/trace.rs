@@ -106,8 +106,7 @@ impl Trace {
         Self { about, peer, group, zero: now, reported, seen }
     }
 
-    /// The status has no session number, but within a session no counter decreases, and its first
-    /// path, number 0, does not return.
+    /// There is no session number, but within one no counter decreases, and path 0 does not return.
     pub(super) fn is_of(&self, session: &SessionStatus) -> bool {
         let goes_on = |path: &PathStatusReport| match self.seen.get(&path.id) {
             Some((sent, received)) => {

@@ -1,6 +1,5 @@
-//! The screen: figures above, uplinks or clients in the middle, events below.
-//!
-//! Made for 80 columns and 24 rows. A smaller one has fewer columns and no sparklines.
+//! The screen: figures above, uplinks or clients in the middle, events below. Made for 80 columns
+//! and 24 rows. A smaller one has fewer columns and no sparklines.
 
 use std::time::{Duration, Instant};
 
@@ -198,8 +197,7 @@ fn figures(name: &str, link: &Link) -> [String; 7] {
     ]
 }
 
-/// The widths of columns on a small terminal, where 0 leaves one out, and on a wide one, which
-/// gives its spare columns to the first; and how many are aligned at the left.
+/// Column widths on a small (0: left out) and a wide terminal; and how many are left-aligned.
 type Columns = (&'static [[u16; 2]], usize);
 const UPLINKS: Columns = (&[[8, 12], [10, 10], [6, 10], [0, 9], [5, 7], [5, 6], [0, 9]], 2);
 const CLIENTS: Columns = (&[[11, 14], [5, 7], [6, 11], [0, 10], [6, 11], [6, 11]], 1);

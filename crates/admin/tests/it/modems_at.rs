@@ -1,5 +1,5 @@
-//! `roadweave modems` without ModemManager: modems behind pseudo terminals that answer, hang,
-//! flood, vanish or belong to another program.
+//! `roadweave modems` with modems on pseudo terminals that answer, hang, flood, vanish or are
+//! taken.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt as _, symlink};

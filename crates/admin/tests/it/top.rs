@@ -1,5 +1,4 @@
-//! `roadweave top` on a real terminal, made by `script` of util-linux: it is restored.
-//! Without `script` the tests are skipped.
+//! `roadweave top` restores a real terminal, made by util-linux's `script`; skipped without it.
 
 use std::fs;
 use std::io::Write as _;

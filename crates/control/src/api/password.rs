@@ -29,8 +29,7 @@ impl Passwords {
         self.run(move || hash(&password)).await
     }
 
-    /// Whether `password` has this `hash`, `None` for an unknown person; fails if too many are
-    /// hashed.
+    /// Whether `password` has `hash` (`None`: unknown person). Fails if too many are hashed.
     pub async fn verify(&self, password: &str, hash: Option<String>) -> Result<bool> {
         let password = password.chars().take(LENGTH_MAX + 1).collect::<String>();
         self.run(move || {

@@ -40,8 +40,7 @@ impl From<Role> for Needs {
     }
 }
 
-/// A function that returns the routes below a path. Each row has method, path, name, summary,
-/// needs, handler, the type of the body if there is one, and the output.
+/// Routes below a path. A row: method, path, name, summary, needs, handler, body if any, output.
 macro_rules! routes {
     (@input) => { None };
     (@input $type:ty) => { Some(SchemaOf::new::<$type>()) };

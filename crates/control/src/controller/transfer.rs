@@ -137,8 +137,7 @@ struct Aside {
 }
 
 impl Aside {
-    /// Moves the folder's database aside, if it exists. If one was moved aside in this epoch
-    /// already, the present one was never in use and stays.
+    /// Moves the database aside, if any; once an epoch: a later one was never in use and stays.
     fn make(folder: &Folder) -> Result<Self> {
         let Database::Sqlite(from) = folder.database()? else {
             let message = "--aside is only for SQLite: create an empty database in PostgreSQL, and \

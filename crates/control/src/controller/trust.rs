@@ -1,7 +1,6 @@
-//! `roadweave-controller trust`: signs a trust list by a root key, on any machine.
-//!
-//! Each list is signed by a root or a spare of the one before, and by the new root if its key is
-//! given too, so that peers pinned to either can follow.
+//! `roadweave-controller trust`: signs a trust list by a root key, on any machine. A root or spare
+//! of the list before signs, and the new root if its key is given, so that peers of either can
+//! follow.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -73,8 +73,7 @@ impl Delegate {
         })
     }
 
-    /// Checks that a token stays within what this delegate may sign for; `to_come` is the number of
-    /// unused uses of its other tokens.
+    /// Checks that a token is within the delegate's rights; `to_come`: unused uses of its others.
     pub fn allows(&self, token: &TokenSettings, to_come: u64) -> Result<(), String> {
         let id = &self.id;
         if self.state != DelegateState::Active {

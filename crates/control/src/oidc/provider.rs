@@ -110,8 +110,7 @@ const KEYS_REST: Duration = Duration::from_secs(1);
 const AWAY_REST: Duration = Duration::from_secs(3);
 const ERROR_LENGTH_MAX: usize = 300;
 
-/// An https issuer may name https URLs only, so that neither people nor this controller are sent to
-/// a plain one, such as a local service.
+/// An https issuer names https URLs only: a plain one could be a local service.
 fn check_addresses(issuer: &str, metadata: &CoreProviderMetadata) -> Result<(), String> {
     let mut all = vec![metadata.authorization_endpoint().as_str(), metadata.jwks_uri().as_str()];
     all.extend(metadata.token_endpoint().map(|it| it.as_str()));

@@ -1,5 +1,4 @@
-//! Sign-in at the controller's issuer by a browser on this machine, which is redirected to a port
-//! of this program (RFC 8252 section 7.3).
+//! Sign-in by a local browser, redirected to a port of this program (RFC 8252 section 7.3).
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

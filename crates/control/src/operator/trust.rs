@@ -36,8 +36,7 @@ pub fn fingerprint(text: &str) -> Result<[u8; 32]> {
     })?)
 }
 
-/// Accepts the certificate with this SHA-256 fingerprint. The verifier of `roadweave-identity` is
-/// for raw public keys (RFC 7250) with Ed25519; browsers need an X.509 certificate.
+/// Accepts this SHA-256 fingerprint: X.509, for browsers; `roadweave-identity` has raw keys.
 #[derive(Debug)]
 struct Pinned([u8; 32]);
 

@@ -20,8 +20,7 @@ pub struct Once {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IdempotencyState {
-    /// New, and now noted. The caller acts as an [`Actor`](super::Actor) with this request, then
-    /// calls [`Store::store_answer`].
+    /// New, and noted. Act as [`Actor`](super::Actor), then call [`Store::store_answer`].
     New,
     UnderWay,
     OtherRequest,

@@ -1,7 +1,5 @@
-//! The audit log: a chain in which each line proves those before it.
-//!
-//! The links are keyed hashes whose key is not in the database: a writer of the database can
-//! truncate the log but not rewrite it, and a truncation contradicts the checkpoints.
+//! The audit log: a chain in which each line proves those before it, by keyed hashes whose key is
+//! not in the database: its writers can only truncate the log, which contradicts the checkpoints.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -56,8 +54,7 @@ impl Store {
         rows.iter().map(entry).collect()
     }
 
-    /// Returns the number of lines and the last hash, or the first fault. `seen` is a checkpoint
-    /// that must be in the chain.
+    /// The number of lines and last hash, or the first fault. The checkpoint `seen` must be in it.
     pub async fn verify_audit(
         &self,
         tenant: &str,

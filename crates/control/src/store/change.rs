@@ -100,8 +100,7 @@ impl Change<'_> {
         self.scalar(AssertSqlSafe(sql), values![tenant]).await
     }
 
-    /// [`StoreError::Taken`] if name or key exists, [`StoreError::Reference`] if a record is
-    /// missing.
+    /// [`StoreError::Taken`]: name or key exists; [`StoreError::Reference`]: a record is missing.
     pub async fn insert<R: Record>(&mut self, tenant: &str, record: R) -> Result<Stored<R>> {
         let stored =
             Stored { tenant: tenant.to_owned(), version: 1, changed_ms: self.now_ms, record };

@@ -81,8 +81,7 @@ fn of_database(error: &dyn DatabaseError) -> StoreError {
         _ => {}
     }
     let code = error.code().unwrap_or_default();
-    // SQLite's codes are numbers with the primary code in the low byte; PostgreSQL's have 5
-    // characters.
+    // SQLite's are numbers (primary code in the low byte), PostgreSQL's have 5 characters.
     let primary = code.parse::<u32>().ok().filter(|_| code.len() < 5).map(|code| code & 0xff);
     match (primary, &*code) {
         (Some(SQLITE_FULL), _) | (None, "53100") => StoreError::Full,

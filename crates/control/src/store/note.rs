@@ -1,6 +1,4 @@
-//! Reports of streams, written in batches: proxies' status, boxes' reports and places.
-//!
-//! Thousands of boxes that reconnect at once take a few transactions.
+//! Reports of streams (proxies' status, boxes' reports and places), batched in few transactions.
 
 use sqlx::Row as _;
 

@@ -1,5 +1,4 @@
-//! The status of proxies and anchors, confirmations of revocations, and figures of a tenant's
-//! fleet.
+//! The status of proxies and anchors, confirmations of revocations, figures of a tenant's fleet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -1,7 +1,6 @@
-//! Records: rows that only the controller writes, each with a seal.
-//!
-//! A row holds the record as JSON. Its columns repeat fields for searches and unique keys; a row
-//! whose columns or seal do not match the JSON was written by another program.
+//! Records: rows that only the controller writes, each with a seal: JSON, with some fields repeated
+//! as columns for searches and unique keys. If columns or seal do not match, another program wrote
+//! it.
 
 use sqlx::any::AnyRow;
 use sqlx::{Any, AssertSqlSafe, Executor, Row as _};

@@ -34,9 +34,8 @@ pub struct Delegated {
 }
 
 impl Store {
-    /// Admits a box by a token; a key that joined before costs no use. `authority` signs its
-    /// statement, unless the token asks for approval. [`StoreError::Refused`] for an unknown, used
-    /// up or expired token, or a revoked key.
+    /// Admits a box by a token; a known key costs no use. `authority` signs unless approval is
+    /// needed. [`StoreError::Refused`]: an unknown, used up or expired token, or a revoked key.
     pub async fn enrol(
         &self,
         enrolment: &Enrolment,
@@ -190,8 +189,7 @@ impl Change<'_> {
         Ok((token, said.0, said.1.unwrap_or_default()))
     }
 
-    /// Takes a use of each delegate that has signed for the key; `None` if the token has none.
-    /// [`StoreError::Refused`] if one of them is used up, revoked, or not allowed to.
+    /// Uses each delegate of the key; `None` without. [`StoreError::Refused`]: used up or revoked.
     async fn take_delegated<'d>(
         &mut self,
         tenant: &str,
@@ -268,8 +266,7 @@ impl Change<'_> {
         Ok(self.scalar(sql, values![public_key]).await? > 0)
     }
 
-    /// The requested name, if valid and free; else a generated one, unless a delegate signed the
-    /// name.
+    /// The requested name if valid and free; else, unless a delegate signed it, a generated one.
     async fn free_name<R: Record>(
         &mut self,
         tenant: &str,
@@ -297,8 +294,7 @@ impl Change<'_> {
         let taken = rows.iter().map(|row| row.try_get::<String, _>("address"));
         let taken: HashSet<String> = taken.collect::<Result<_, _>>()?;
         let free = of.iter().map(|prefix| {
-            // The first host of a prefix is the anchor. With IPv6 the address before it is reserved
-            // too: the subnet-router anycast address (RFC 4291 section 2.6.1).
+            // The prefix's first host; of IPv6 after its anycast address (RFC 4291 section 2.6.1).
             let own = if prefix.addr().is_ipv4() { 1 } else { 2 };
             let mut hosts = prefix.hosts().skip(own).take(taken.len() + 1);
             hosts.find(|address| !taken.contains(&address.to_string())).ok_or_else(|| {

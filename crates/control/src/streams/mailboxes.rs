@@ -1,6 +1,5 @@
-//! Messages to streams of this replica, by key: a mailbox for each stream.
-//!
-//! A stream that does not empty its mailbox loses it and ends, since it would miss messages.
+//! Messages to streams of this replica, by key: a mailbox for each stream. A stream that does not
+//! empty its mailbox loses it and ends, since it would miss messages.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

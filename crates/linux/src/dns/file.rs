@@ -1,5 +1,4 @@
-//! `/etc/resolv.conf`, if no other program manages it. Its former contents are kept in
-//! `DIRECTORY/NAME.resolv.json`.
+//! `/etc/resolv.conf`, if unmanaged. Its former text is kept in `DIRECTORY/NAME.resolv.json`.
 
 use std::fs;
 use std::io;

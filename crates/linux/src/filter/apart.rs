@@ -30,8 +30,7 @@ pub(super) fn forward(tun: &str) -> [String; 2] {
     ]
 }
 
-/// Drops packets for our own `address` that did not come by our TUN. A neighbour's clients may mean
-/// their own equal address: their packets have a mark by then.
+/// Drops packets for `address` not by our TUN; those for a neighbour's client have a mark by then.
 pub(super) fn own_address(tun: &str, apart: Apart, address: &IpAddr) -> [String; 2] {
     let (_, mask) = apart.mark();
     let drop = count_and_drop(DropReason::InnerFromOutside);

@@ -1,8 +1,6 @@
-//! Ports of a server's machine that are forwarded to devices behind its clients.
-//!
-//! They apply to all addresses of the machine except the inner ones. Their connections have a mark
-//! that outlives the program: even after a crash, connections of a removed forward are
-//! distinguished from those that other rules let in.
+//! Ports of a server's machine that are forwarded to devices behind its clients. They apply to all
+//! addresses of the machine but the inner ones. Their connections have a mark that outlives the
+//! program, which distinguishes those of a removed forward even after a crash.
 
 use roadweave_proto::{DropReason, Kind, Marks};
 

@@ -45,8 +45,7 @@ struct FilterRequest {
 }
 
 impl FilterKeeper {
-    /// Starts without filters, in the network namespace of the calling thread. Wakes `done` after
-    /// each attempt to apply a request.
+    /// Starts without filters, in the calling thread's namespace. Wakes `done` after each attempt.
     pub fn start(instance: &Instance, done: Option<Waker>) -> Result<Self, DeviceError> {
         let (requests, receiver) = mpsc::channel();
         let waker = Waker::new()?;

@@ -1,6 +1,4 @@
-//! Reads packet filters over netlink, without running `nft`: the contents of a table, its counters,
-//! and notices of changes.
-//!
+//! Reads packet filters over netlink, without `nft`: a table's contents, counters and changes.
 //! Every transaction raises the generation; a table is read again only then.
 
 use std::collections::BTreeMap;

@@ -65,8 +65,7 @@ impl FilterOptions {
     }
 }
 
-/// What this machine forwards. Its own packets, answers, and what its own rules redirect always
-/// pass.
+/// What this machine forwards. Its own packets, answers, and its own redirections always pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Forwarding {
     /// Anything that the machine's routes and firewall let pass.
@@ -86,8 +85,7 @@ pub enum Forwarding {
         outside_to_tunnel: bool,
         /// Whether clients reach each other.
         clients_reach_clients: bool,
-        /// Destinations denied to packets out of the tunnel. This machine's own addresses, except
-        /// `own_addresses`, are denied as well.
+        /// Destinations denied from the tunnel, beside this machine's except `own_addresses`.
         denied: Vec<IpNet>,
         /// Exceptions from `denied`.
         allowed: Vec<Destination>,

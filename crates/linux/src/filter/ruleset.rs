@@ -8,10 +8,8 @@
 //! ```
 //!
 //! The chains of [`super::apart`] are added where neighbours may have the same inner addresses.
-//!
-//! "Answers" are packets in the reply direction of a connection, and errors about one. The
-//! direction, unlike the state "established", keeps a stranger's connection closed that passed
-//! while the table was missing.
+//! "Answers" are packets in a connection's reply direction, and errors about one. Unlike
+//! "established", the direction keeps connections closed that passed while the table was missing.
 
 use std::net::IpAddr;
 
@@ -81,9 +79,8 @@ fn sets(options: &FilterOptions) -> String {
     text
 }
 
-/// Drops packets to the machine's inner addresses from outside the tunnel (CVE-2019-14899). An IPv6
-/// packet from outside may have the machine's own source, so sources prove nothing. The chain is
-/// before conntrack, so that no guess is answered by its state.
+/// Drops packets to inner addresses from outside the tunnel (CVE-2019-14899), whatever their
+/// source. The chain is before conntrack, so that no guess is answered by its state.
 fn own_addresses(options: &FilterOptions) -> Vec<String> {
     let FilterOptions { tun, own_addresses, forwarding, .. } = options;
     if let Some(own) = options.apart {
@@ -194,8 +191,7 @@ fn postrouting(options: &FilterOptions) -> Vec<String> {
     let FilterOptions { tun, inner, masquerade, masquerade_into_tun, apart, .. } = options;
     let mut rules = forwards::masquerade(options);
     if *masquerade {
-        // Packets out of the tunnel were checked. The zone or prefixes match on kernels before 5.7,
-        // which know no input interface here.
+        // Checked already. Zone or prefixes match before Linux 5.7, without input interface.
         rules.push(format!("iifname \"{tun}\" oifname != \"{tun}\" masquerade"));
         if let Some(own) = *apart {
             rules.push(apart::masquerade(tun, own));
@@ -217,8 +213,7 @@ fn postrouting(options: &FilterOptions) -> Vec<String> {
     rules
 }
 
-/// Packets that leave a box outside the tunnel get an address of the outgoing interface, even if
-/// they were marked after routing.
+/// Masquerades what leaves a box outside the tunnel, even if it was marked after routing.
 fn masquerade_outside(options: &FilterOptions) -> Vec<String> {
     let excluded = excluded(options);
     if options.masquerade_into_tun.is_none() || excluded.is_empty() {
@@ -230,8 +225,7 @@ fn masquerade_outside(options: &FilterOptions) -> Vec<String> {
     rules
 }
 
-/// Drops packets that would leave by an uplink with the address of a host behind the box, as of a
-/// connection that began in the tunnel.
+/// Drops packets that would leave by an uplink with a source behind the box, as of the tunnel's.
 fn outside(options: &FilterOptions) -> Vec<String> {
     let excluded = excluded(options);
     if options.masquerade_into_tun.is_none() || excluded.is_empty() {
@@ -245,8 +239,7 @@ fn outside(options: &FilterOptions) -> Vec<String> {
     rules
 }
 
-/// A box is no exit for its server: nothing out of the tunnel leaves by an uplink. Answers to
-/// connections from an uplink have that uplink's mark.
+/// Nothing out of the tunnel leaves by an uplink; answers to an uplink have that uplink's mark.
 fn no_exit(options: &FilterOptions) -> impl Iterator<Item = String> {
     let (tun, drop) = (&options.tun, count_and_drop(DropReason::ForwardRefused));
     let unmarked = format!("meta mark & {:#x} == 0", options.marks.above_mask());

@@ -1,12 +1,9 @@
 //! Bounds for each source on shared tables of the kernel: connections per second and at a time, and
-//! fragments per second. All sources together have three quarters of the connection table.
+//! fragments per second. All sources together have three quarters of the connection table. A source
+//! is an inner address, or a prefix behind a client, both verified by the tunnel; behind a box it
+//! is a hardware address. Sources beyond the size of the sets share one bound.
 //!
-//! A source is an inner address, or a prefix behind a client, both verified by the tunnel; behind a
-//! box it is a hardware address. Sources beyond the size of the sets share one bound.
-//!
-//! `ct count` walks all connections of an element, so each source has several elements, by a hash
-//! of ports and far address.
-//!
+//! `ct count` walks an element's connections, so a source has several: a hash of ports and address.
 //! The rules are in their own table, `inet roadweave_NAME_shares`. Its sets and objects survive
 //! changes of prefixes or interfaces, so open connections stay counted.
 
@@ -159,9 +156,8 @@ impl ShareLimits {
     }
 }
 
-/// The settings that give fragments more room than Linux does, and a shorter timeout: enough for
-/// video in large datagrams. Settings that already have the value are included, since another
-/// instance may restore them.
+/// Settings that give fragments more room than Linux does, and a shorter timeout: enough for video
+/// in large datagrams. Includes those already at the value: another instance may restore them.
 pub(super) fn room(options: &FilterOptions) -> impl Iterator<Item = (&'static str, String)> {
     let room = match &options.forwarding {
         Forwarding::Server { .. } => ROOM_OF_SERVER,

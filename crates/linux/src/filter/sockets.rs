@@ -3,7 +3,6 @@
 //!
 //! SYNs are not looked up: no such socket listens, while another program's may. ICMP errors are, by
 //! the packet that they quote, so that the socket learns the path's MTU and unreachable hosts.
-//!
 //! Where neighbours may have the same inner addresses, a TUN's packets are never for such a socket,
 //! and its packets never enter a TUN: their connections end beyond all tunnels.
 

@@ -1,5 +1,4 @@
-//! Selects TCP connections of the LAN that end at this box (split connections, RFC 3135): those to
-//! destinations that answered recently.
+//! Selects TCP connections that end at this box (RFC 3135): to destinations that answered recently.
 //!
 //! ```text
 //! SYN from inside ─► answered, not failed ─► TPROXY to a listener, mark ─► rule 522: this machine
@@ -9,16 +8,13 @@
 //! FIN of such a socket ─► answered        marked RST of such a socket ─► failed
 //! ```
 //!
-//! A socket accepts a connection before it is known whether the destination does, so the kernel
-//! records destinations that answer. If the far end cannot connect, a marked reset
-//! ([`Kind::Failed`]) first sends the destination by the TUN for a while.
-//!
+//! A socket accepts before it is known whether the destination does, so the kernel records which
+//! answer. If the far end cannot connect, a marked reset ([`Kind::Failed`]) sends it by the TUN.
 //! The mark of a connection keeps it here: without a socket it is answered by RST. A SYN that was
 //! forwarded as a packet stays forwarded, since conntrack has given it another source.
 //!
-//! Excluded destinations are not taken: the mark would hide the one that excludes.
-//!
-//! Counters show whether connections arrive: the box's own rules may drop or redirect them.
+//! Excluded destinations are not taken: the mark would hide the one that excludes. Counters show
+//! whether connections arrive: the box's own rules may drop or redirect them.
 //!
 //! The rules are in their own table, `inet roadweave_NAME_split`, because replacing the filters
 //! would clear its sets. It outlives the program: without a listener connections are forwarded.
@@ -79,8 +75,7 @@ pub fn remove_left(instance: &Instance) -> Result<(), DeviceError> {
     remove_tables(&[instance.split_table()])
 }
 
-/// The text of the table and its number of rules. The kernel keeps it until `cleanup` removes it.
-/// Replacing it loses the recorded destinations.
+/// The table's text and number of rules. `cleanup` removes it. Replacing it loses destinations.
 pub fn text(table: &str, options: &SplitOptions) -> (String, usize) {
     let mut text = chain::begin(table);
     for (set, minutes) in [("answered", ANSWERED_MINUTES), ("failed", FAILED_MINUTES)] {
@@ -134,8 +129,7 @@ fn note(set: &str) -> Vec<String> {
     [("ip", 4), ("ip6", 6)].map(rule).to_vec()
 }
 
-/// Records hosts that answer, if connections to them may be split. The choice comes first, which
-/// leaves one lookup for a SYN.
+/// Records hosts that answer, if they may be split (asked first: one lookup for a SYN).
 fn choose(rules: &[SplitRule], split_others: bool) -> Vec<String> {
     let verdict = |split| if split { "goto note" } else { "return" };
     let mut lines = Vec::new();

@@ -84,7 +84,7 @@ impl Table {
     }
 }
 
-/// A table that a thread installs, as no event loop may wait for `nft`. Dropping it joins the
+/// A table that a thread installs: event loops may not wait for `nft`. Dropping it joins the
 /// thread.
 #[derive(Debug)]
 pub struct MaintainedTable {
@@ -114,8 +114,7 @@ pub enum TableTurn {
 }
 
 impl MaintainedTable {
-    /// Installs nothing before the first [`MaintainedTable::turn`] after
-    /// [`MaintainedTable::set_stale`].
+    /// Installs nothing before [`MaintainedTable::set_stale`] and [`MaintainedTable::turn`].
     pub fn new(name: String, waker: Option<Waker>) -> Self {
         let next_look = Instant::ZERO;
         let (table, work, is_stale, is_changed) = (None, None, false, false);

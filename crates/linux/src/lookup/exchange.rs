@@ -1,7 +1,6 @@
-//! One question to several servers in turn; too long an answer is fetched over TCP. No I/O.
-//!
-//! Earlier tries stay open, since a satellite's round trip may be longer than the interval. After a
-//! refusal or a server failure the next server is asked at once.
+//! One question to several servers in turn; too long an answer is fetched over TCP. No I/O. Earlier
+//! tries stay open, since a satellite's round trip may be longer than the interval. After a refusal
+//! or a server failure the next server is asked at once.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

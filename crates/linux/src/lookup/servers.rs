@@ -1,6 +1,4 @@
-//! The name servers of an uplink, as other programs on this machine have learned them; else those
-//! of the system, and the uplink's gateway.
-//!
+//! An uplink's name servers from other programs; else the system's, and the uplink's gateway.
 //! Daemons and local stubs are not asked: their queries may go into the tunnel.
 
 use std::fs::File;

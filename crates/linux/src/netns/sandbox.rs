@@ -38,9 +38,8 @@ impl Sandbox {
     /// Runs this program again, with its own arguments, inside a sandbox.
     ///
     /// Call it first, before threads and sockets. Inside, it returns [`Sandbox::Inside`] at once.
-    /// Interrupt, terminate and hang-up are forwarded; the program is killed three seconds after
-    /// the first, or at a second one. Fails with [`DeviceError::Unavailable`] where the kernel or
-    /// the tools do not allow it.
+    /// Interrupt, terminate and hang-up are forwarded; the program is killed 3 s after the first,
+    /// or at a second. Fails with [`DeviceError::Unavailable`] without kernel support or tools.
     pub fn enter() -> Result<Self, DeviceError> {
         Self::enter_with(std::env::args_os().skip(1).collect(), Stdio::inherit())
     }

@@ -10,10 +10,9 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{MembarrierCommand, membarrier};
 
-/// A stopwatch that excludes scheduling delays: the time that threads were ready to run without a
-/// processor. It covers all visible processes, inside a [`Sandbox`](super::Sandbox) those of the
-/// test, and RCU grace periods of the kernel, which `nft` waits for. It shows at least a quarter of
-/// the real time, so that timeouts end.
+/// A stopwatch without scheduling delays: the time that threads were ready without a processor. It
+/// covers all visible processes (in a [`Sandbox`](super::Sandbox) the test's) and RCU grace
+/// periods, for `nft`. It shows at least a quarter of the real time, so that timeouts end.
 ///
 /// Source: Linux Documentation/scheduler/sched-stats.rst, `/proc/PID/schedstat`.
 #[derive(Clone, Copy, Debug)]

@@ -1,8 +1,7 @@
 //! The Internet checksum, summed in the machine's byte order. The one's complement sum allows any
 //! byte order that reading and writing share (RFC 1071 section 2 B).
 
-/// Adds `bytes` to a running sum; an odd last byte is padded with zero. Packets of 64 KiB do not
-/// overflow `sum`: each step adds less than 2^32.
+/// Adds `bytes`, zero-padded, to a running sum; each step adds < 2^32: 64 KiB do not overflow.
 pub(super) fn add(mut sum: u64, bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();
     for word in words {

@@ -1,7 +1,5 @@
-//! The filter of system calls.
-//!
-//! It lists dangerous calls instead of allowed ones: the calls of a C library change with its
-//! version, and a daemon killed for a harmless one would be worse. Listed calls fail with EPERM.
+//! The filter of system calls. It lists dangerous calls, since those of a C library change with its
+//! version and killing a daemon for a harmless one would be worse. Listed calls fail with EPERM.
 
 use std::collections::BTreeMap;
 

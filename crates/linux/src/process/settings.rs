@@ -1,9 +1,7 @@
 //! Sysctls that an instance changes, and their former values. The note in `NAME.undo` is written
 //! before the sysctl. If the disk is full, notes are kept in memory, and are lost only by a crash.
-//!
-//! Several instances may change the same sysctl: a later one copies the earlier one's note, and the
-//! last to end restores the value. Notes name the network namespace, as namespaces may share
-//! `/run`.
+//! Several instances may change one sysctl: a later one copies the earlier one's note, and the last
+//! to end restores the value. Notes name the network namespace, as namespaces may share `/run`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};

@@ -7,10 +7,9 @@
 //! 523       socket bound to the TUN         -> of the anchor
 //! ```
 //!
-//! The main table has the prefixes that connections may begin to: the own inner networks, by which
-//! the machine itself reaches clients (of two equal ones the older), and without masquerade all
-//! prefixes. With masquerade a client's prefix is in the anchor's table only, so that it draws no
-//! packets of another tenant or of the machine.
+//! The main table has the prefixes that connections may begin to: the own inner networks (of two
+//! equal ones the older), and without masquerade all. With masquerade a client's prefix is in the
+//! anchor's table only, so that it draws no packets of another tenant or of the machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -119,8 +118,7 @@ impl Routes {
         Ok(neighbours.map(|link| (link.index, link.name)).collect())
     }
 
-    /// In a network that a neighbour has too, both own addresses must be equal: the machine answers
-    /// from the one that its main table finds first.
+    /// In a network that a neighbour has too, own addresses must be equal: one of them answers.
     fn other_own_address(&mut self, own: &OwnTable) -> Result<Option<String>, DeviceError> {
         let AnchorTun { tun, networks, .. } = &own.surroundings;
         for (name, theirs) in self.addresses_of_neighbours(own)? {

@@ -1,7 +1,4 @@
-//! Keeps the rules and routes of a client as planned.
-//!
-//! Rules and routes of an earlier run are adopted, so that nothing opens between a crash and the
-//! first plan of the next start.
+//! Keeps a client's rules and routes as planned; adopts those of an earlier run, so nothing opens.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -292,8 +289,7 @@ impl ClientRoutes {
         }
     }
 
-    /// Counts missing entries that another program must have removed: the kernel removes routes of
-    /// an interface with its carrier or address.
+    /// Counts what others removed, not the kernel (with an interface's carrier or address).
     fn count_lost(&self, plan: &RoutePlan, found: &RoutePlan) -> usize {
         let lasting = |route: &&Route| route.interface.is_none_or(|index| index == self.tun);
         let lost = |route: &&Route| plan.routes.contains(route) && !found.routes.contains(route);
@@ -314,8 +310,7 @@ impl ClientRoutes {
         missing.len()
     }
 
-    /// Adds what is missing before removing what is left over, so that nothing opens in between;
-    /// routes before the rules that lead to them.
+    /// Adds before it removes, so that nothing opens; routes before the rules that lead to them.
     fn change(&mut self, found: &RoutePlan, wanted: &RoutePlan) {
         for route in wanted.routes.difference(&found.routes) {
             let result = self.netlink.add_route(route);

@@ -1,5 +1,4 @@
-//! A thread that keeps the throw routes, by which excluded traffic bypasses the tunnel: they may be
-//! thousands, too many for the thread that carries packets.
+//! A thread for the throw routes by which excluded traffic bypasses the tunnel: maybe thousands.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

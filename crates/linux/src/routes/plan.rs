@@ -1,5 +1,4 @@
-//! The rules and routes that a client needs in the present state of the system. A pure function:
-//! planning again mends any change (see [`super::client`]).
+//! A client's rules and routes in the present state. Pure: planning again mends any change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -166,8 +165,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Receives packets of connections that end here. The rules match by interface, because this
-    /// machine's answers may have the mark too.
+    /// Receives connections that end here. By interface, since own answers may have the mark too.
     fn plan_split(&self, plan: &mut RoutePlan) {
         let table = split_table(&self.tables);
         for ipv4 in [true, false] {
@@ -286,8 +284,7 @@ impl Planner<'_> {
         is_private(near).then_some(near)
     }
 
-    /// Lets sockets bound to an interface, unless it is an uplink in service, use its default
-    /// route.
+    /// Lets sockets bound to an interface that is no uplink in service use its default route.
     fn plan_bound(&self, plan: &mut RoutePlan, ipv4: bool) {
         let table = self.tables.end() - 2;
         for link in self.seen.links.iter().filter(|link| link.index != self.tun) {

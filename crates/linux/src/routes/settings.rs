@@ -8,8 +8,7 @@ use super::Excluded;
 /// What a client routes.
 #[derive(Clone, Debug)]
 pub struct RouteSettings {
-    /// Destinations that belong into the tunnel; `0.0.0.0/0` and `::/0` stand for everything that
-    /// is not behind this box.
+    /// Destinations of the tunnel; `0.0.0.0/0` and `::/0`: everything that is not behind this box.
     pub into_tunnel: Vec<IpNet>,
     /// What leaves outside the tunnel nevertheless.
     pub excluded: Excluded,

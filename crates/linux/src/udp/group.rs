@@ -1,7 +1,5 @@
-//! A group of sockets at one address, with a BPF program that finds a packet's socket.
-//!
-//! The kernel numbers a group's sockets in the order of their binding (`net/core/sock_reuseport.c`;
-//! `socket(7)` on SO_ATTACH_REUSEPORT_CBPF).
+//! A group of sockets at one address, with a BPF program that finds a packet's socket. The kernel
+//! numbers sockets as they are bound (`net/core/sock_reuseport.c`, `socket(7)`).
 
 use std::io;
 
@@ -13,9 +11,8 @@ use crate::DeviceError;
 use crate::socket::set_option;
 
 impl UplinkSocket {
-    /// Opens `count` sockets at one address; `program` chooses one for each packet by their order.
-    /// The address must be free; later, only programs of the same user could join. If the kernel
-    /// refuses the program, packets reach any of the sockets.
+    /// Opens `count` sockets at one free address; `program` chooses one per packet, by order. If
+    /// the kernel refuses it, packets reach any. Only this user's programs may join.
     pub fn open_group(
         options: &UdpOptions,
         count: u16,

@@ -32,8 +32,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A stamp this many milliseconds before the time of day, against the packet's expected age;
-    /// the socket was empty 10 ms ago.
+    /// Checks a stamp of this age, in ms, against the packet's; the socket was empty 10 ms ago.
     fn check(stamped_ago_ms: i32, expected_ago_ms: u32) {
         let (now, time_of_day) = (MS * 90_000, MS * 9_000_000);
         let times = Answered { emptied: now - MS * 10, now, time_of_day };

@@ -86,8 +86,7 @@ fn address(name: &sockaddr_storage, length: socklen_t) -> Option<SocketAddr> {
 /// # Safety
 /// `header` must be one that a receive has filled, and what it points to must live.
 unsafe fn read_control(header: &libc::msghdr, message: &mut ReceivedMessage) {
-    // SAFETY: the caller promises it for the first; each next one is within the same bytes, by the
-    // system's own arithmetic.
+    // SAFETY: the caller promises it for the first; the system finds the next within its bytes.
     unsafe {
         let mut next = libc::CMSG_FIRSTHDR(header);
         while let Some(control) = next.as_ref() {

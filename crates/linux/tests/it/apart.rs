@@ -156,8 +156,7 @@ impl<'a> TestAnchor<'a> {
         }
     }
 
-    /// Asks the remote host and awaits its answer; earlier packets have arrived by then.
-    /// Retransmits.
+    /// Asks the remote host and awaits its answer, after earlier packets. Retransmits.
     fn ask_remote(&mut self, text: &str) {
         for (client, remote) in CLIENT.iter().zip(REMOTE) {
             let text = format!("{text} from {remote}");

@@ -79,8 +79,7 @@ fn await_uplinks<T>(monitor: &mut Monitor, mut found: impl FnMut(&Monitor) -> Op
     panic!("it never came");
 }
 
-/// A box with two modems at 192.168.8.1 that both assign 192.168.8.100, an internet with the server
-/// 10.99.0.1, and a third interface with the default route.
+/// A box with two modems that both assign 192.168.8.100, a server at 10.99.0.1, a default route.
 struct TwoModems {
     vehicle: NetNs,
     internet: NetNs,

@@ -1,10 +1,8 @@
-//! ACK coalescing: delays reading of feedback until the turn for the stream's next packet.
-//!
-//! A stream that flows only upwards receives nothing but feedback, and each feedback packet would
-//! wake the loop. If the next packet of the stream is due within a millisecond or two, network
-//! packets are read in that turn. Timers are not delayed, and all received packets are read before
-//! a timer counts. The delay ends when packets for hosts behind the device arrive, or when sending
-//! waits for acknowledgements.
+//! ACK coalescing: delays reading of feedback until the turn for the stream's next packet. A stream
+//! that flows only upwards receives only feedback, and each such packet would wake the loop. If the
+//! next packet of the stream is due within a millisecond or two, network packets are read in that
+//! turn. Timers are not delayed; all received packets are read before a timer counts. The delay
+//! ends when packets for hosts behind the device arrive, or sending waits for acknowledgements.
 
 use std::time::Duration;
 

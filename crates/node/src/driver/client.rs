@@ -65,9 +65,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(5);
 const TIME_OF_DAY: Duration = Duration::from_secs(60);
 const UPLINK_RETRY: Duration = Duration::from_secs(2);
 
-/// Runs a client until SIGINT, SIGTERM or SIGUSR1. After SIGUSR1, traffic for the tunnel stays
-/// blocked until the next start; also if the start fails after the TUN was created.
-/// `merge` reads the file again with what its fleet sets.
+/// Runs a client until SIGINT, SIGTERM or SIGUSR1. After SIGUSR1, or a failed start with a TUN,
+/// traffic for the tunnel stays blocked. `merge` reads the file again with its fleet's fields.
 pub fn run_client(
     options: MemberOptions<ClientFile>,
     merge: Merge<ClientFile>,
@@ -521,8 +520,7 @@ impl ClientRole {
         Ok(ReloadAnswer { ignored, refused: lanes.into_iter().collect() })
     }
 
-    /// Applies a reloaded configuration. The session continues, or another with the same server
-    /// replaces it. Returns why the lanes were refused, if they were.
+    /// Applies a reloaded configuration; may replace the session. Returns why lanes were refused.
     fn take_up(
         &mut self,
         driver: &mut Driver<Client>,

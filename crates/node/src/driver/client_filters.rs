@@ -1,10 +1,7 @@
-//! Packet filters of a client.
-//!
-//! From the start they block all interfaces except those known not to be uplinks, including later
-//! ones and after a crash. A welcome adds forwarding and source NAT into the TUN.
-//!
-//! The keeper's thread runs `nft` and retries forever. Uplinks and inner addresses are used only
-//! once the filters are in place: see [`ClientFilters::hold`] and [`ClientFilters::are_in_place`].
+//! Packet filters of a client. From the start they block all interfaces but those known not to be
+//! uplinks, including later ones and after a crash. A welcome adds forwarding and source NAT. The
+//! keeper's thread runs `nft` and retries forever. Uplinks and inner addresses are used only once
+//! the filters are in place: see [`ClientFilters::hold`] and [`ClientFilters::are_in_place`].
 
 use std::net::IpAddr;
 
@@ -69,8 +66,7 @@ impl ClientFilters {
         Some(format!("{what} until the packet filters are in place{failure}"))
     }
 
-    /// Blocks packets from all interfaces but these and the TUN, including packets to `own`, the
-    /// machine's addresses on these.
+    /// Blocks packets that come from other interfaces than these and the TUN, also those to `own`.
     pub(super) fn set_inside(&mut self, interfaces: Vec<Interface>, own: Vec<IpAddr>) {
         if let Forwarding::Box { inside, addresses, .. } = &mut self.options.forwarding {
             (*inside, *addresses) = (interfaces, own);
@@ -94,8 +90,7 @@ impl ClientFilters {
         }
     }
 
-    /// Allows forwarding into the tunnel. The granted `addresses` are used only once the filters
-    /// are in place, so that they are never reachable from outside the tunnel.
+    /// Allows forwarding into the tunnel. `addresses` are used once filters hold: closed outside.
     pub(super) fn on_granted(&mut self, mtu: u16, addresses: &[IpNet]) {
         // Grants include prefixes behind the box; full-length ones are its own addresses.
         let own = addresses.iter().filter(|net| net.prefix_len() == net.max_prefix_len());

@@ -126,8 +126,7 @@ impl Io for Edge {
         self.drops.add(DropReason::DeviceFull, (counts.full + counts.refused) as u64);
     }
 
-    /// The socket counts a packet that the kernel refuses. It counts as lost: recovery handles it,
-    /// and a router's other links carry a copy.
+    /// A refused packet is counted as lost: recovery or a router's other links make up for it.
     fn transmit(&mut self, packets: &Outbox) {
         for run in packets.runs() {
             let outgoing = Outgoing {

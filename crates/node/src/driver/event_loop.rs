@@ -73,8 +73,7 @@ pub(super) trait LoopRole<N: Node> {
 
     fn handle_events(&mut self, driver: &mut Driver<N>, now: Instant);
 
-    /// Whether all other required threads have turned since this last returned `true`, as the
-    /// service manager's watchdog requires.
+    /// Whether all other required threads have turned since the last `true`, for the watchdog.
     fn take_turns(&self, _node: &N) -> bool {
         true
     }
@@ -330,8 +329,7 @@ impl<N: Node> Driver<N> {
         }
     }
 
-    /// Reads the sockets again if this turn was interrupted since `began`: the node would take the
-    /// wait of packets for silence of the network.
+    /// Reads again if this turn was interrupted, or waiting packets would pass for silence.
     fn catch_up<R: LoopRole<N>>(&mut self, began: Instant, role: &mut R) {
         let now = self.edge.clock.now();
         if now.since(began) < TURN_LATE {

@@ -1,7 +1,5 @@
-//! Applies what a server grants to its client: addresses and routes, after the filters.
-//!
-//! A later welcome may grant other addresses; addresses no longer granted are removed first. System
-//! errors here are logged and do not end the client.
+//! Applies what a server grants: addresses and routes, after the filters. A later welcome may grant
+//! others; the former are removed first. System errors are logged and do not end the client.
 
 use std::net::IpAddr;
 
@@ -27,8 +25,7 @@ pub(super) struct Due {
 }
 
 impl Granted {
-    /// Sets the filters for the grant of `welcome`. Parts out of bounds are logged and left out;
-    /// the rest is due once the filters are in place.
+    /// Sets filters for `welcome`; logs parts out of bounds. The rest is due once filters hold.
     pub(super) fn begin(
         &mut self,
         steering: &Steering,
@@ -110,8 +107,7 @@ struct Bounds<'a> {
 }
 
 impl Bounds<'_> {
-    /// Whether the box may have this address, whatever leases say: a hostile one could stop the
-    /// tunnel.
+    /// Whether the box may have this address. Leases cannot deny it: one may be hostile.
     fn check(&self, address: IpAddr) -> Result<(), String> {
         if !self.accept.iter().any(|space| space.contains(&address)) {
             return Err("it is in none of the networks in routes.accept".to_owned());

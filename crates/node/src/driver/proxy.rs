@@ -1,6 +1,5 @@
-//! Starts a proxy: clients' sessions end here, and legs lead to their anchors.
-//!
-//! A proxy has no device and needs no privileges: it changes no routes, filters or interfaces.
+//! Starts a proxy: clients' sessions end here, and legs lead to their anchors. A proxy has no
+//! device and needs no privileges: it changes no routes, filters or interfaces.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;

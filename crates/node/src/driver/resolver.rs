@@ -1,9 +1,7 @@
-//! Looks up the servers' names, separately over each uplink.
-//!
-//! A failed lookup is repeated after 2 s, doubling to 30 s. An answer is renewed when its time to
-//! live is over: within 10 to 60 s while no server answers, within 60 s to 1 h while a session is
-//! up. Another address of an uplink means another network, with its own name servers. Each uplink
-//! has one thread at most, so that it delays its own lookups only.
+//! Looks up the servers' names, separately over each uplink. A failed lookup is repeated after 2 s,
+//! doubling to 30 s. An answer is renewed when its time to live is over: within 10 to 60 s while no
+//! server answers, else 60 s to 1 h. Another address of an uplink is another network. Each uplink
+//! has at most one thread, so it delays only itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};

@@ -65,8 +65,7 @@ fn start(file: RouterFile) -> Result<RunningNode<Router, RouterRole>, DriverErro
     routes.keep_tun(&tun, &file.addresses);
     let routes = RouteKeeper::start(routes)?;
     let mut filters = FilterKeeper::start(&instance, None)?;
-    // MSS is clamped in both directions (section IV-A of the paper). Forwarding is left to the
-    // machine's own routes and firewall.
+    // Clamps the MSS both ways (paper, section IV-A). Routes and firewall decide on forwarding.
     filters.set_and_wait(filters_of(&tun, Marks::default(), Forwarding::Open))?;
     let (mtu, offload) = (tun.mtu(), tun.offload());
     let edge = Edge::new(clock, Some(tun));

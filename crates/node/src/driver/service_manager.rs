@@ -1,6 +1,5 @@
-//! Notifies the service manager (sd_notify(3)): readiness, watchdog and a status line.
-//!
-//! The socket is nonblocking, so that a stuck service manager cannot stop packets.
+//! Notifies the service manager (sd_notify(3)): readiness, watchdog and a status line. The socket
+//! is nonblocking, so that a stuck service manager cannot stop packets.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt as _;

@@ -11,10 +11,8 @@
 //! A client has its session with one shard. Its packets reach that shard by their connection IDs
 //! ([`ShardMap`]) on any path. The TUN has one queue for each shard, so a joining client changes
 //! nothing in the kernel. The kernel returns a flow's answers to the queue that its packets came
-//! from; misrouted packets are handed over ([`exchange`]).
-//!
-//! A panic is caught at the start of its thread ([`restart`]). The tables of clients are shared,
-//! and a failure of the process ends all shards.
+//! from; misrouted packets are handed over ([`exchange`]). A panic is caught at the start of its
+//! thread ([`restart`]). Tables of clients are shared; a failure of the process ends all shards.
 
 mod exchange;
 mod faults;

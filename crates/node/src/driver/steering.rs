@@ -1,7 +1,5 @@
-//! A client's routes, rules and DNS, kept in place while it runs.
-//!
-//! After a crash everything stays in place: traffic for the tunnel is blocked until the next start,
-//! or until `roadweave release`.
+//! A client's routes, rules and DNS, kept in place while it runs. After a crash all stays: tunnel
+//! traffic is blocked until the next start or `roadweave release`.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -148,8 +146,7 @@ impl Steering {
         self.log_resolvers();
     }
 
-    /// Resolvers in uplinks' networks may be asked in the clear, or be unreachable through the
-    /// tunnel.
+    /// An uplink's resolvers may be asked in the clear, or be unreachable through the tunnel.
     fn log_resolvers(&mut self) {
         let resolvers = match self.dns.servers() {
             [] => nameservers(Path::new("/etc/resolv.conf")),

@@ -1,6 +1,4 @@
-//! Keeps the TUN under its configured name.
-//!
-//! Packet filters match the TUN by name: after a rename they would treat its packets as foreign.
+//! Keeps the TUN's configured name, by which packet filters tell its packets from foreign ones.
 
 use std::time::Duration;
 

@@ -1,8 +1,7 @@
-//! Yields the core to the sender behind the device, so that a turn takes a whole burst.
-//!
-//! The first packet of a burst wakes the loop on the application's core, and the others wait until
-//! the loop sleeps. On an idle core a yield costs a system call and no time. On a busy core (an
-//! encoder) it may cost a scheduler slice of some milliseconds; yields then pause for a while.
+//! Yields the core to the sender behind the device, so that a turn takes a whole burst. The first
+//! packet of a burst wakes the loop on the application's core, and the others wait until the loop
+//! sleeps. On an idle core a yield costs a system call and no time. On a busy core (an encoder) it
+//! may cost a scheduler slice of some milliseconds; yields then pause for a while.
 
 use std::time::Duration;
 

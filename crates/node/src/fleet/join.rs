@@ -117,8 +117,7 @@ pub enum JoinError {
     NoAnswer,
 }
 
-/// Joins a fleet; blocks until it is done or has failed. After a failure the key is kept, so that
-/// the same command can be run again.
+/// Joins a fleet; blocks. After a failure the key is kept: the same command can be repeated.
 pub fn join(options: JoinOptions) -> Result<Joined, JoinError> {
     let mut store = StateStore::open(&options.state_directory)?;
     if let Some(persisted) = store.read::<PersistedState>()

@@ -1,5 +1,4 @@
-//! A mailbox between the event loop and the fleet's thread. It keeps the latest value of each kind,
-//! so that neither side waits and nothing grows.
+//! A mailbox of event loop and fleet thread: the latest of each kind, so that neither waits.
 
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;

@@ -1,5 +1,4 @@
-//! When a member's state is written to the disk: soon after a change, and rarely enough for a slow
-//! disk or flash.
+//! When a member's state is written: soon after a change, but seldom enough for slow disks.
 
 use std::time::Duration;
 
@@ -59,8 +58,7 @@ impl StateWriter {
         self.next_write = self.next_write.min(self.written_at + rest);
     }
 
-    /// Begins a write that is due; `done` is called at its end. Returns the `mark` of the last call
-    /// whose state is entirely on the disk.
+    /// Begins a due write; `done` is called at its end. Returns the last `mark` entirely on disk.
     pub(super) fn write_due(
         &mut self,
         now: Instant,

@@ -8,8 +8,7 @@
 //! ```
 //!
 //! A write replaces the older generation as a whole, so a power cut leaves the newer one. A damaged
-//! generation has another digest and is ignored; signed contents are also verified again
-//! ([`Agent::restore`]).
+//! one has another digest and is ignored; signed contents are verified again ([`Agent::restore`]).
 //!
 //! [`Agent::restore`]: roadweave_fleet::Agent::restore
 
@@ -152,8 +151,7 @@ impl StateStore {
         self.finish().unwrap_or(false)
     }
 
-    /// Writes in a thread, since a disk may hang. Calls `done` when [`StateStore::poll`] has a
-    /// result.
+    /// Writes in a thread, as a disk may hang. Calls `done` once [`StateStore::poll`] has a result.
     pub(super) fn begin(
         &mut self,
         persisted: &impl Serialize,

@@ -1,8 +1,6 @@
-//! One stream to a controller: TLS 1.3 over TCP, on a non-blocking socket.
-//!
-//! Each step has a deadline. Buffered messages and reads of a turn are bounded, so that a hostile
-//! peer affects this stream only. The kernel acknowledges for a hanging program, so only the
-//! program's own answers count as life.
+//! One stream to a controller: TLS 1.3 over TCP, on a non-blocking socket. Each step has a
+//! deadline. Messages and reads of a turn are bounded, so a hostile peer affects this stream only.
+//! Only the program's own answers count as life: the kernel acknowledges for it.
 
 use std::collections::VecDeque;
 use std::io::{self, Write as _};

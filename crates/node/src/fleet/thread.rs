@@ -1,5 +1,4 @@
-//! The thread in which a member of a fleet talks to its controller. Slow work (signatures, large
-//! tables, files, the network) happens here only.
+//! The thread of a fleet's member and its controller: for slow work (signatures, files, network).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,8 +35,7 @@ pub(super) struct Thread<C> {
     pub(super) batches: u64,
     pub(super) uplinks: Vec<Uplink>,
     pub(super) has_session: bool,
-    /// A configuration that waits for the disk: it may crash the program, and the number of its
-    /// starts must be known then.
+    /// Waits for the disk: it may crash the program, and its starts must be counted by then.
     pub(super) waiting: Option<(Option<Version>, C)>,
     pub(super) written: u64,
     pub(super) ended: u64,

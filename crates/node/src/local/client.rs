@@ -58,9 +58,8 @@ pub fn request(path: &Path, method: &str, params: &Value) -> Result<Value, Reque
     answer(path, &line)
 }
 
-/// Subscribes to updates of a running instance. Passes the parameters of each to the callback,
-/// until that returns `false` or the instance ends. Fails with [`RequestError::Refused`] if the
-/// topic is not available.
+/// Subscribes to updates of a running instance. Passes each one's parameters to the callback until
+/// that returns `false` or the instance ends. [`RequestError::Refused`] if there is no such topic.
 pub fn subscribe(
     path: &Path,
     params: &Subscribe,

@@ -1,7 +1,6 @@
-//! A status as OpenMetrics text: `roadweave_...`, in base units.
-//!
-//! A figure is a counter only if it never decreases. Sums over sessions are gauges, since sessions
-//! end. Paths count from the beginning of their session, which counters show as a restart.
+//! A status as OpenMetrics text: `roadweave_...`, in base units. A figure is a counter only if it
+//! never decreases. Sums over sessions are gauges, since sessions end. Paths count from the
+//! beginning of their session, which counters show as a restart.
 
 use std::collections::BTreeMap;
 use std::fmt;

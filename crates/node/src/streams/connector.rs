@@ -171,8 +171,7 @@ impl Drop for StreamConnector {
 }
 
 impl StreamConnector {
-    /// A connector without streams, with tokens from `token` on. `waker` wakes the owner for a
-    /// turn.
+    /// A connector without streams, with tokens from `token` on; `waker` wakes the owner.
     pub fn start(
         settings: ConnectorSettings,
         token: Token,

@@ -10,10 +10,8 @@
 //! accept, transparent ─► is it ours? ───────────────┴ reset ─► RST
 //! ```
 //!
-//! Names are resolved at the far end. What the application sends before its answer goes along.
-//!
-//! Only the LAN is served: a caller must come from one of its networks and by an interface that
-//! leads there, which the kernel does not check.
+//! Names are resolved at the far end. Bytes before its answer go along. Only the LAN is served: a
+//! caller comes from its networks by an interface there, which the kernel does not check.
 
 mod asked;
 mod caller;
@@ -118,8 +116,7 @@ enum AcceptedState {
     Opening { splice: Splice, dialect: Option<Dialect> },
     /// Connected.
     Joined(Splice),
-    /// The answer is sent, and the application may still be sending: closing a socket with unread
-    /// bytes sends an RST, which discards the answer.
+    /// Answered, and not closed yet: an RST for unread bytes would discard the answer.
     Parting { socket: TcpStream, end: ListenerEnd, left: usize },
 }
 

@@ -46,8 +46,7 @@ enum Up {
     Open,
     Finished,
     Stopped,
-    /// Finishes the stream only after the answer: some hosts take a FIN for the end of both
-    /// directions.
+    /// Finishes the stream only after the answer: to some hosts a FIN ends both directions.
     Held,
 }
 
@@ -274,8 +273,7 @@ impl Splice {
         Ok(())
     }
 
-    /// Settles the stream after the socket failed. Bytes on their way up are lost, as with any TCP,
-    /// unless the peer had ended that direction before.
+    /// Settles the stream of a failed socket. Bytes up are lost unless the peer had ended them.
     fn on_failure(&mut self, now: Instant, streams: &mut Streams) -> SpliceTurn {
         let result = match self.up {
             Up::Finished => streams.stop(now, self.stream, ResetCode::Aborted),

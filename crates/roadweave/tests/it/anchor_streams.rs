@@ -1,5 +1,4 @@
-//! Streams through proxies to anchors: a download outlives its proxy, and tenants with the same
-//! inner addresses are apart.
+//! Streams by proxies to anchors: a download outlives its proxy; tenants share inner addresses.
 //!
 //! ```text
 //! camera ─ box ═ eth1, eth2 ═► server: proxies A, B ── lan0 ──► cloud: anchors ── eth1 ── site

@@ -1,5 +1,4 @@
-//! Traffic for the tunnel never leaves in the clear, before, during and after a session. Operators
-//! beyond the uplinks still get in.
+//! Tunnel traffic never leaves in the clear, session or not. Operators beyond the uplinks get in.
 
 use std::fs;
 use std::io;
@@ -297,8 +296,7 @@ fn what_the_file_says_otherwise_counts() {
         client.signal(Signal::TERM);
         assert_eq!(client.wait(), Some(0));
         check_closed(&network, &camera, "after a stop with a kill switch", &[CLOUD_V4, CLOUD_V6]);
-        // The next start takes the refusals over. SIGUSR1 leaves them for another start, and a stop
-        // without the switch opens.
+        // The next start takes refusals over; SIGUSR1 leaves them; a stop without the switch opens.
         network.edit("client.toml", |text| {
             text.replace("kill_switch = true", "kill_switch = false")
                 .replace("\"open\"", "\"closed\"")

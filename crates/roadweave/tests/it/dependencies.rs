@@ -1,5 +1,5 @@
-//! Dependencies against deny.toml where there is no cargo-deny: licences, sources and bans. `make
-//! deny` checks advisories, which need a database.
+//! Licences, sources and bans of deny.toml, where there is no cargo-deny. `make deny`: advisories
+//! too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -12,8 +12,7 @@ fn texts(list: &toml::Value) -> Vec<&str> {
     list.as_array().unwrap().iter().map(|it| it.as_str().unwrap()).collect()
 }
 
-/// SPDX annex D; old crates have `/` for OR. Parentheses are ignored and OR binds tighter, which
-/// allows no more than the standard.
+/// SPDX annex D; `/` is OR. Ignores parentheses, and OR binds tighter: no laxer than the standard.
 fn is_allowed(expression: &str, licences: &[&str]) -> bool {
     let plain = expression.replace('/', " OR ").replace(['(', ')'], "");
     plain.split(" AND ").all(|any| any.split(" OR ").any(|it| licences.contains(&it.trim())))

@@ -1,5 +1,4 @@
-//! Daemons without free file descriptors: the tunnel goes on, one line says so, and what failed is
-//! done once there are some again.
+//! Daemons without free file descriptors log one line, keep the tunnel up, and recover.
 
 use std::fs;
 use std::os::unix::net::UnixStream;

@@ -1,5 +1,4 @@
-//! `roadweave doctor` beside a real server: which uplink is blocked, how long packets may be, which
-//! firewall drops what clients send.
+//! `roadweave doctor` at a real server: blocked uplinks, packet lengths, the firewall that drops.
 
 use crate::common::*;
 use serde_json::Value;

@@ -24,8 +24,7 @@ const OWN: &str = "10.77.0.2";
 const BOX_B: [&str; 2] = ["10.77.0.3", "fd77::3"];
 const GATEWAY: [&str; 2] = [GATEWAY_V4, GATEWAY_V6];
 
-/// Ports of the server that lead to the camera: its page, its streams, and a range of other numbers
-/// there; and one that leads to the box.
+/// The server's ports that lead to the camera (page, streams, a renumbered range), and to the box.
 const WEB: u16 = 8443;
 const STREAMS: [u16; 2] = [8000, 8001];
 const OTHERS: [u16; 2] = [9000, 9001];

@@ -14,8 +14,7 @@ fn field<'a>(status: &'a str, name: &str) -> &'a str {
     line.unwrap_or_else(|| panic!("{name} is missing in\n{status}")).trim()
 }
 
-/// Checks that every thread has dropped what it does not need, and that no program that it starts
-/// gets more than `bounding`.
+/// Checks that every thread has dropped its rights; programs it starts get at most `bounding`.
 fn check_restricted(daemon: &Daemon, bounding: u64) {
     let process = format!("/proc/{}", daemon.id());
     let mut threads = 0;
@@ -151,8 +150,7 @@ const USER: u32 = 990;
 /// With CAP_NET_BIND_SERVICE, for the start.
 const AT_START: u64 = NETWORK | 1 << 10;
 
-/// The daemons run as [`USER`]: root's files in a folder that the group may read, as in
-/// `/etc/roadweave`, and the state in a folder of the user's own.
+/// The daemons run as [`USER`]: root's files in its group's folder, the state in its own.
 fn network_of_a_user() -> TestNetwork {
     let mut network = TestNetwork::without_uplinks();
     network.wrapper = as_service();

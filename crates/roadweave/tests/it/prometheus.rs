@@ -1,5 +1,4 @@
-//! A real Prometheus evaluates the board and the alerts of deploy/prometheus over a client and its
-//! server. The test is skipped where `prometheus` is missing.
+//! Prometheus, if installed, evaluates deploy/prometheus's board and alerts over client and server.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -110,8 +110,7 @@ impl Cell {
     }
 }
 
-/// `+CESQ`: 5G if the modem reports it, else LTE. A number is a step of half or one decibel, given
-/// by its lower end; 255 is unknown.
+/// `+CESQ`: 5G if reported, else LTE. Numbers are lower ends of steps (0.5 or 1 dB); 255: unknown.
 ///
 /// Source: 3GPP TS 27.007 section 8.69; the steps of 5G: TS 38.133 section 10.1.
 fn measured(fields: &[&str]) -> Option<Cell> {

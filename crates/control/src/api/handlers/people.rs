@@ -94,8 +94,7 @@ fn is_ours(person: &Stored<Person>) -> Result<()> {
     }
 }
 
-/// Keeps one owner with a password, who can change the tenant while the issuer is away. The caller
-/// holds the lock of changes, so that two owners cannot remove each other.
+/// Keeps an owner with a password for when the issuer is away. The caller holds the change lock.
 async fn not_the_last_owner(app: &App, person: &Stored<Person>) -> Result<()> {
     if person.record.settings.role != Role::Owner || person.record.subject.is_some() {
         return Ok(());

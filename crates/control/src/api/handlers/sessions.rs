@@ -171,8 +171,7 @@ pub async fn begin(
     let (url, pending) = begun.map_err(|error| problem(&app, error))?;
     let text = serde_json::to_string(&pending).unwrap_or_default();
     let sealed = app.store.keys.encrypt(CONTEXT, &text);
-    // `SameSite=Lax`, since the redirect comes from the issuer's site. The cookie counts only with
-    // its `state`, so a foreign page gains nothing.
+    // `SameSite=Lax`, as the issuer redirects. Foreign pages gain nothing without its `state`.
     let cookie = format!("{SIGN_IN_COOKIE}={sealed}; {SIGN_IN_ATTRIBUTES}; Max-Age=600");
     Ok(with_cookie((StatusCode::CREATED, Json(SignIn { url })).into_response(), &cookie))
 }

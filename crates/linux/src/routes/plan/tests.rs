@@ -108,8 +108,7 @@ impl World {
         }
     }
 
-    /// The interface that the kernel routes an unbound socket's packet to; `None` if refused.
-    /// Panics if the main table decides.
+    /// The interface of an unbound packet; `None`: refused. Panics if the main table decides.
     fn way(&mut self, destination: &str) -> Option<u32> {
         self.own_way(destination)
             .unwrap_or_else(|| panic!("{destination} is left to the main table"))

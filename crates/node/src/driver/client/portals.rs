@@ -1,7 +1,6 @@
-//! Captive portal detection: when an uplink's network is probed for a login page.
-//!
-//! An uplink without a validated path is probed after 1 s, then after 10 s, doubling to 5 min. An
-//! uplink with a validated path is not probed. Each uplink has one thread at most.
+//! Captive portal detection: when an uplink's network is probed for a login page. An uplink without
+//! a validated path is probed after 1 s, then after 10 s, doubling to 5 min. An uplink with a
+//! validated path is not probed. Each uplink has one thread at most.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

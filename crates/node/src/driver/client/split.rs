@@ -1,8 +1,6 @@
-//! Redirects transparently intercepted LAN connections to the listener.
-//!
-//! Marks are set only once routes lead marked packets to this machine. The listener's sockets
-//! decide whether connections are taken. On a failure, connections use the tunnel unsplit; so do
-//! redirected connections that never arrive, once the application retries.
+//! Redirects transparently intercepted LAN connections to the listener. Marks are set once routes
+//! lead marked packets here; the listener's sockets decide whether connections are taken. Failed
+//! redirections use the tunnel once the application retries.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -218,8 +218,7 @@ impl ClientRole {
         }
     }
 
-    /// Whether an uplink leads to the server in at least one family. If the configuration names no
-    /// uplinks, only interfaces with a way to the Internet count.
+    /// Whether an uplink leads to the server; unnamed ones also need a way to the Internet.
     fn is_wanted(&self, uplink: &Uplink) -> bool {
         let named = !self.options.file.uplinks.include.is_empty();
         let leads = |ipv4| {

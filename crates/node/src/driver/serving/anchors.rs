@@ -1,7 +1,6 @@
-//! The tenants of a proxy and their anchors, from the file and from the fleet.
-//!
-//! A thread looks up the names of an anchor: every 10 to 60 s while its leg is away, else every 60
-//! s to 1 h. Anchors are authenticated by key, so a wrong address costs one attempt only.
+//! The tenants of a proxy and their anchors, from the file and from the fleet. A thread looks up
+//! the names of an anchor: every 10 to 60 s while its leg is away, else every 60 s to 1 h. Anchors
+//! are authenticated by key, so a wrong address costs one attempt only.
 
 use std::net::SocketAddr;
 

@@ -1,6 +1,5 @@
-//! Reloads clients and destinations in a thread, since it takes a second with thousands of clients.
-//! The thread borrows the machine's routes and returns them with its outcome. Changes during a
-//! reload cause one more reload afterwards.
+//! Reloads clients and destinations in a thread, as thousands take a second. It borrows the
+//! machine's routes and returns them with its outcome. Changes during a reload cause one more.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -117,9 +117,8 @@ impl Ground {
         })
     }
 
-    /// Sets this machine up for `clients`. With a `map`, each shard has a socket and a device
-    /// queue. `has_neighbours`: other instances on this machine may have the same inner addresses.
-    /// Removes `streams` if there is no source address for them.
+    /// Sets this machine up for `clients`. With a `map`, each shard has socket and queue.
+    /// `has_neighbours`: others may have equal addresses. `streams` need a source address.
     pub(in crate::driver) fn with_host(
         options: &HostOptions,
         serving: &ServingOptions,

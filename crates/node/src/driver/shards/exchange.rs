@@ -1,8 +1,6 @@
-//! Which shard has which client, and what shards hand over: misrouted packets, and the keys of
-//! clients whose session here a newer one at another shard replaces.
-//!
-//! The newest session of a key is the one that was recorded here last. A shard that has a newer
-//! session when it reads of a replacement keeps its session.
+//! Which shard has which client, and what shards hand over: misrouted packets, and keys of clients
+//! whose session a newer one at another shard replaces. The newest session of a key was recorded
+//! here last. A shard with a newer session when it reads of a replacement keeps it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;

@@ -1,8 +1,6 @@
-//! The sockets of a server's shards: a group at one address, with a BPF program that finds a
-//! packet's socket by the hash of its connection ID.
-//!
-//! The kernel gives a closed socket's number to the last, so all stay open as long as the server
-//! runs. A load beyond the packet's end returns 0. The program starts at the payload of UDP.
+//! A server's shards' sockets: a group at one address, with a BPF program that finds a packet's
+//! socket by the hash of its connection ID. The kernel gives a closed socket's number to the last,
+//! so all stay open. The program starts at the payload of UDP; a load beyond its end returns 0.
 
 use libc::sock_filter;
 use roadweave_linux::{DeviceError, UdpOptions, UplinkSocket};

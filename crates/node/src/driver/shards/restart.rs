@@ -1,8 +1,6 @@
-//! Runs one shard, and restarts it after panics.
-//!
-//! A panic ends the sessions of its shard only. The slot keeps socket and device queue open, so
-//! that packets of other shards are routed correctly. Packets that arrive meanwhile wait for the
-//! restarted server, which answers former clients by stateless resets (RFC 9000 section 10.3).
+//! Runs one shard, and restarts it after panics, which end only its sessions. The slot keeps socket
+//! and device queue open, so that packets of other shards are routed correctly. Packets wait for
+//! the restarted server, which answers former clients by stateless resets (RFC 9000 section 10.3).
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;

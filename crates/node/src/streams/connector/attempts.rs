@@ -44,8 +44,7 @@ impl Attempts {
         (!self.addresses.is_empty() && self.sockets.len() < AT_ONCE).then_some(self.next)
     }
 
-    /// `source` gives the source address (`None`: this machine's own), or the error if the
-    /// destination is not allowed any more.
+    /// `source`: the source (`None`: this machine's), or an error if no longer allowed.
     pub(super) fn advance(
         &mut self,
         now: Instant,

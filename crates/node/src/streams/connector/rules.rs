@@ -1,5 +1,4 @@
-//! Where clients' streams may lead: the packet filter's rules, for connections that this machine
-//! makes for clients, which do not pass that filter.
+//! Where clients' streams may lead: the packet filter's rules, which such connections bypass.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
@@ -43,8 +42,7 @@ impl ConnectorRules {
     }
 }
 
-/// Whether this machine has the address now, loopback included: other addresses cannot be bound. On
-/// any other error (no descriptors) and with `ip_nonlocal_bind` the address counts as its own.
+/// Whether this machine has the address: it can bind it. Other errors, `ip_nonlocal_bind`: yes.
 #[allow(clippy::disallowed_methods, reason = "nothing is sent by this socket")]
 pub(super) fn is_local(address: IpAddr) -> bool {
     use rustix::io::Errno;

@@ -28,9 +28,8 @@ impl Sources {
         if self.clients { "client" } else { "server" }
     }
 
-    /// The source address for a connection to `to`; `None`: this machine's own. `inner`: the
-    /// client's address of that family. This machine's own addresses are reached by its own
-    /// address: their answers to the client's would leave by the tunnel.
+    /// The source for a connection to `to`; `None`: this machine's. `inner`: the client's of that
+    /// family. This machine's addresses are reached by its own: answers would enter the tunnel.
     pub(super) fn choose(
         self,
         to: SocketAddr,
@@ -96,8 +95,7 @@ pub(crate) fn check_rights() -> io::Result<()> {
     Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?.set_ip_transparent_v4(true)
 }
 
-/// Above the ports of services and below the ephemeral ports of Linux (32768), Windows and macOS
-/// (49152), so that they seldom collide with a client's own connections.
+/// Between service ports and ephemeral ones (from 32768): seldom collides with a client's own.
 const PORTS: RangeInclusive<u16> = 10_240..=32_767;
 const TRIES: usize = 16;
 

@@ -22,8 +22,7 @@ pub(super) enum Asked {
     More,
     /// The greeting of SOCKS.
     Greeted { length: usize, answer: [u8; 2] },
-    /// The bytes that follow are for the destination. With a head that goes on to the host, and how
-    /// many bytes of content follow it.
+    /// The rest is for the destination; with a head for the host, and the length of its content.
     Connect {
         length: usize,
         destination: Destination,

@@ -1,6 +1,5 @@
-//! Hints for encoders of the LAN: `GET /v1/encoder`, answered by an event stream (WHATWG HTML,
-//! section 9.2), to which a thread of its own writes ([`EventStreams`]). Pages of other origins are
-//! refused unless `streams.origins` names them.
+//! Hints for encoders: `GET /v1/encoder`, answered by an event stream (WHATWG HTML, section 9.2),
+//! which has its own thread ([`EventStreams`]). Refuses pages not of `streams.origins`.
 
 use std::io::Write as _;
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
@@ -56,8 +55,7 @@ fn listen(head: &Head<'_>) -> Asked {
     Asked::Listen { length: head.length, request: ListenRequest { interval, fields: cors } }
 }
 
-/// Whether `Host` is an address or a configured name, against DNS rebinding. Only browsers can be
-/// attacked so, and they always send the field.
+/// Whether `Host` is an address or configured name, against DNS rebinding of browsers.
 fn is_for_box(head: &Head<'_>) -> bool {
     let Some(host) = head.value_of("Host").map(<[u8]>::trim_ascii) else { return true };
     let Ok(host) = str::from_utf8(host) else { return false };
@@ -71,9 +69,8 @@ fn is_for_box(head: &Head<'_>) -> bool {
     is_address || names.map(|(_, host)| without_port(host)).any(|it| it.eq_ignore_ascii_case(&name))
 }
 
-/// Whether a browser asks for a page without naming its origin, as for an image or a frame.
-/// Browsers leave out Fetch Metadata where they ask an address over `http:`; then `User-Agent`,
-/// which a page cannot change, shows a browser.
+/// Whether a browser asks without naming the page's origin, as for an image. Over `http:` to an
+/// address it omits Fetch Metadata; `User-Agent`, which pages cannot change, shows it.
 fn is_of_page(head: &Head<'_>) -> bool {
     let field = |name: &str| head.value_of(name).map(<[u8]>::trim_ascii);
     match field("Sec-Fetch-Site") {

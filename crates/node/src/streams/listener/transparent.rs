@@ -1,9 +1,7 @@
 //! Transparent connections: the kernel redirects them (TPROXY, `roadweave_linux::split`), and their
-//! local address here is their original destination.
-//!
-//! The listener's option `IP_TRANSPARENT` is the switch: it takes one system call, applies from the
-//! next SYN, ends with the program, and leaves accepted connections alone. Listeners are bound to
-//! loopback addresses, which other machines cannot reach.
+//! local address here is their original destination. `IP_TRANSPARENT` is the switch: one system
+//! call, from the next SYN on, ends with the program, leaves accepted connections alone. Listeners
+//! are on loopback, which other machines cannot reach.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -38,8 +36,7 @@ impl StreamListener {
         transparent.map(|listener| listener.address)
     }
 
-    /// Sets whether transparent connections are taken from the next turn on, if there is room.
-    /// Initially they are not.
+    /// Sets whether transparent connections are taken from the next turn on (initially not).
     pub fn set_taking(&mut self, is_wanted: bool) {
         self.taking.is_wanted = is_wanted;
     }
