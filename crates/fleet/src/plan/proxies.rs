@@ -55,8 +55,7 @@ impl Proxies {
             let Some((key, proxy)) = gates.get(&id) else { continue };
             let ProxyStatus { seen_ms, witnessed_ms, .. } = *status;
             let before = self.reported.insert(*key, (seen_ms, witnessed_ms));
-            // A changed time is a new report. The first one is judged by its distance from now,
-            // even if that is of another replica's clock.
+            // A changed time is a new report. The first is judged by its distance from now.
             let is_news = |at: i64, last: Option<i64>, span: Duration| match last {
                 Some(last) => at != last,
                 None => (now_ms - at).unsigned_abs() < span.as_millis() as u64,

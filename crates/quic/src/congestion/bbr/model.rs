@@ -75,7 +75,8 @@ impl Model {
         let verdict = self.delay.on_round(now, round);
         let queued = verdict != QueueState::Clear;
         if queued && !self.queued {
-            // Rates from before the last queue but one are outdated: one pause keeps the estimate.
+            // Rates from before the last queue but one are outdated: a pause keeps the estimate,
+            // for once.
             self.begin_window();
         }
         self.queued = verdict == QueueState::Queue;
