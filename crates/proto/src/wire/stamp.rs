@@ -12,8 +12,8 @@
 //! is inside the symbol, after the predecessor if there is one
 //! ([`predecessor_prefix`](crate::wire::predecessor_prefix)), so recovered packets have it as well.
 //!
-//! The milliseconds are of the sender's clock; they wrap after three days: no late packet looks
-//! new.
+//! The milliseconds are of the sender's clock, unknown to others. They wrap after three days, so
+//! that an attacker cannot delay a packet until it looks new.
 
 use std::time::Duration;
 

@@ -75,8 +75,7 @@ impl Model {
         let verdict = self.delay.on_round(now, round);
         let queued = verdict != QueueState::Clear;
         if queued && !self.queued {
-            // Rates from before the last queue but one are outdated: a pause keeps the estimate,
-            // for once.
+            // Rates from before the last queue but one are outdated: one pause keeps the estimate.
             self.begin_window();
         }
         self.queued = verdict == QueueState::Queue;
