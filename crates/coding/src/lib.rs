@@ -12,8 +12,7 @@
 //! of their range; the prefix gives the length of a repaired one. Coefficients are not sent: both
 //! sides derive them from a 32-bit seed ([`coefficients`]).
 //!
-//! The crate knows neither QUIC nor lanes; time is an argument. Everything stored is bounded in
-//! bytes and in age, and everything discarded is counted.
+//! The crate knows neither QUIC nor lanes nor time. Storage is bounded, and discards are counted.
 //!
 //! Two of three packets are lost, and two coded packets restore them:
 //!

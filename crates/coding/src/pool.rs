@@ -26,8 +26,7 @@ pub(crate) struct Pool {
     /// Empty, or a power of two.
     ring: Vec<Slot>,
     stragglers: HashMap<u64, Held, BuildHasherDefault<KeyHasher>>,
-    /// In the order of insertion. An entry is stale if its symbol was discarded or inserted again;
-    /// stale entries are swept when they outnumber the others.
+    /// In the order of insertion. Stale entries are swept when they outnumber the others.
     order: VecDeque<Insertion>,
     insertions: u64,
 }

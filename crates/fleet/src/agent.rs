@@ -130,7 +130,7 @@ pub struct Agent {
     sessions: u32,
     anchors: BTreeMap<Name, u32>,
     proxy: Option<PublicKey>,
-    /// The controller repeats it on every stream. It is not kept, or it might never end.
+    /// The controller repeats it on every stream. Not kept: a lost controller would drain for ever.
     drained: bool,
     away_since: Option<Instant>,
     entries: Vec<Revocation>,

@@ -1,7 +1,6 @@
 //! Signed payloads in DSSE envelopes (<https://github.com/secure-systems-lab/dsse>, version 1).
 //!
-//! The signature covers the bytes as carried, with their type before them: there is no canonical
-//! form, and a payload is never read as another type.
+//! The signature covers the bytes as carried, with their type before them: no canonical form.
 
 mod proofs;
 

@@ -14,8 +14,7 @@
 //! Agent ◄──── stream ────► ControllerSession   of a box, proxy or anchor; of the controller
 //! ```
 //!
-//! Versions are numbers, not dates, so that a box with a wrong clock can join. A signature verifies
-//! everything that is read from a disk or a database.
+//! Versions are numbers, not dates, for boxes with wrong clocks. Everything read is verified.
 
 mod agent;
 mod chain;

@@ -257,7 +257,7 @@ impl<'a> Planning<'a> {
         pairs.filter_map(|pair| pair.split_once('/')).collect()
     }
 
-    /// A tenant's anchors by name, accepting ones first, then `first`; its change ends inner flows.
+    /// A tenant's anchors by name; accepting ones first, led by `first`, whose change ends flows.
     fn anchors_of(&self, tenant: &str, first: Option<&str>) -> Vec<(&'a str, Anchor)> {
         let record = self.fleet.tenant(tenant);
         let record = record.filter(|it| it.settings.egress == Egress::Anchor);

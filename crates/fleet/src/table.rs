@@ -5,7 +5,7 @@
 //!            ─► head: version, digest       are the members as the controller says? then in force
 //! ```
 //!
-//! The head's digest covers every member: none is hidden. A member's chain keeps strangers out.
+//! The head's digest covers all members: none is hidden or returns. Chains keep strangers out.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};

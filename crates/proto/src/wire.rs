@@ -8,8 +8,7 @@
 //! inner packet ──────────────────────────────► GENEVE over UDP
 //! ```
 //!
-//! Everything here parses foreign bytes: nothing panics or allocates more than the input. The
-//! version of the format is the connection's ALPN, [`ALPN`].
+//! Everything here parses foreign bytes: nothing panics or over-allocates. [`ALPN`] is the version.
 
 mod binding;
 mod control;

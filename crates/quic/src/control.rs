@@ -8,8 +8,7 @@
 //! receiver  fragments by number ---> in order ---> messages
 //! ```
 //!
-//! A QUIC stream would not do: the library repeats what was on a path only once a later packet of
-//! the same path is acknowledged, so a message on a path that dies would wait until it heals.
+//! A QUIC stream would not do: its data waits on a path that dies until that path heals.
 
 use std::collections::{BTreeMap, VecDeque};
 

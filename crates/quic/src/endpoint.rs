@@ -394,7 +394,7 @@ fn due(deadlines: &Deadlines<ConnectionId>, now: Instant) -> Vec<ConnectionId> {
     deadlines.iter().take_while(|(at, _)| *at <= now).map(|(_, id)| id).collect()
 }
 
-/// Longest memory of an ended connection; the peer chooses the library's three probe timeouts.
+/// Longest memory of an ended connection: a peer could prolong the library's three timeouts.
 const LINGER: Duration = Duration::from_secs(3);
 const CLOSING_MAX: usize = 256;
 

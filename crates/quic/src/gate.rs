@@ -50,8 +50,7 @@ impl Gate {
         Arc::new(Self { state, changed: AtomicBool::new(false), meter: Mutex::new(meter) })
     }
 
-    /// The present gate of a path. The library replaces a path's controller when its peer appears
-    /// at another IP address; ask again after each change of address.
+    /// The present gate of a path. It changes with the peer's IP address: ask again after that.
     pub(crate) fn of(connection: &Connection, path: PathId) -> Option<Arc<Self>> {
         let controller = connection.congestion_state(path)?.clone_box().into_any();
         Some(controller.downcast::<GatedController>().ok()?.gate)

@@ -7,8 +7,8 @@
 //! 0xff feedback     a datagram of `send_feedback_on`
 //! ```
 //!
-//! Only data wants feedback, or both would answer for ever. Only data that starts with a mark
-//! grows.
+//! Feedback must be distinct from data: only data wants feedback, or two sides would answer each
+//! other for ever. Data costs nothing extra unless it starts with a mark.
 
 use bytes::{BufMut, Bytes, BytesMut};
 

@@ -10,8 +10,7 @@ use roadweave_identity::derive_secret;
 
 use crate::shard::Shard;
 
-/// Connection IDs of 8 bytes: a keyed hash of a counter, so that they cannot be linked or predicted
-/// (RFC 9000 section 5.1). A shard's IDs lead to it.
+/// Connection IDs of 8 bytes that lead to a shard: a counter's keyed hash (RFC 9000 section 5.1).
 pub(crate) struct SeededIds {
     key: hmac::Key,
     drawn: u64,

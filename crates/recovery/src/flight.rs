@@ -7,7 +7,8 @@
 //!                        └────────── sent again ────────┘
 //! ```
 //!
-//! A packet may have copies on several paths: in flight while one is, lost when all are.
+//! A packet may have copies on several paths, some waiting for theirs. It is in flight as long as
+//! one of them is, and lost when all are; a copy that waits is not overdue.
 //!
 //! IDs ascend: a gapless queue with constant-time look-up. The timer's heap is checked in front.
 

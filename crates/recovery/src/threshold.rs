@@ -31,8 +31,7 @@ pub fn loss_threshold<'a>(
     until_repair(path, paths, deadline).min(path.pto).max(answer(path))
 }
 
-/// The same as the paper has it, `min(threshold, PTO)`, for an application that knows the path's
-/// round trip: `min(max(threshold, answer), PTO)`.
+/// As the paper, `min(threshold, PTO)`, knowing the round trip: `min(max(threshold, answer), PTO)`.
 pub(crate) fn paper_threshold<'a>(
     path: &PathSnapshot,
     paths: impl IntoIterator<Item = &'a PathSnapshot>,

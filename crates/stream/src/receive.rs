@@ -76,7 +76,7 @@ impl ReceiveBuffer {
         Ok(end.saturating_sub(self.highest))
     }
 
-    /// Takes data that [`ReceiveBuffer::growth`] allows, without `may_split` in [`RANGES_MIN`].
+    /// Takes what [`ReceiveBuffer::growth`] allows; without `may_split` at most [`RANGES_MIN`].
     pub(crate) fn receive(
         &mut self,
         offset: u64,

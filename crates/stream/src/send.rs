@@ -164,7 +164,8 @@ impl SendBuffer {
         fresh
     }
 
-    /// The peer has all below `contiguous`, and `ranges`; `fin`: the final size. Whether it is new.
+    /// The peer has all below `contiguous`, and `ranges`; with `fin` it knows the final size.
+    /// Returns whether that is progress.
     ///
     /// Without `may_split` ranges that could add records are ignored.
     ///

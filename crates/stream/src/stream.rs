@@ -9,8 +9,8 @@
 //!           the peer's reset ──► answered by a reset, once ─────────┴──► over
 //! ```
 //!
-//! A reset ends both directions, as TCP's does. Each end says how much it sent: both agree on
-//! credit.
+//! A reset ends both directions, as TCP's RST does. Each end announces how much it has sent, so
+//! that both agree on the session's credit.
 
 use std::time::Duration;
 
@@ -223,8 +223,8 @@ impl Stream {
         self.given_up_at(give_up_after).is_some_and(|at| at <= now)
     }
 
-    /// When it is given up. Resets are repeated for longer: they cost a place, and waiting peers
-    /// never ask.
+    /// When it is given up. A reset costs only its place and is never asked for by a peer that only
+    /// waits, so it is repeated for longer.
     fn given_up_at(&self, give_up_after: Duration) -> Option<Instant> {
         let factor = if self.reset.is_some() { RESET_GIVE_UP_FACTOR } else { 1 };
         self.retries.waiting_since.map(|since| since + give_up_after * factor)

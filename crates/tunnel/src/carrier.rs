@@ -1,7 +1,8 @@
 //! What carries the datagrams of a session from one end to the other.
 //!
-//! A session chooses a path for each datagram; the carrier keeps paths alive, measures them and
-//! reports each datagram's fate. GENEVE reports nothing and has no window (`geneve.rs`).
+//! A session chooses a path for each datagram; the carrier keeps the paths alive, measures them,
+//! and reports the fate of each datagram. Carriers are multipath QUIC, and GENEVE, which reports
+//! nothing and has no window (`geneve.rs`).
 
 use bytes::Bytes;
 use roadweave_proto::{Instant, Pacing, PathId, PathSnapshot};

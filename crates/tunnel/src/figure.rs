@@ -9,6 +9,7 @@ pub type Metric<T> = (&'static str, &'static str, &'static str, fn(&T) -> Option
 /// it is a count, cut to five characters.
 pub type Column<T> = (&'static str, fn(&T) -> Option<f64>, Option<(f64, usize)>);
 
+/// A list of [`Metric`]s.
 #[macro_export]
 macro_rules! metrics {
     ($($name:literal $unit:literal $help:literal |$it:ident| $figure:expr,)*) => {

@@ -8,7 +8,8 @@
 //! Nothing is acknowledged and no capacity measured, so a link has no window: it takes what the
 //! strategy gives it, and queues only in the kernel. The lane keeps no sent packets.
 //!
-//! Hellos, one a second each way, show the other end's address, life and round trip.
+//! Hellos, one a second in both directions, show the address of a link's other end, whether it is
+//! alive, and its round trip.
 //!
 //! Source: redundant framework (Networking'24) section III.
 

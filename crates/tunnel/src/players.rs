@@ -1,7 +1,6 @@
 //! Reports of players' buffers, at the playing and at the sending end.
 //!
-//! A false report does little: each lane uses its shortest buffer, and what recoveries do is
-//! bounded by how often buffers are that short (XLINK section 7.1) and by the paths' policies.
+//! A false report does little: each lane uses its shortest buffer, and policies bound recoveries.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

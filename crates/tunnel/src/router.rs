@@ -59,8 +59,8 @@ use crate::session::{MEMORY_MAX, Session, SessionConfig, SessionError};
 const HELLO_INTERVAL: Duration = Duration::from_secs(1);
 /// The most links.
 pub const ROUTER_LINKS_MAX: usize = 16;
-/// How long a copy may be under way (MSL, RFC 9293 section 3.4.1). Until then smaller numbers are
-/// old.
+/// How long a copy may be under way: the maximum segment lifetime of RFC 9293 section 3.4.1. Within
+/// an epoch numbers never go back, so smaller ones are old copies until then.
 const PACKET_LIFETIME: Duration = Duration::from_secs(120);
 const LANE: LaneId = LaneId(0);
 

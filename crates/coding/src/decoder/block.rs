@@ -29,8 +29,7 @@ use super::window::FullId;
 use crate::kernel::Kernel;
 use crate::pool::Pool;
 
-/// The most consecutive packets that a block may span, which bounds the work per packet: two of the
-/// longest ranges, so that ranges may overlap.
+/// The most consecutive packets of a block, which bounds work: two of the longest ranges.
 pub(super) const SPAN_MAX: u64 = BITS as u64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -255,7 +254,7 @@ impl Block {
         removed
     }
 
-    /// Replaces a packet's known bytes by `symbol`; returns how many false equations were removed.
+    /// Replaces a packet's known bytes by `symbol`; returns how many contradicting equations went.
     pub(super) fn correct(&mut self, full_id: FullId, symbol: &Bytes) -> u64 {
         let Some(column) = self.column(full_id) else { return 0 };
         let Some(known) = self.known.iter_mut().find(|known| known.column == column) else {

@@ -142,7 +142,8 @@ impl Matrix {
     }
 
     /// Drops `equation`, which it first removes from the other rows, and `row`, which must use it.
-    /// The other rows keep their pivots. The last equation takes the dropped number.
+    /// The other rows keep their pivots, and may get a coefficient in the dropped row's pivot
+    /// column. The last equation takes the dropped number, as with [`Vec::swap_remove`].
     pub(super) fn remove(&mut self, row: usize, equation: usize) {
         let stride = self.stride();
         let last = self.cells.len() - stride;

@@ -1,5 +1,4 @@
-//! The decoder with little memory, and against broken or hostile peers. `tests/it/reference.rs`
-//! compares it with plain Gauss-Jordan elimination.
+//! The decoder with little memory or hostile peers; `tests/it/reference.rs` has Gauss-Jordan.
 
 mod contradictions;
 mod jumps;

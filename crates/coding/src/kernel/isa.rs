@@ -57,10 +57,9 @@ pub(super) trait Isa: Copy {
 
 /// Gives a token its kernel: the `loops`, compiled for its instruction set.
 ///
-/// `dot`: vectors of the output summed at once; `combine`: outputs at once, and vectors of each. As
-/// many as fit the registers are about the best.
+/// `dot`: vectors of the output summed at once; `combine`: outputs, and vectors of each.
 ///
-/// A function with further features may only be called where the token proves them present.
+/// A function compiled with further features may only be called where the token proves them.
 macro_rules! entry_points {
     ($isa:ident, $features:literal, dot: $dot:literal, combine: $group:literal x $vectors:literal) => {
         impl $isa {

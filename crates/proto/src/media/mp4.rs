@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Boxes are read in pieces of any size. Kept are the enclosing boxes, and at most [`LEAF_MAX`]
-//! bytes of a box with samples. The search ends at other bytes, and after [`FRAME_MAX`] bytes.
+//! bytes of a box with samples. It ends at bytes that are no boxes, and after [`FRAME_MAX`] bytes.
 
 mod samples;
 

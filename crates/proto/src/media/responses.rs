@@ -117,7 +117,8 @@ impl HeadParser for ResponseState {
 
 impl ResponseState {
     /// The reader of a video's first picture, if the player's report says that it waits for one.
-    /// Without a report, each file's first picture counts, and the first segment of a connection.
+    /// Without a report, the first picture of each file counts, and of segments the first of a
+    /// connection or after a file: later ones go into a buffer.
     fn first_frame(
         &self,
         request: &Request,

@@ -10,7 +10,7 @@
 //! proxy ─── 06 | handle:4 | stream frames ───► anchor      (the way back: `frames`)
 //! ```
 //!
-//! A handle names an attachment while the leg lives; the binding names tenant and device.
+//! A handle is the proxy's name for an attachment; the binding names tenant and device.
 
 mod frames;
 

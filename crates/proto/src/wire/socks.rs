@@ -9,7 +9,7 @@
 //! destination   01 | address:4      03 | length:1 | name      04 | address:16
 //! ```
 //!
-//! Both parsers take all bytes so far, at most [`SOCKS_MESSAGE_MAX`], and return the length.
+//! Both parsers take all bytes so far, and return the length once complete, or an error.
 
 use std::net::IpAddr;
 

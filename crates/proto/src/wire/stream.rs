@@ -61,8 +61,8 @@ const KIND_PRIORITY: u8 = 0x0b;
 const FLAG_BEGUN: u8 = 1;
 const FLAG_FIN: u8 = 2;
 
-/// The number of a stream (RFC 9000 section 2.1), at most [`VARINT_MAX`]: client's even, server's
-/// odd.
+/// The number of a stream, at most [`VARINT_MAX`]: even if the client opened it, odd if the server
+/// did (RFC 9000 section 2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
 

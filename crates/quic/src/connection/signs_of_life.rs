@@ -31,8 +31,8 @@ impl Connection {
         self.timing.read_delay.on_used(now);
     }
 
-    /// When a path falls silent, it or the peer may have failed; only the last path's reset is
-    /// known.
+    /// When one path falls silent, the path or the peer may have failed. A restarted peer answers
+    /// with resets; the library recognises only the one for the path opened last.
     pub(super) fn ask_idle_paths(&mut self, now: Instant) {
         let pause = match self.is_used(now) {
             true => self.config.probe_interval,

@@ -85,7 +85,8 @@ impl HalfOpen {
         goes.map_or(Admission::Ignore, Admission::Replace)
     }
 
-    /// The oldest handshake of the largest source, if it has over twice `own`; an only one is old.
+    /// The oldest handshake of the source with most, if it has over twice `own`; an only one must
+    /// be old.
     fn oldest_of_crowded(&self, now: Instant, own: usize) -> Option<ConnectionId> {
         let proved = self.sources.values().map(|count| &count.proved);
         let most = proved.max_by_key(|proved| (proved.len(), Reverse(proved.first())))?;

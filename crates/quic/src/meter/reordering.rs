@@ -101,7 +101,7 @@ impl Reordering {
         std::mem::take(&mut self.batch)
     }
 
-    /// The rate beyond which more than [`OVERTAKEN_MAX`] packets overtake a late one, which a receiver
+    /// The rate beyond which over [`OVERTAKEN_MAX`] packets overtake a late one, which a receiver
     /// then discards; `None` where packets keep their order.
     pub(super) fn rate_max(&self, mtu: u16, min_rtt: Duration) -> Option<Rate> {
         let is_rule = self.is_common() && self.is_known();

@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use roadweave_proto::{Instant, RttEstimator};
 
-/// The round-trip time of a path (RFC 9002 section 5), including the peer's delay in acknowledging,
-/// at most 2 ms: a sender waits for it as well.
+/// The round-trip time of a path (RFC 9002 section 5), with the peer's delay of at most 2 ms.
 ///
 /// RFC 9002 expects a few samples per round trip. Here acknowledgements come each millisecond, and
 /// the mean deviation from the smoothed value is close to nothing even while the delay doubles. So

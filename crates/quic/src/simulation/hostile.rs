@@ -186,8 +186,8 @@ fn a_refusal_is_none_in_the_packet_that_brings_the_proof_either() {
     let mut eavesdropper = first_packet(&world);
     let mut forged = 0;
     while world.now < Instant::from_millis(3000) {
-        // Appends to the first two datagrams of the server's handshake a packet that anybody can
-        // write.
+        // Behind each of the first two datagrams with the handshake packets that prove the
+        // server's key, in the same datagram, a packet that anybody can write.
         let mut network = std::mem::take(&mut world.network).into_vec();
         for arrival in network.iter_mut().filter(|arrival| arrival.to == CLIENT) {
             if forged < 2 {

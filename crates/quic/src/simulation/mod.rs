@@ -5,8 +5,7 @@
 //!                                 address translation: each link has one address towards the server
 //! ```
 //!
-//! All randomness comes from a seed. [`Books`] hold the path on which each datagram was sent, the
-//! link that delivered it, and what its sender learned of it.
+//! All randomness comes from a seed. [`Books`] record each datagram's path, link and fate.
 
 mod acknowledgements;
 mod ecn;

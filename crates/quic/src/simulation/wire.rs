@@ -1,7 +1,6 @@
 //! The wire between the two ends.
 //!
-//! Emulated links are `roadweave_emulate::Link`. The tests of this module also read, alter and
-//! forge packets under way and change the addresses of the ends, so all of that is accessible here.
+//! Emulated links are `roadweave_emulate::Link`. Tests read and forge packets: all is accessible.
 
 use std::cmp::Ordering;
 use std::net::SocketAddr;

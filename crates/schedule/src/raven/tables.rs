@@ -131,8 +131,7 @@ fn mean_square(runs: &[&[(f64, f64)]], lambda: f64) -> f64 {
     sum / f64::from(count.max(1))
 }
 
-/// For each age as many samples are predicted with and without what is omitted, so that both errors
-/// are of the same times. Ends where too few are left, and never falls.
+/// Both errors are of the same times at each age. Ends where too few are left, and never falls.
 fn learn_ages(runs: &[&[(f64, f64)]], lambda: f64) -> Vec<(f64, f64)> {
     let fresh: Vec<Vec<f64>> = runs
         .iter()

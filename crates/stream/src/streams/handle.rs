@@ -196,8 +196,8 @@ impl Streams {
             Received::Duplicate => self.stats.duplicate += length,
             Received::New => {}
         }
-        // Acknowledgements may be late: lanes detect losses. A duplicate may mean that the last was
-        // lost.
+        // Acknowledgements need not be prompt: lanes detect losses. A duplicate may mean that the
+        // last acknowledgement was lost.
         stream.ack = match (stream.ack, received) {
             (Ack::None, Received::New) if !fin => Ack::By(now + ACK_DELAY),
             (by @ Ack::By(_), Received::New) if !fin => by,

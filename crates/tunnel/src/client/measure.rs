@@ -170,6 +170,6 @@ impl OwnRtt {
     }
 }
 
-/// The server is in doubt if the session's round trip exceeds twice its least by this for long.
+/// In doubt: the session's round trip exceeds twice its least by this, for this long.
 const DOUBT_MARGIN: Duration = Duration::from_millis(20);
 const DOUBT_AFTER: Duration = Duration::from_secs(10);

@@ -5,7 +5,7 @@
 //!     no reason to wait ─► open, or its path is validated ─► as any other, at once
 //! ```
 //!
-//! The network under that uplink says so, and may lie. It affects only that uplink, if unproved.
+//! The network under that uplink says so, and may lie: it affects that uplink, until validated.
 
 use std::time::Duration;
 

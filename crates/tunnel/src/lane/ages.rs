@@ -7,7 +7,7 @@
 //!                   0 ms older   40 ms older          4 s older: it waited for a path, or on one
 //! ```
 //!
-//! A packet's age is its delay minus that of the quickest recent packet, which stays unknown.
+//! A packet's age is its delay minus that of the quickest recent one, whose own stays unknown.
 //!
 //! - Clocks drift: the quickest is sought again every ten seconds, and doubted more each second.
 //! - Clocks leap (a machine slept). Packets that seem younger become the quickest. If all packets

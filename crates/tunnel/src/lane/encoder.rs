@@ -1,4 +1,4 @@
-//! Targets for the encoder behind a lane: the next frame's size to be in time, or a rate.
+//! Targets for the encoder behind a lane: the largest next frame that is in time, or a rate.
 //!
 //! ```text
 //! acknowledged ─► Windows ─► rooms by path ─┬─► scheduler: which of them a video has ─► next frame

@@ -6,8 +6,7 @@
 //! the same client joined at another shard ─► its session here ends
 //! ```
 //!
-//! The kernel leads most packets to the right shard. The driver hands on a packet at the wrong one,
-//! since the kernel is late or a stranger chose the ID: once, so that nothing circulates.
+//! The kernel leads most packets to the right shard. The driver hands on the others, but only once.
 
 use bytes::Bytes;
 use roadweave_identity::PublicKey;

@@ -1,7 +1,6 @@
 //! The streams of a server's clients: what was agreed on each connection, and what sessions carry.
 //!
-//! The offer in a welcome holds for that connection. A proxy has no streams of its own; its
-//! sessions carry those between client and anchor (`crate::proxy`).
+//! The offer in a welcome holds for that connection. A proxy only relays streams (`crate::proxy`).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

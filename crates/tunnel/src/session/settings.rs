@@ -30,7 +30,8 @@ impl Session {
         are_alike(&self.lane_configs, lanes)
     }
 
-    /// Replaces the sending lanes' settings, if [`Session::takes_lanes`] allows. May fail midway.
+    /// Replaces the settings of the sending lanes, if [`Session::takes_lanes`] allows. Fails if a
+    /// strategy cannot be used here; earlier lanes are changed then.
     pub(crate) fn set_lanes(
         &mut self,
         now: Instant,

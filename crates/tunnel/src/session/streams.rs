@@ -7,8 +7,7 @@
 //!
 //! At a proxy the streams end at the client's anchor, and a leg takes their place.
 //!
-//! Frames are made when a path has room, so that the most urgent data leaves first. A client's
-//! limit delays frames in both directions and drops none.
+//! Frames are made when a path has room: urgent data leaves first. A client's limit delays them.
 
 use bytes::Bytes;
 use roadweave_proto::{DropReason, Instant, PathSnapshot, Urgency, earliest};

@@ -189,8 +189,7 @@ fn contradictions_are_not_forgotten_when_blocks_join() {
     assert_conservation(&decoder);
 }
 
-/// The sum of two long packets may end in zeros. Without these it is shorter than the packets,
-/// which the format forbids, and nothing may follow from it.
+/// The sum of two long packets may end in zeros; without these it is too short for anything.
 #[test]
 fn an_equation_cut_short_is_refused_before_and_after_the_packet_that_it_contradicts() {
     let mut coefficients = [0; 2];

@@ -182,7 +182,8 @@ impl Isa for GfniAvx2 {
     }
 }
 
-/// Adds `coefficient * x` to `y`, of the same length, in pieces of 32 and 16; returns the rest.
+/// Adds `coefficient * x` to `y`, of the same length, in a piece of 32 and one of 16 bytes if there
+/// are as many; returns the rest, below 16 bytes if there were fewer than 64.
 #[inline(always)]
 fn mul_add_pieces<'a>(
     isa: GfniAvx2,

@@ -86,8 +86,7 @@ impl Tally {
 }
 
 /// A bound on the probability that the share of failures is `share` or further away from `p`.
-/// Chernoff's: exp(-trials * D), D the relative entropy of `share` and `p`. It is never too low, so
-/// that there are no more false alarms than intended.
+/// Chernoff's: exp(-trials * D), D the relative entropy of `share` and `p`. It is never too low.
 fn likelihood_max(trials: u64, share: f64, p: f64) -> f64 {
     let term = |a: f64, b: f64| if a == 0.0 { 0.0 } else { a * (a / b).ln() };
     let divergence = term(share, p) + term(1.0 - share, 1.0 - p);

@@ -46,7 +46,7 @@ impl Known {
     }
 }
 
-/// The decisions of a trial from 0. `reached`: what works at a time, and under the former version.
+/// The decisions of a trial from 0. `reached`: what works at a time, by the former version or not.
 fn run(reached: impl Fn(u64, bool) -> Works, until: u64) -> Vec<(u64, Decision)> {
     let (mut trial, mut known) = (Trial::default(), Known::default());
     known.observe(0, reached(0, true));

@@ -6,8 +6,7 @@
 //! proxy ── 08 | handle:4 | until:8 | size:2 | wait:2 ──────► anchor   so much
 //! ```
 //!
-//! A leg has no windows, so the proxy announces how much it takes. Both count all bytes of frames
-//! since the attachment began, including lost ones, so there is no state to synchronise.
+//! A leg has no windows, so the proxy announces how much it takes, as a sum of bytes of frames.
 
 use std::time::Duration;
 

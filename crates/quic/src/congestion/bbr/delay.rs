@@ -95,7 +95,8 @@ impl Delay {
         if in_flight >= peak.in_flight {
             *peak = here;
         } else if in_flight <= peak.in_flight * LESS && round.rtt >= peak.rtt * AS_LONG {
-            // A link that slows down looks the same, so the base rises in bounded steps.
+            // A link that slows down just then looks the same. Therefore the base goes up in steps
+            // and not beyond a bound; if it was a queue, the next shorter one lowers the base.
             let rate = peak.rate;
             self.base.reset(round.rtt.min(base * BASE_STEP).min(BASE_RAISED_MAX.max(base)));
             self.peak = None;

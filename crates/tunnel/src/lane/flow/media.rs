@@ -63,8 +63,7 @@ impl MediaDetector {
     }
 }
 
-/// Detects SRT. A sender answers each acknowledgement with a control packet, so that data and
-/// control alternate: each packet is compared with the last one of its kind.
+/// Detects SRT. Data and control alternate, so each packet is compared with the last of its kind.
 #[derive(Debug, Default)]
 struct SrtDetector {
     data: Option<(SrtHeader, u8)>,

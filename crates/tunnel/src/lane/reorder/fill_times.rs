@@ -12,8 +12,7 @@ use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-/// Missing packets per mille that shall come within half of the wait: each one given up halves a
-/// transfer's window, and a longer wait costs only where a packet never comes.
+/// Missing packets per mille to come within half of the wait: giving one up halves a window.
 const PER_MILLE: u64 = 999;
 const SLACK: Duration = Duration::from_millis(3);
 const SPAN: Duration = Duration::from_secs(10);

@@ -162,7 +162,8 @@ impl LaneSender {
         Some(repair.datagram.len() as u64)
     }
 
-    /// Cuts a datagram that is too large, and queues its parts; returns whether it could.
+    /// Cuts a datagram that is too large, and queues its parts first for its path; returns whether
+    /// it could. `is_redundant`: its content has left before.
     pub(super) fn send_in_parts(
         &mut self,
         lifetime: Lifetime,

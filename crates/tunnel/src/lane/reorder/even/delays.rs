@@ -187,8 +187,7 @@ const MILLI: i64 = 1_000;
 const LATE_PER_MILLE: u64 = 10;
 const PERIOD: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// The delay falls by one part in this many of the time that passes. WebRTC's detector, which
-/// multiplies a slope by at most 60 groups and 4, and reacts beyond 6, does not see it.
+/// The delay falls by one part in this many of the time that passes: WebRTC's detector misses it.
 const FALL_SHARE: u32 = 100;
 const FALL_AT_ONCE: Duration = Duration::from_secs(1);
 const LEAP_TIME: Duration = Duration::from_secs(1);

@@ -7,8 +7,7 @@
 //! ```
 //!
 //! - The order is that of numbers: with B-frames timestamps go up and down.
-//! - A frame ends at a marker, or where the next number has another timestamp. Without markers
-//!   (audio) each packet is a frame: to wait for the next packet would delay them all.
+//! - A frame ends at a marker, or before another timestamp; without markers (audio) it is a packet.
 //! - A missing number is waited for only while a lane's ID is missing at its place ([`Gaps`]).
 //! - A late frame is due an interval later: without capacity, not waiting would break all frames.
 //! - A frame without its beginning may follow a missing one: both are waited for until it is due.
