@@ -80,8 +80,8 @@ pub struct WriteCounts {
 }
 
 impl Tun {
-    /// Creates the interface in the network namespace of the calling thread and sets it up. Without
-    /// IPv6 its addresses are skipped with a warning.
+    /// Creates the interface in the thread's network namespace, up. Without IPv6, warns and skips
+    /// it.
     pub fn open(options: &TunOptions) -> Result<Self, DeviceError> {
         let fd = open_device(&options.name)?;
         let flags = flags(options.offload);

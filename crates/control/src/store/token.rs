@@ -1,5 +1,4 @@
-//! Joining by a token: as often as it allows, and once for each key. A key also counts at the
-//! delegate that signs for it and at the delegates above.
+//! Joining by a token: as often as it allows, once for each key, counted at all delegates above.
 
 use std::collections::{BTreeSet, HashSet};
 use std::net::{IpAddr, SocketAddr};

@@ -1,7 +1,6 @@
-//! Joins runs of TCP or UDP packets of one flow into super packets. A packet joins only if the
-//! kernel's segmentation restores it exactly: equal headers but for lengths, IDs, sequence numbers
-//! and checksums, the next sequence number, and a valid checksum (else damaged bytes would get a
-//! good one). The order within a flow is kept.
+//! Joins runs of TCP or UDP packets of one flow into super packets. A packet joins only if
+//! segmentation restores it exactly: equal headers but for lengths, IDs, sequence numbers and
+//! checksums, the next sequence number, a valid checksum. Order within a flow is kept.
 
 use super::checksum::{add, finish, pseudo_header};
 use super::{
