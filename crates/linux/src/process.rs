@@ -7,9 +7,8 @@
 //! /run/roadweave/NAME.sock   the local socket
 //! ```
 //!
-//! All that an instance adds to the system is identifiable, to be cleaned up after a `kill -9`:
-//! routes and rules by [`ROUTE_PROTOCOL`] and tables, filters by table name, sysctls by the undo
-//! file.
+//! All that an instance adds to the system can be cleaned up after a `kill -9`: routes and rules by
+//! [`ROUTE_PROTOCOL`] and tables, filters by table name, sysctls by the undo file.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, Permissions};

@@ -124,8 +124,7 @@ impl Routes {
         self.addresses.extend(addresses.iter().map(|address| (tun.index(), *address)));
     }
 
-    /// Restores routes, rules, addresses and the TUN if another program changed them; returns the
-    /// changes. On an error the rest is restored nevertheless.
+    /// Restores what another program changed, and returns it. After an error, restores the rest.
     pub fn mend(&mut self) -> Result<Vec<Change>, DeviceError> {
         let settings = self.mend_settings();
         let (link, mut changes) = match self.tun {

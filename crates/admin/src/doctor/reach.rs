@@ -3,8 +3,8 @@
 //!
 //! Probes of several lengths leave with "do not fragment", one at a time, as our servers answer an
 //! address ten times a second at most. The longest answered one gives the path's MTU. Answers must
-//! be well formed, from the probed address, with both connection IDs; on the path they can be
-//! forged.
+//! be well formed, from the probed address, with both connection IDs; on the path they are
+//! forgeable.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -84,8 +84,7 @@ impl Table {
     }
 }
 
-/// A table that a thread installs: event loops may not wait for `nft`. Dropping it joins the
-/// thread.
+/// A table that a thread installs: no event loop may wait for `nft`. Dropping joins the thread.
 #[derive(Debug)]
 pub struct MaintainedTable {
     name: String,

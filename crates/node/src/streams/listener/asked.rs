@@ -29,6 +29,7 @@ pub(super) enum Asked {
         dialect: Dialect,
         head: Option<(Vec<u8>, u64)>,
     },
+    /// Reports of players.
     Reported { players: Vec<PlayerReport>, answer: Vec<u8> },
     /// An event stream.
     Listen { length: usize, request: ListenRequest },
