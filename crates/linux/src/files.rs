@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-/// Replaces the file at `path`, whose folder exists. On an error the old one stays, and no other.
+/// Replaces the file at `path`, whose folder exists, with `contents` and `mode`. On an error the
+/// old file stays, and no temporary file is left.
 pub fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     let new = beside(path);
     let result = write(&new, contents, mode).and_then(|()| fs::rename(&new, path));

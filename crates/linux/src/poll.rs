@@ -1,4 +1,5 @@
-//! Waits for file descriptors, with nanosecond timeouts. Level triggered, but [`Interest::Edges`].
+//! Waits for file descriptors, with nanosecond timeouts. Level triggered, so a handler may stop at
+//! its budget; except with [`Interest::Edges`].
 
 use std::fmt;
 use std::io;

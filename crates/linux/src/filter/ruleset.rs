@@ -255,7 +255,7 @@ fn excluded(options: &FilterOptions) -> Vec<String> {
     matches_excluded(excluded).map(|which| format!("{leaves} {which}")).collect()
 }
 
-/// Closes what forwarding opened: other interfaces exchange answers, and what own rules translate.
+/// Closes what forwarding opened: others exchange only answers, and what own rules translate.
 fn opened(
     FilterOptions { tun, inner, forwarding, apart, .. }: &FilterOptions,
     opened: Opened,

@@ -193,7 +193,8 @@ impl Super {
 }
 
 impl CoalesceCandidate {
-    /// `None`: another protocol, fragment, extension header, TCP flag, no payload, wrong length.
+    /// `None` for packets that cannot be joined: other protocols, fragments, extension headers, TCP
+    /// flags other than ACK and PSH, no payload, wrong lengths.
     fn parse(packet: &[u8]) -> Option<Self> {
         let (ipv6, protocol, transport, length) = match packet.first()? >> 4 {
             4 if packet.len() >= IPV4_HEADER => {

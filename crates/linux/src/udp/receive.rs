@@ -31,7 +31,8 @@ pub(super) struct ReceivedMessage {
 
 type Control = [MaybeUninit<u64>; CONTROL / size_of::<u64>()];
 
-/// Fills slots of `slot_bytes` bytes of `buffers`; a message for each. Fails as `recvmmsg` does.
+/// Fills slots of `slot_bytes` bytes of `buffers`; returns a message for each slot. Fails as
+/// `recvmmsg` does, with [`io::ErrorKind::WouldBlock`] if no datagram waits.
 pub(super) fn receive<const SLOTS: usize>(
     socket: &Socket,
     buffers: &mut [u8],

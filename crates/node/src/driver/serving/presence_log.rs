@@ -1,5 +1,5 @@
-//! Limits log lines of joins and leaves (two boxes with one key), by client and in all; counts the
-//! rest.
+//! Limits the log of clients that join and leave, as two boxes with one key do endlessly: for each
+//! client and for all together. Suppressed lines are counted.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
