@@ -1,6 +1,5 @@
-//! Limits of concurrent connections: in all, by kind, and by address. Valid keys have places of
-//! their own. Others are strangers until a request shows a valid key; the oldest yields to the
-//! newest.
+//! Limits of concurrent connections: in all, by kind, and by address. Valid keys have their own
+//! places. Others are strangers until a request shows a key; the oldest yields to the newest.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;

@@ -1,9 +1,9 @@
-//! Addresses that an uplink must not have: the machine would take other hosts' packets for its own.
+//! Addresses that an uplink must not have, or the machine would take others' packets for its own.
 //! DHCP servers and routers determine the kernel's local table, which precedes the rules of
 //! [`crate::routes`]. A WiFi that leases the server's address, or names it as broadcast address,
-//! would stop the tunnel. Such an address is removed; its uplink is unused until it has another. A
-//! forged answer of another network's name server could stop an honest uplink, so it needs a second
-//! network, unless the uplink never reached a server with its address. Grants count only against
+//! would stop the tunnel. Such an address is removed; its uplink is unused until it has another.
+//! Forged answers of another network's name server could stop an honest uplink, so they need a
+//! second network, unless the uplink never reached a server with its address. Grants count against
 //! new ones.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -19,7 +19,7 @@ use crate::status::{DocumentStatus, FleetStatus};
 
 const REFUSED_LOGGED_MAX: usize = 8;
 
-/// Reads the program's file, with the controller's fields as defaults; and which it overrides.
+/// Reads the program's file, with the controller's fields (if any) as defaults; and overrides.
 pub type Merge<C> = Box<dyn FnMut(Option<&str>) -> Result<(C, Vec<String>), String> + Send>;
 
 pub(super) struct Thread<C> {

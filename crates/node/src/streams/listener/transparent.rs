@@ -1,7 +1,6 @@
 //! Transparent connections: the kernel redirects them (TPROXY, `roadweave_linux::split`); their
 //! local address is the original destination. `IP_TRANSPARENT` switches by one system call from the
-//! next SYN, ends with the program, and spares accepted ones. Listeners are on loopback, out of
-//! reach.
+//! next SYN, ends with the program, and spares accepted ones. Listeners are bound to loopback.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
