@@ -3,8 +3,8 @@
 //! [`crate::routes`]. A WiFi that leases the server's address, or names it as broadcast address,
 //! would stop the tunnel. Such an address is removed; its uplink is unused until it has another.
 //! Forged answers of another network's name server could stop an honest uplink, so they need a
-//! second network, unless the uplink never reached a server with its address. Grants count against
-//! new ones.
+//! second network, unless the uplink never reached a server with its address. A server's grant
+//! counts only against new addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
