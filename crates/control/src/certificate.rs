@@ -1,6 +1,5 @@
-//! The self-signed certificate for browsers, if none is configured. One fixed form of X.509 (RFC
-//! 5280): ECDSA with P-256, since browsers do not support Ed25519, and no expiry (section 4.1.2.5),
-//! since nothing renews it. Users compare its fingerprint.
+//! The self-signed certificate for browsers, if none is configured, known by its fingerprint. X.509
+//! (RFC 5280) with ECDSA P-256, as browsers lack Ed25519, and no expiry (section 4.1.2.5).
 
 use std::net::IpAddr;
 

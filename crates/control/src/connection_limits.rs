@@ -1,6 +1,5 @@
-//! Limits of concurrent connections: in all, by kind, and by address. Valid keys have places of
-//! their own. A browser's or program's connection counts as a stranger until a request on it shows
-//! a valid key; the oldest stranger is closed for the newest.
+//! Limits of concurrent connections: in all, by kind, and by address. Valid keys have their own
+//! places. Others are strangers until a request shows a key; the oldest yields to the newest.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;

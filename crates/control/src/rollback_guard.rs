@@ -1,9 +1,9 @@
 //! The rollback guard, on the controller's own disk: the epoch begun here, the latest change seen,
 //! and the head of the chain of revocations. Beside it the audit checkpoints: the head of each
 //! tenant's audit log, by which truncation in the database is detected. A restored older database,
-//! or a standby that lagged, would reuse numbers of changes that members already hold and then
-//! ignore, and of a lost revocation. A writer of the database could raise its epoch, for a root key
-//! held here to sign.
+//! or a standby that lagged, would reuse numbers of changes that members hold and then ignore, and
+//! of a lost revocation. A writer of the database could raise its epoch; a root key held here would
+//! sign it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

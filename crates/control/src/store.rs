@@ -7,10 +7,8 @@
 //! ```
 //!
 //! Every change takes the next number of the outbox first, so changes are serialized and a reader
-//! misses none: of a PostgreSQL sequence a later number may be visible before an earlier one.
-//!
-//! Every method may fail by the database itself: [`StoreError::Away`], [`StoreError::Full`],
-//! [`StoreError::Internal`]. Only other errors are documented.
+//! misses none: of a PostgreSQL sequence a later number may be visible before an earlier one. Every
+//! method may fail with [`StoreError::Away`], `Full` or `Internal`; others are documented.
 
 mod answer;
 mod audit;

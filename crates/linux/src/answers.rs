@@ -13,15 +13,14 @@
 //! connections that began beyond the uplink are marked, and the box's own rules let those in.
 //!
 //! While everything is refused, a connection needs its mark before its first answer is routed, so
-//! sockets and echoes copy it from the packet (`tcp_fwmark_accept`, `fwmark_reflect`). The reverse
-//! path filter must see that the uplink reaches the sender (`src_valid_mark`); rule 518 keeps
-//! incoming packets, marked for that only, from the rule of the marks.
+//! sockets and echoes copy it (`tcp_fwmark_accept`, `fwmark_reflect`). The reverse path filter must
+//! see that the uplink reaches the sender (`src_valid_mark`); rule 518 keeps packets marked for
+//! that from the rule of the marks.
 //!
 //! The sides are the TUN, each uplink, and everything else. Hosts behind the box may answer for any
-//! address, and so may all sides for connections older than this table, until these send something.
-//! Conntrack checks no interface: without this, any network could inject answers or errors. A TCP
-//! connection begins with its SYN; an older one is not taken for one that began outside. The rules
-//! are in their own table, `inet roadweave_NAME_answers`.
+//! address, and all sides for connections older than this table until these send. Conntrack checks
+//! no interface: else any network could inject answers. A TCP connection begins with its SYN; an
+//! older one does not pass for one from outside. The rules are in `inet roadweave_NAME_answers`.
 
 use std::collections::BTreeMap;
 

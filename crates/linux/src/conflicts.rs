@@ -1,9 +1,10 @@
-//! Addresses that an uplink must not have: the machine would take other hosts' packets for its own.
+//! Addresses that an uplink must not have, or the machine would take others' packets for its own.
 //! DHCP servers and routers determine the kernel's local table, which precedes the rules of
 //! [`crate::routes`]. A WiFi that leases the server's address, or names it as broadcast address,
-//! would stop the tunnel. Such an address is removed; its uplink is unused until it has another. A
-//! forged answer of another network's name server could stop an honest uplink, so it needs a second
-//! network, unless no server was reached at the address. Grants count only against new addresses.
+//! would stop the tunnel. Such an address is removed; its uplink is unused until it has another.
+//! Forged answers of another network's name server could stop an honest uplink, so they need a
+//! second network, unless the uplink never reached a server with its address. A server's grant
+//! counts only against new addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -27,7 +28,8 @@ pub(crate) fn protected_by(lease: &Lease) -> IpNet {
     }
 }
 
-/// The local table's entries (Linux `fib_add_ifaddr`, before 5.14, and `addrconf_join_anycast`).
+/// The local table's entries for `lease` (Linux `fib_add_ifaddr` and `addrconf_join_anycast`; the
+/// first address of an IPv4 network before Linux 5.14).
 fn taken_by(lease: &Lease) -> Vec<IpAddr> {
     let (address, length) = (lease.address, lease.address.prefix_len());
     let mut taken = vec![address.addr()];

@@ -1,8 +1,7 @@
 //! Packet filters of a tunnel end, as an nftables table: forwarding, access to inner addresses,
 //! source NAT, MSS clamping. [`Forwarding`] bounds what is forwarded: a tunnel end is no open
 //! router. All rules are in one table, replaced and removed as a whole; other programs' rules stay.
-//! The table exists from before forwarding is on until it is off; the kernel keeps it after a
-//! crash.
+//! The table exists whenever forwarding is on; the kernel keeps it when the process dies.
 
 mod apart;
 mod chain;

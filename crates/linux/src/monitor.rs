@@ -1,6 +1,5 @@
 //! Watches uplinks appear, change and vanish. A notice only triggers a read of the kernel's tables,
-//! so bursts and lost notices are harmless; a brief outage, which removes routes, counts as a
-//! change.
+//! so bursts and lost notices are harmless; a brief outage, which removes routes, is a change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -484,8 +483,7 @@ fn compare(
     events
 }
 
-/// RTMGRP_LINK, _IPV4_IFADDR, _IPV4_ROUTE, _IPV4_RULE, _IPV6_IFADDR, _IPV6_ROUTE, and the bits of
-/// RTNLGRP_IPV6_RULE and RTNLGRP_NEXTHOP.
+/// RTMGRP_LINK, _IPV4_(IFADDR, ROUTE, RULE), _IPV6_(IFADDR, ROUTE), RTNLGRP_IPV6_RULE, _NEXTHOP.
 const GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 1 << 18 | 1 << 31;
 const MAIN_TABLE: u32 = 254;
 const SEEN_MAX: usize = 16;

@@ -1,6 +1,5 @@
-//! Route netlink: the links, addresses, routes and rules that the tunnel needs. Requests block, one
-//! at a time; the kernel answers within microseconds. A socket stays in the network namespace in
-//! which it was opened, even if its thread enters another.
+//! Route netlink: the links, addresses, routes and rules that the tunnel needs. Requests block for
+//! microseconds, one at a time. A socket stays in the network namespace in which it was opened.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

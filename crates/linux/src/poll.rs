@@ -1,4 +1,5 @@
-//! Waits for file descriptors, with nanosecond timeouts. Level triggered, but [`Interest::Edges`].
+//! Waits for file descriptors, with nanosecond timeouts. Level triggered, so a handler may stop at
+//! its budget; except with [`Interest::Edges`].
 
 use std::fmt;
 use std::io;
@@ -50,8 +51,7 @@ pub struct Poller {
 }
 
 impl Poller {
-    /// An empty set. Sets the timer slack of the calling thread to 1 ns (the default rounds sleeps
-    /// by 50 us), so create it in the thread that waits.
+    /// An empty set. Create it in the waiting thread: sets its timer slack to 1 ns (default 50 us).
     pub fn new() -> Result<Self, DeviceError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|error| DeviceError::system("create an epoll", error))?;

@@ -7,9 +7,8 @@
 //! /run/roadweave/NAME.sock   the local socket
 //! ```
 //!
-//! All that an instance adds to the system is identifiable, to be cleaned up after a `kill -9`:
-//! routes and rules by [`ROUTE_PROTOCOL`] and tables, filters by table name, sysctls by the undo
-//! file.
+//! All that an instance adds to the system can be cleaned up after a `kill -9`: routes and rules by
+//! [`ROUTE_PROTOCOL`] and tables, filters by table name, sysctls by the undo file.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -44,8 +43,7 @@ pub struct InstanceLock {
 }
 
 impl Instance {
-    /// The instance `name`, with its files in `/run/roadweave`. The name must have 1 to 24
-    /// characters of `a-z`, `0-9` and `_`.
+    /// The instance `name`, of 1 to 24 of `a-z`, `0-9` and `_`, with files in `/run/roadweave`.
     pub fn new(name: &str) -> Result<Self, DeviceError> {
         Self::in_directory(name, RUN_DIRECTORY)
     }
@@ -142,8 +140,7 @@ impl Instance {
         Ok(InstanceLock { _file: file })
     }
 
-    /// Checks that no other instance since boot has the same mark, whose connections the kernel may
-    /// still hold. Call it before cleaning up by the mark.
+    /// Fails if another instance since boot had the mark. Call it before cleaning up by the mark.
     pub fn check_tables(&self) -> Result<(), DeviceError> {
         let files = fs::read_dir(&self.directory).into_iter().flatten().flatten();
         for path in files.map(|file| file.path()) {

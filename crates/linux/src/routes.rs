@@ -25,10 +25,9 @@
 //! Each route into the TUN has an "unreachable" route beside it that outlives it: traffic for the
 //! tunnel never leaves in the clear, before a session, without an address, or after a crash.
 //!
-//! Strict reverse path filtering (`rp_filter` 1) drops packets that arrive by any interface but
-//! that of the main default route; on uplinks it is set to loose (2) and restored at the end. A
-//! loose filter drops packets whose way back is an unreachable route; the marks of
-//! [`crate::answers`] route them by the uplink instead.
+//! Strict reverse path filtering (`rp_filter` 1) drops packets by any interface but that of the
+//! main default route; on uplinks it is loose (2) until the end. A loose filter drops packets whose
+//! way back is unreachable; the marks of [`crate::answers`] route them by the uplink.
 //!
 //! A server and a router use [`Routes`]: prefixes in the main table, two rules for default routes:
 //!
@@ -125,8 +124,7 @@ impl Routes {
         self.addresses.extend(addresses.iter().map(|address| (tun.index(), *address)));
     }
 
-    /// Restores routes, rules, addresses and the TUN if another program changed them; returns the
-    /// changes. On an error the rest is restored nevertheless.
+    /// Restores what another program changed, and returns it. After an error, restores the rest.
     pub fn mend(&mut self) -> Result<Vec<Change>, DeviceError> {
         let settings = self.mend_settings();
         let (link, mut changes) = match self.tun {

@@ -80,8 +80,7 @@ pub struct WriteCounts {
 }
 
 impl Tun {
-    /// Creates the interface in the network namespace of the calling thread and sets it up. Without
-    /// IPv6 its addresses are skipped with a warning.
+    /// Creates the interface in the thread's network namespace, up; warns and goes on without IPv6.
     pub fn open(options: &TunOptions) -> Result<Self, DeviceError> {
         let fd = open_device(&options.name)?;
         let flags = flags(options.offload);
@@ -273,8 +272,7 @@ fn add_addresses(
     Ok(())
 }
 
-/// Disables link-local addresses and router solicitations, which a tunnel does not use, and router
-/// advertisements and redirects, by which the other end could change this machine's routes.
+/// Disables link-local addresses, unused, and router advertisements and redirects of the other end.
 fn keep_link_out(name: &str) {
     // An addr_gen_mode of 1 means none (Linux Documentation/networking/ip-sysctl.rst).
     let settings =

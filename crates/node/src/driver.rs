@@ -1,5 +1,4 @@
-//! Event loops of the client, server, proxy, anchor and router. [`event_loop`] is common to all;
-//! each role adds its own part.
+//! Event loops of all roles. [`event_loop`] is common; each role adds its own part.
 //!
 //! ```text
 //! run_client ─► ClientRole  ─┐

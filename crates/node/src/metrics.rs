@@ -1,6 +1,6 @@
 //! Metrics over HTTP, to monitor many machines: `/metrics`, `/healthz`, `/readyz`. The answers show
-//! tenants and proxies with their traffic, but no clients, and no secrets. One address has four of
-//! sixteen permits, each for [`CALL_MAX`]. The loop is asked twice a second.
+//! tenants and proxies with their traffic, but no clients, and no secrets. At most: four of sixteen
+//! permits for one address, each for [`CALL_MAX`]; the loop asked twice a second.
 
 mod http;
 mod load;

@@ -78,8 +78,7 @@ impl<T: Persisted> StateFile<T> {
         kept
     }
 
-    /// Writes `kept` in a thread, unless it is written already or a write is running. Returns
-    /// whether the file will hold `kept` if the write succeeds.
+    /// Writes `kept` in a thread, if new and none runs. Whether the file will hold it on success.
     pub fn write(&mut self, kept: &T) -> bool {
         let is_writing = self.writer.as_ref().is_some_and(|old| !old.is_finished());
         if !is_writing {

@@ -1,7 +1,6 @@
-//! The time of day that keys expire by, which never goes back far.
-//!
-//! A machine without a battery for its clock starts in 1970, and an attacker who can set its clock
-//! could revive expired keys. So the latest known time counts if the clock is behind it. It is kept
+//! The time of day that keys expire by, which never goes back far. A machine without a battery for
+//! its clock starts in 1970, and an attacker who can set its clock could revive expired keys. So
+//! the latest known time counts if the clock is behind it. It is kept
 //! (`DIRECTORY/INSTANCE.time.json`) only while the kernel reports the clock as synchronised
 //! (adjtimex(2)): a clock that is in 2099 by mistake expires keys only until it is corrected. If a
 //! time server lied, remove the file while the instance is stopped.

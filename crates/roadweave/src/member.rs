@@ -1,5 +1,4 @@
-//! The programs of members of a fleet: a client here, others in `serving`. Settings are those of
-//! the program's own file, and below that its fleet's.
+//! Programs of fleet members: client here, others in `serving`. The file's settings come first.
 
 use std::io;
 use std::marker::PhantomData;

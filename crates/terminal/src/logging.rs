@@ -33,7 +33,6 @@ pub fn start(filter: &str, format: LogFormat) -> anyhow::Result<()> {
     let lines = open()?;
     let asks_for_trace = asks_for_trace(filter);
     let filter = parse(filter)?;
-    // No colours in a journal or a file.
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let text = (format == LogFormat::Text).then(|| {
         let lines = lines.clone();

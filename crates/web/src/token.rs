@@ -1,4 +1,5 @@
-//! The token at the end of the page's address: 256 random bits in its owner's file.
+//! The token at the end of the page's address: 256 random bits in a file for its owner alone,
+//! compared in constant time.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};

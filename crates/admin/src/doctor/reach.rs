@@ -1,10 +1,8 @@
 //! Whether a server answers over an uplink. A [`Prober`] sends a QUIC packet of an unknown version,
-//! which any QUIC server answers without a connection.
-//!
-//! Probes of several lengths leave with "do not fragment", one at a time because our servers answer
-//! an address at most ten times a second. The longest answered probe gives the MTU of the path. An
-//! answer counts if it is well formed, carries both connection IDs of the probe and comes from the
-//! probed address; an attacker on the path could forge one.
+//! which any QUIC server answers without a connection. Probes of several lengths leave with "do not
+//! fragment", one at a time, as our servers answer an address ten times a second at most. The
+//! longest answered one gives the path's MTU. Answers must be well formed, from the probed address,
+//! with both connection IDs; an attacker on the path could forge one.
 
 use std::net::SocketAddr;
 use std::time::Duration;

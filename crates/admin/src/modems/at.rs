@@ -4,9 +4,8 @@
 //! AT+COPS? ─► device ─► echo, unsolicited codes, +COPS: 0,0,"Some",7, OK ─► answers
 //! ```
 //!
-//! A device is open for one reading only, so that other programs can use it and a replugged one is
-//! found. Deadlines and limits bound a modem that hangs or floods. Source: ITU-T V.250 section 5
-//! for lines and result codes, 3GPP TS 27.007 for the commands.
+//! A device is open for one reading only, so others can use it and a replugged one is found. Limits
+//! bound hanging modems. Source: ITU-T V.250 section 5 (result codes), 3GPP TS 27.007 (commands).
 
 pub(super) mod answers;
 

@@ -28,7 +28,6 @@ pub(super) fn of(modem: &Value, bearers: &[Value], sim: &Value) -> Modem {
     }
     interfaces.truncate(INTERFACES_MAX);
     let technology = technology(modem[MODEM]["AccessTechnologies"].as_u64().unwrap_or_default());
-    // LTE runs beside non-standalone 5G; the 5G cell carries most.
     let signals = ["Nr5g", "Lte"].map(|name| &modem[SIGNAL][name]);
     let signal = |name: &str, range: RangeInclusive<f64>| {
         let mut figures = signals.iter().filter_map(|signal| signal[name].as_f64());

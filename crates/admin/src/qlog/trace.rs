@@ -33,9 +33,7 @@ const THINGS_MAX: usize = 32;
 pub(super) enum UplinkState {
     Present,
     Paused,
-    /// Its network requires a login.
     Portal,
-    /// No longer an uplink.
     Gone,
 }
 

@@ -1,5 +1,4 @@
-//! `roadweave modems` with modems on pseudo terminals that answer, hang, flood, vanish or are
-//! taken.
+//! `roadweave modems` and modems on pseudo terminals: they answer, hang, flood, vanish, are taken.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt as _, symlink};

@@ -1,6 +1,5 @@
 //! `roadweave-controller trust`: signs a trust list by a root key, on any machine. A root or spare
-//! of the list before signs, and the new root if its key is given, so that peers of either can
-//! follow.
+//! of the list before signs, and the new root if its key is given: peers of either can follow.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -243,7 +243,6 @@ impl ApiRefusal {
 impl fmt::Display for ApiRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let detail = self.problem["detail"].as_str().unwrap_or("no reason given");
-        // Control characters could steer the terminal.
         let detail: String = detail.chars().filter(|c| !c.is_control()).collect();
         f.write_str(&detail)
     }

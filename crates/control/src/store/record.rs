@@ -1,6 +1,5 @@
 //! Records: rows that only the controller writes, each with a seal: JSON, with some fields repeated
-//! as columns for searches and unique keys. If columns or seal do not match, another program wrote
-//! it.
+//! as columns for searches and unique keys. If columns or seal do not match, it is not ours.
 
 use sqlx::any::AnyRow;
 use sqlx::{Any, AssertSqlSafe, Executor, Row as _};

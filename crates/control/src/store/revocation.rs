@@ -69,7 +69,7 @@ impl Change<'_> {
         }
     }
 
-    /// Refuses a tenant with more entries than are left. The host tenant has a reserve.
+    /// Refuses a tenant with as many entries as room is left. The host tenant has a reserve.
     async fn check_share(&mut self, tenant: &str) -> Result<()> {
         let row = query(SHARE, values![tenant]).fetch_one(&mut *self.transaction).await?;
         let (own, all): (i64, i64) = (row.try_get("own")?, row.try_get("in_all")?);

@@ -1,5 +1,4 @@
-//! Joining by a token: as often as it allows, and once for each key. A key also counts at the
-//! delegate that signs for it and at the delegates above.
+//! Joining by a token: as often as it allows, once for each key, counted at all delegates above.
 
 use std::collections::{BTreeSet, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -189,7 +188,8 @@ impl Change<'_> {
         Ok((token, said.0, said.1.unwrap_or_default()))
     }
 
-    /// Uses each delegate of the key; `None` without. [`StoreError::Refused`]: used up or revoked.
+    /// Takes a use of each delegate that has signed for the key; `None` if the token has none.
+    /// [`StoreError::Refused`] if one of them is used up, revoked, or not allowed to.
     async fn take_delegated<'d>(
         &mut self,
         tenant: &str,
@@ -294,7 +294,7 @@ impl Change<'_> {
         let taken = rows.iter().map(|row| row.try_get::<String, _>("address"));
         let taken: HashSet<String> = taken.collect::<Result<_, _>>()?;
         let free = of.iter().map(|prefix| {
-            // The prefix's first host; of IPv6 after its anycast address (RFC 4291 section 2.6.1).
+            // The anchor is the first host; in IPv6 after the anycast address (RFC 4291, 2.6.1).
             let own = if prefix.addr().is_ipv4() { 1 } else { 2 };
             let mut hosts = prefix.hosts().skip(own).take(taken.len() + 1);
             hosts.find(|address| !taken.contains(&address.to_string())).ok_or_else(|| {

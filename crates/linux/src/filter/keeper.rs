@@ -106,8 +106,7 @@ impl FilterKeeper {
         lock(&self.progress).failure.clone()
     }
 
-    /// Requests other filters without waiting; a failure is logged and retried. Returns the number
-    /// of the request, for [`FilterKeeper::in_place`].
+    /// Requests filters; failures are logged and retried. Returns a number for [`Self::in_place`].
     pub fn set(&mut self, options: FilterOptions) -> u64 {
         if self.wanted.as_ref() != Some(&options) {
             self.request(options, None);

@@ -14,7 +14,6 @@ pub(crate) fn remove_tables(tables: &[String]) -> Result<(), DeviceError> {
         let contents = netlink.as_mut().and_then(|netlink| netlink.contents(table).ok());
         contents.is_none_or(|contents| contents.rules > 0)
     };
-    // "add" first, so that "delete" finds a table.
     let remove = |table| format!("add table inet {table}\ndelete table inet {table}\n");
     let script: String = tables.iter().filter(is_there).map(remove).collect();
     if script.is_empty() { Ok(()) } else { call_nft(&["-f", "-"], &script, REMOVAL_LIMIT) }

@@ -32,8 +32,7 @@ pub struct FilterOptions {
     pub client_sockets: bool,
     /// What is forwarded.
     pub forwarding: Forwarding,
-    /// Separates this end from neighbours on the same machine that may have the same inner
-    /// addresses. Nothing passes between their interfaces.
+    /// Separates this end from neighbours with equal inner addresses; nothing passes between.
     pub apart: Option<Apart>,
     /// The share of the kernel's tables for each client of a server, or each host behind a box.
     pub share: Option<Share>,

@@ -255,8 +255,7 @@ fn excluded(options: &FilterOptions) -> Vec<String> {
     matches_excluded(excluded).map(|which| format!("{leaves} {which}")).collect()
 }
 
-/// Closes what a server opened by turning forwarding on: other interfaces exchange only answers,
-/// and what the machine's own rules translate, such as containers and port forwards.
+/// Closes what forwarding opened: others exchange only answers, and what own rules translate.
 fn opened(
     FilterOptions { tun, inner, forwarding, apart, .. }: &FilterOptions,
     opened: Opened,

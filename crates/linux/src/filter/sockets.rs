@@ -1,10 +1,9 @@
 //! The chain that marks packets for sockets of this machine which have clients' addresses. Rule 522
-//! delivers marked packets here; without a socket, an answer goes into the TUN.
-//!
-//! SYNs are not looked up: no such socket listens, while another program's may. ICMP errors are, by
-//! the packet that they quote, so that the socket learns the path's MTU and unreachable hosts.
-//! Where neighbours may have the same inner addresses, a TUN's packets are never for such a socket,
-//! and its packets never enter a TUN: their connections end beyond all tunnels.
+//! delivers marked packets here; without a socket, an answer goes into the TUN. SYNs are not looked
+//! up: no such socket listens, while another program's may. ICMP errors are, by the packet that
+//! they quote, so that the socket learns the path's MTU and unreachable hosts. Where neighbours may
+//! have the same inner addresses, a TUN's packets are never for such a socket, and its packets
+//! never enter a TUN: their connections end beyond all tunnels.
 
 use ipnet::IpNet;
 use roadweave_proto::{DropReason, Kind, Marks};

@@ -14,10 +14,9 @@
 //! forwarded as a packet stays forwarded, since conntrack has given it another source.
 //!
 //! Excluded destinations are not taken: the mark would hide the one that excludes. Counters show
-//! whether connections arrive: the box's own rules may drop or redirect them.
-//!
-//! The rules are in their own table, `inet roadweave_NAME_split`, because replacing the filters
-//! would clear its sets. It outlives the program: without a listener connections are forwarded.
+//! whether connections arrive: the box's own rules may drop or redirect them. The rules are in
+//! their own table, `inet roadweave_NAME_split`, because replacing the filters would clear its
+//! sets. It outlives the program: without a listener connections are forwarded.
 
 use std::fmt::Write as _;
 use std::io;

@@ -84,8 +84,7 @@ impl Table {
     }
 }
 
-/// A table that a thread installs: event loops may not wait for `nft`. Dropping it joins the
-/// thread.
+/// A table that a thread installs: no event loop may wait for `nft`. Dropping joins the thread.
 #[derive(Debug)]
 pub struct MaintainedTable {
     name: String,
@@ -114,7 +113,7 @@ pub enum TableTurn {
 }
 
 impl MaintainedTable {
-    /// Installs nothing before [`MaintainedTable::set_stale`] and [`MaintainedTable::turn`].
+    /// Installs nothing before a [`MaintainedTable::turn`] after [`MaintainedTable::set_stale`].
     pub fn new(name: String, waker: Option<Waker>) -> Self {
         let next_look = Instant::ZERO;
         let (table, work, is_stale, is_changed) = (None, None, false, false);

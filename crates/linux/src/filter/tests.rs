@@ -82,7 +82,6 @@ fn the_rulesets_are_in_their_golden_files() {
     neighbour.inner.push("0.0.0.0/0".parse().unwrap());
     check("neighbour", &neighbour, Opened { ipv4: true, ipv6: true });
     check("neighbour-exposed", &FilterOptions { masquerade: false, ..neighbour }, none);
-    // With a narrow mask no other bits are set or read.
     let marks = Marks::within(0x00ff_0000).unwrap();
     let apart = Some(Apart::of(&Instance::new("rw0").unwrap().with_marks(marks)));
     check("narrow-mask", &FilterOptions { marks, apart, client_sockets: true, ..forwards }, none);

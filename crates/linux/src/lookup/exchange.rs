@@ -1,6 +1,5 @@
 //! One question to several servers in turn; too long an answer is fetched over TCP. No I/O. Earlier
-//! tries stay open, since a satellite's round trip may be longer than the interval. After a refusal
-//! or a server failure the next server is asked at once.
+//! tries stay open, for slow satellites. After a refusal or failure the next is asked at once.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

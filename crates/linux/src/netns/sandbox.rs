@@ -6,9 +6,8 @@
 //!          +-- roadweave (inside): pid 1, all others are its children
 //! ```
 //!
-//! When the outer program ends for any reason, the kernel kills `unshare` (parent death signal),
-//! that kills pid 1, and with pid 1 the kernel kills every process of the namespace. Their mounts,
-//! network namespaces, interfaces, routes and rules go with them.
+//! When the outer program ends, the kernel kills `unshare` (parent death signal), that kills pid 1,
+//! and with it end all processes, mounts, interfaces, routes and rules of the namespaces.
 
 #![allow(unsafe_code, reason = "a child asks the kernel to die with its parent before exec")]
 

@@ -1,7 +1,6 @@
-//! Joins runs of TCP or UDP packets of one flow into super packets. A packet joins only if the
-//! kernel's segmentation restores it exactly: equal headers but for lengths, IDs, sequence numbers
-//! and checksums, the next sequence number, and a valid checksum (else damaged bytes would get a
-//! good one). The order within a flow is kept.
+//! Joins runs of TCP or UDP packets of one flow into super packets. A packet joins only if
+//! segmentation restores it exactly: equal headers but for lengths, IDs, sequence numbers and
+//! checksums, the next sequence number, a valid checksum. Order within a flow is kept.
 
 use super::checksum::{add, finish, pseudo_header};
 use super::{
@@ -194,7 +193,8 @@ impl Super {
 }
 
 impl CoalesceCandidate {
-    /// `None`: another protocol, fragment, extension header, TCP flag, no payload, wrong length.
+    /// `None` for packets that cannot be joined: other protocols, fragments, extension headers, TCP
+    /// flags other than ACK and PSH, no payload, wrong lengths.
     fn parse(packet: &[u8]) -> Option<Self> {
         let (ipv6, protocol, transport, length) = match packet.first()? >> 4 {
             4 if packet.len() >= IPV4_HEADER => {

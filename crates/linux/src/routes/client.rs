@@ -91,8 +91,7 @@ impl ClientRoutes {
         self.passing.as_mut().map_or(Ok(()), PassingKeeper::wait)
     }
 
-    /// Routes everything bound to an uplink by its own gateway; call it again when the uplink
-    /// changes. Fails if the kernel refuses the rules or routes.
+    /// Routes what is bound to an uplink by its gateway; repeat if it changes. Fails if refused.
     pub fn set_uplink(&mut self, uplink: &Uplink) -> Result<(), DeviceError> {
         self.outside.insert(uplink.name.clone());
         self.uplinks.insert(uplink.id, uplink.clone());

@@ -2,10 +2,8 @@
 //! (rules 523 and 524 of [`super`]). A thread keeps the throw routes ([`super::passing`]): they may
 //! be thousands. A throw route has the prefix of the excluded destination, so the longest prefix
 //! decides between it and what is led into the tunnel. All routes are in the instance's own tables.
-//!
-//! The server's inner addresses always stay in the tunnel: a program may mark packets by addresses
-//! that a stranger supplied, for example in a DNS answer. The bits of marks that distinguish
-//! uplinks are reserved for instances ([`crate::answers`]).
+//! The server's inner addresses always stay in the tunnel: programs may mark packets by addresses
+//! of strangers, as in a DNS answer. Marks' bits for uplinks are reserved ([`crate::answers`]).
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

@@ -1,6 +1,5 @@
-//! A thread that keeps a server's or router's routes, rules and addresses in place. A machine may
-//! have a million other routes that change all day, so only notices that may concern ours cause a
-//! look, and never on the thread that carries packets.
+//! A thread that keeps a server's or router's routes, rules and addresses in place. A million other
+//! routes may change all day, so only notices that may concern ours cause a look.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};

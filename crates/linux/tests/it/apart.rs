@@ -95,7 +95,6 @@ impl<'a> TestAnchor<'a> {
             let mut routes = Routes::open(&instance).unwrap();
             routes.keep_apart(apart, surroundings(&tun, networks, false)).unwrap();
             routes.route_into_tun(tun.index(), &prefixes(behind)).unwrap();
-            // Clients may reach private networks.
             let allowed = ["10.0.0.0/8", "fd00::/8"]
                 .map(|it| Destination { network: it.parse().unwrap(), port: None })
                 .to_vec();
@@ -357,7 +356,6 @@ fn no_client_reaches_another_tenants_by_any_address() {
             assert!(port >= 1024, "{answer}");
             a.say((remote, 7), (machine, port), "forged");
         }
-        // One fragment from each tenant.
         let [first, second] = [&mut a, &mut b];
         let text = "a longer text, of which two tenants have sent one half each";
         let packet = udp((ip(CLIENT[0]), 4000), (ip(REMOTE[0]), 7), text.as_bytes());

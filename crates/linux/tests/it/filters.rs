@@ -313,7 +313,6 @@ fn a_server_opens_nothing_between_others_and_protects_as_long_as_it_forwards() {
             let host = if number == 1 { tunnel } else { lan };
             assert!(crossing.reaches_both(machine, host, number), "the machine itself");
         }
-        // Our source NAT does not admit hosts that pretend to be clients.
         wifi.ip("address add 10.1.0.77/32 dev lo").unwrap();
         let camera = lan.enter(|| UdpSocket::bind("10.2.0.2:0").unwrap()).unwrap();
         camera.set_read_timeout(Some(WAIT)).unwrap();

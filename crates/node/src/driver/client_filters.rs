@@ -90,9 +90,8 @@ impl ClientFilters {
         }
     }
 
-    /// Allows forwarding into the tunnel. `addresses` are used once filters hold: closed outside.
+    /// Allows forwarding into the tunnel. `addresses` are used once filters hold, never before.
     pub(super) fn on_granted(&mut self, mtu: u16, addresses: &[IpNet]) {
-        // Grants include prefixes behind the box; full-length ones are its own addresses.
         let own = addresses.iter().filter(|net| net.prefix_len() == net.max_prefix_len());
         let own = own.map(IpNet::addr).filter(|own| !self.options.own_addresses.contains(own));
         // Addresses of an earlier grant stay the TUN's until the new ones replace them.

@@ -1,7 +1,6 @@
-//! Looks up the servers' names, separately over each uplink. A failed lookup is repeated after 2 s,
-//! doubling to 30 s. An answer is renewed when its time to live is over: within 10 to 60 s while no
-//! server answers, else 60 s to 1 h. Another address of an uplink is another network. Each uplink
-//! has at most one thread, so it delays only itself.
+//! Looks up the servers' names over each uplink. A failed lookup is repeated after 2 s, doubling to
+//! 30 s. An answer is renewed after its time to live: within 10 to 60 s while no server answers,
+//! else 60 s to 1 h. Another address is another network. An uplink has one thread at most.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};

@@ -1,6 +1,5 @@
-//! The routes to a controller, and the look-up of its addresses over each. A box with a session
-//! uses the machine's routes, and so the tunnel; without one it uses each uplink with its own name
-//! servers. Servers use the machine's routes and its resolver.
+//! The routes to a controller, and look-ups of its addresses. A box with a session uses the
+//! machine's routes, so the tunnel; else each uplink with its name servers. Servers use the former.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::Weak;

@@ -19,8 +19,7 @@ use crate::status::{DocumentStatus, FleetStatus};
 
 const REFUSED_LOGGED_MAX: usize = 8;
 
-/// Reads the program's file with the controller's fields as defaults; `None`: no such fields.
-/// Returns it with the fields that the file overrides.
+/// Reads the program's file, with the controller's fields (if any) as defaults; and overrides.
 pub type Merge<C> = Box<dyn FnMut(Option<&str>) -> Result<(C, Vec<String>), String> + Send>;
 
 pub(super) struct Thread<C> {

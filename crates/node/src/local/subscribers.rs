@@ -1,5 +1,5 @@
-//! Subscribers of the local socket and of HTTP. A slow one skips updates, and never blocks the
-//! loop.
+//! Subscribers of the local socket and of HTTP. Only the newest update is kept: a slow subscriber
+//! skips updates, and never blocks the event loop.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

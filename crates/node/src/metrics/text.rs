@@ -1,6 +1,5 @@
-//! A status as OpenMetrics text: `roadweave_...`, in base units. A figure is a counter only if it
-//! never decreases. Sums over sessions are gauges, since sessions end. Paths count from the
-//! beginning of their session, which counters show as a restart.
+//! A status as OpenMetrics text: `roadweave_...`, in base units. Only what never decreases is a
+//! counter; sums over sessions are gauges. Paths restart their counters with their session.
 
 use std::collections::BTreeMap;
 use std::fmt;

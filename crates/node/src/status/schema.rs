@@ -6,8 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-/// The places where `documents` violate the schema, a line each. `None` without a validator, which
-/// panics if `ROADWEAVE_REQUIRE_TOOLS` is set.
+/// Violations of the schema. `None` without validator; panics if `ROADWEAVE_REQUIRE_TOOLS`.
 pub fn otherwise(documents: &[&Value]) -> Option<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     // Debian's Python, even if there are others: it has the package.

@@ -1,4 +1,4 @@
-//! Streams by proxies to anchors: a download outlives its proxy; tenants share inner addresses.
+//! Streams by proxies to anchors: one outlives its proxy; tenants with equal addresses are apart.
 //!
 //! ```text
 //! camera ─ box ═ eth1, eth2 ═► server: proxies A, B ── lan0 ──► cloud: anchors ── eth1 ── site

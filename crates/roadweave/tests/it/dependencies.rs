@@ -1,5 +1,4 @@
-//! Licences, sources and bans of deny.toml, where there is no cargo-deny. `make deny`: advisories
-//! too.
+//! Licences, sources and bans of deny.toml, without cargo-deny. `make deny` checks advisories.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;

@@ -14,7 +14,7 @@ fn field<'a>(status: &'a str, name: &str) -> &'a str {
     line.unwrap_or_else(|| panic!("{name} is missing in\n{status}")).trim()
 }
 
-/// Checks that every thread has dropped its rights; programs it starts get at most `bounding`.
+/// Checks that every thread has dropped unneeded rights; programs get at most `bounding`.
 fn check_restricted(daemon: &Daemon, bounding: u64) {
     let process = format!("/proc/{}", daemon.id());
     let mut threads = 0;

@@ -1,6 +1,5 @@
-//! Redirects transparently intercepted LAN connections to the listener. Marks are set once routes
-//! lead marked packets here; the listener's sockets decide whether connections are taken. Failed
-//! redirections use the tunnel once the application retries.
+//! Redirects intercepted LAN connections to the listener. Marks are set once routes lead marked
+//! packets here; its sockets decide whether connections are taken. Failed ones retry by the tunnel.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -53,7 +53,8 @@ impl ClientRole {
         self.filters.obstacle().or_else(|| is_unmarked.then(|| unmarked.to_owned()))
     }
 
-    /// Changes excluded traffic. Connections keep sources: filters precede routes, and outlast.
+    /// Changes the excluded traffic. A connection keeps the source address of its first packet, so
+    /// filters are added before the routes that need them, and removed after.
     pub(super) fn exclude(&mut self, now: Instant, read: RouteFields) {
         let routes = &mut self.options.file.routes;
         let (before, excluded) = (from_config::excluded(routes), from_config::excluded(&read));

@@ -42,7 +42,8 @@ impl ConnectorRules {
     }
 }
 
-/// Whether this machine has the address: it can bind it. Other errors, `ip_nonlocal_bind`: yes.
+/// Whether this machine has the address now, loopback included: other addresses cannot be bound. On
+/// any other error (no descriptors) and with `ip_nonlocal_bind` the address counts as its own.
 #[allow(clippy::disallowed_methods, reason = "nothing is sent by this socket")]
 pub(super) fn is_local(address: IpAddr) -> bool {
     use rustix::io::Errno;

@@ -1,7 +1,6 @@
-//! Transparent connections: the kernel redirects them (TPROXY, `roadweave_linux::split`), and their
-//! local address here is their original destination. `IP_TRANSPARENT` is the switch: one system
-//! call, from the next SYN on, ends with the program, leaves accepted connections alone. Listeners
-//! are on loopback, which other machines cannot reach.
+//! Transparent connections: the kernel redirects them (TPROXY, `roadweave_linux::split`); their
+//! local address is the original destination. `IP_TRANSPARENT` switches by one system call from the
+//! next SYN, ends with the program, and spares accepted ones. Listeners are bound to loopback.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
