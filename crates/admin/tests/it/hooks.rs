@@ -108,7 +108,7 @@ fn programs_get_facts_one_after_another_and_none_outlives_its_time() {
     world.set_uplinks(&["wwan0", "wwan1"]);
     wait_for_the_end_of(&world, "slow");
     wait_for_the_end_of(&world, "child");
-    world.wait("said", "killed uplink after 1 s");
+    world.wait("said", "/hooks/uplink after 1 s");
     world.program("uplink", &format!("{report} >>log; exit 3"), 0o700);
     world.set_uplinks(&["wwan0"]);
     world.wait("log", &uplink("wwan1", "gone"));

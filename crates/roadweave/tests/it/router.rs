@@ -82,7 +82,7 @@ fn every_packet_crosses_on_both_links_and_one_may_die() {
         assert_eq!(session["lanes"][0]["received"]["order"]["order"], "reorder");
         network.check_shown(&[CLIENT, SERVER]);
         let page = network.page(SERVER);
-        for part in ["router rws", "eth1", "eth2", "adopted", "0 came by no link"] {
+        for part in ["router rws", "eth1", "eth2", "adopted", "0 arrived over no link"] {
             assert!(page.contains(part), "{part} is not in:\n{page}");
         }
         for (from, to, at) in [
