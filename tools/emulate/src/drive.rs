@@ -226,7 +226,7 @@ mod tests {
             (read(&[]), ["no links", ""]),
             (with("modem.down.csv", "t_ms\n0\n"), ["modem.down.csv: no uplink", ""]),
             (with("att.up", "1\n"), ["att.up: ", "att.csv"]),
-            (with("bad.csv", "t_ms\nx\n"), ["bad.csv:2:1: `x` is no t_ms", ""]),
+            (with("bad.csv", "t_ms\nx\n"), ["bad.csv:2:1: `x` is not a valid t_ms", ""]),
             (alone, ["d.down: no uplink", "d.up"]),
         ] {
             let error = result.unwrap_err();

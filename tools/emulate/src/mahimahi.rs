@@ -170,7 +170,7 @@ mod tests {
         check("", "x.mm:1:1: the file is empty; the last time is the period");
         check("0\n0\n", "x.mm:2:1: every time is 0; the last time is the period");
         check("1\n\n2\n", "x.mm:2:1: `` is not a time; each line is the time");
-        check("1\n2.5\n", "x.mm:2:1: `2.5` is no time; each line");
+        check("1\n2.5\n", "x.mm:2:1: `2.5` is not a time; each line");
         check("1\n-2\n", "x.mm:2:1: `-2` is not a time; each line");
         check("5\n4\n", "x.mm:2:1: 4 ms is before 5 ms in the line above; times must not decrease");
     }

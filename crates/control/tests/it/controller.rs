@@ -185,7 +185,7 @@ fn a_controller_that_is_kept_takes_new_addresses_and_another_database() {
     };
     let new = ["--address", "new.example:4400", "--address", "[2001:db8::1]:4400"];
     let (said, now) = keep(&new);
-    assert!(said.contains("addresses are new.example:4400 [2001:db8::1]:4400"), "{said}");
+    assert!(said.contains("addresses are now new.example:4400 [2001:db8::1]:4400"), "{said}");
     assert!(!said.contains("database"), "{said}");
     assert!(now.contains("addresses = [\"new.example:4400\",\"[2001:db8::1]:4400\"]"), "{now}");
     for part in ["# Ours.", "issuer = \"https://x.example\"", "# A certificate for browsers"] {
@@ -193,7 +193,7 @@ fn a_controller_that_is_kept_takes_new_addresses_and_another_database() {
     }
     let database = ["--database", "postgres://fleet:s3cret@db.example/fleet"];
     let (said, now) = keep(&[&new[..], &database].concat());
-    assert!(said.contains("its database is ") && !said.contains("s3cret"), "{said}");
+    assert!(said.contains("its database is now ") && !said.contains("s3cret"), "{said}");
     assert!(now.contains("database = \"postgres://fleet:s3cret@db.example/fleet\"\n"), "{now}");
     let (said, again) = keep(&new);
     assert!(said.trim_end().ends_with("keeping it") && again == now, "{said}{again}");

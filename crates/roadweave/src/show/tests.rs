@@ -213,7 +213,7 @@ fn a_thousand_clients_are_pages_with_the_worst_first() {
     assert_eq!(names(&first)[..4], ["bus-500", "bus-077", "bus-999", "bus-998"]);
     assert_eq!(names(&first).len(), 20);
     assert!(first.contains("page 1 of 50, 1000 clients"), "{first}");
-    assert!(first.contains("absent: bus-12x, since 61 s: it said goodbye\n"), "{first}");
+    assert!(first.contains("absent: bus-12x, for 61 s: it said goodbye\n"), "{first}");
     let words = ["--sort", "name", "--limit", "3", "--page", "2"];
     assert_eq!(names(&page_of(&server, &words)), ["bus-003", "bus-004", "bus-005"]);
     let one = page_of(&server, &["--client", "bus-077"]);

@@ -55,12 +55,12 @@ fn errors_name_the_place_and_the_cure() {
     check("t_ms,loss\n", "2:1", "no row");
     check("t_ms,loss\n0,0\n0,0", "3:1", "not later");
     check("loss,t_ms\n0,5\n\n0.5,4", "4:5", "not later");
-    check("t_ms,loss\n0,0\n9,1.5", "3:3", "`1.5` is no loss; the loss is a share");
+    check("t_ms,loss\n0,0\n9,1.5", "3:3", "`1.5` is not a valid loss; the loss is a share");
     check("t_ms,loss\n0,0\n0.000001,1", "3:1", "shorter than a millisecond; t_ms counts");
     check("t_ms,bytes\n0,1500\n0.9,", "3:1", "shorter than a millisecond");
-    check("t_ms,capacity_kbps\n0,-1", "2:3", "`-1` is no capacity_kbps");
-    check("t_ms,rtt_ms\n0,NaN", "2:3", "`NaN` is no rtt_ms");
-    check("t_ms,rtt_ms\n,5", "2:1", "`` is no t_ms");
+    check("t_ms,capacity_kbps\n0,-1", "2:3", "`-1` is not a valid capacity_kbps");
+    check("t_ms,rtt_ms\n0,NaN", "2:3", "`NaN` is not a valid rtt_ms");
+    check("t_ms,rtt_ms\n,5", "2:1", "`` is not a valid t_ms");
     check("t_ms,rtt_ms\n0,5,6", "2:5", "3 cells; the header has 2 columns");
     check("t_ms,rtt_ms\n0", "2:3", "1 cells");
     check("t_ms,bytes,capacity_kbps\n0,1,1", "1:12", "both `capacity_kbps` and `bytes`");

@@ -44,7 +44,7 @@ fn an_owner_logs_in_makes_tokens_and_links_and_logs_out() {
     let as_key = ["--url", &world.url, "--key", &secret, "--fingerprint", &world.fingerprint];
     world.prints(&[&["device", "list"], &as_key[..]].concat());
     assert!(world.refused(&[&["token", "create"], &as_key[..]].concat()).contains("operator"));
-    assert!(world.prints(&["audit", "--check"]).starts_with("whole: "));
+    assert!(world.prints(&["audit", "--check"]).starts_with("valid: "));
     assert!(world.prints(&["audit"]).contains("person:admin"));
     assert!(world.prints(&["status"]).contains("person:admin of home, owner"));
     world.prints(&["logout"]);

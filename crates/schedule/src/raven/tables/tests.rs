@@ -57,9 +57,12 @@ proptest! {
         errors.sort_unstable_by(f64::total_cmp);
         prop_assert!((tables.errors[0] - errors[0]).abs() < 1e-4);
         prop_assert!((tables.errors[100] - errors[errors.len() - 1]).abs() < 1e-4);
-        let below = errors.iter().filter(|error| **error < tables.errors[5] - 1e-4).count();
-        let share = below as f64 / errors.len() as f64;
-        prop_assert!((share - 0.05).abs() < 0.012, "{share}");
+        // Several may lie within the rounding of the percentile.
+        let share_below = |bound: f64| {
+            errors.iter().filter(|error| **error < bound).count() as f64 / errors.len() as f64
+        };
+        let [below, up_to] = [-1e-4, 1e-4].map(|slack| share_below(tables.errors[5] + slack));
+        prop_assert!(below < 0.062 && up_to > 0.038, "{below} {up_to}");
 
         let mut highest = 1.0_f64;
         for &(age, factor) in &tables.ages {

@@ -112,10 +112,10 @@ fn errors_name_the_file_the_line_the_field_and_the_cure() {
     check(&with("[[traffic]]\nkind = \"requests\"\n"), &["line 11", "app", "recommender"]);
     check(
         &with("[[traffic]]\nkind = \"requests\"\napp = \"music\"\nfps = 30\n"),
-        &["line 14", "traffic 2: fps", "nothing"],
+        &["line 14", "traffic 2: fps", "not applicable"],
     );
     check(&with("[[traffic]]\nkind = \"bulk\"\nbytes = 0\n"), &["line 13", "traffic 2: bytes"]);
-    check(&with("[[traffic]]\nkind = \"bulk\"\nrate_kbps = 9\n"), &["line 13", "nothing"]);
+    check(&with("[[traffic]]\nkind = \"bulk\"\nrate_kbps = 9\n"), &["line 13", "not applicable"]);
     check(
         &with("[[traffic]]\nkind = \"constant\"\nrate_kbps = 1\nport = 5000\n"),
         &["line 14", "port"],
