@@ -30,7 +30,7 @@
 //! - If a coded packet would connect more than 128 packets, all equations over the oldest are
 //!   dropped: newer packets can still be in time, and a false coded packet could have corrupted all
 //!   connected with it. They count as [`DropReason::ReceiveMemory`], like those dropped for memory.
-//! - Memory is bounded in bytes and age, work by the width of a block. What is dropped is counted.
+//! - Memory is bounded in bytes and age, work by the width of a block. Each drop is counted.
 
 mod bits;
 mod block;

@@ -61,7 +61,7 @@ pub struct ApiKey {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApiKeySettings {
-    /// What the key is for, in words.
+    /// The purpose of the key, as text.
     #[serde(default)]
     pub title: String,
     /// What the bearer of the key may do.
