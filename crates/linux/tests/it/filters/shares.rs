@@ -301,12 +301,15 @@ fn a_client_leaves_room_for_the_fragments_of_others() {
 
         let share = Some(Share::default());
         let mut keeper = keeper(machine, FilterOptions { share, ..options });
+        let begun = std::time::Instant::now();
         for (bad, good, to) in families {
             flood(tunnel, bad, to, 60_000);
             assert!(arrives(tunnel, good, (outside, to), 4_000), "{good}");
         }
-        // How many depends on the time that the floods took.
-        assert!(keeper.drops().get(DropReason::FragmentShare) > 0);
+        // A loaded machine sends slowly, and a share admits at most 10,000 fragments a second.
+        let admitted = 10_000 * (1 + begun.elapsed().as_secs());
+        let drops = keeper.drops().get(DropReason::FragmentShare);
+        assert!(drops > 0 && drops + admitted > 60_000, "{drops} after {:?}", begun.elapsed());
         for (bad, good, to) in families {
             let received = stream(tunnel, (bad, good), (outside, to));
             assert_eq!(received, STREAM, "{good}");
