@@ -115,6 +115,9 @@ pub struct DemoArgs {
     /// The file to write the report to
     #[arg(long, value_name = "FILE", default_value = "roadweave-demo.html")]
     report: PathBuf,
+    /// Also draw the runs of the clip as an SVG file
+    #[arg(long, value_name = "FILE")]
+    picture: Option<PathBuf>,
     /// Print the figures as one JSON object
     #[arg(long)]
     json: bool,
@@ -130,6 +133,7 @@ impl DemoArgs {
         };
         let scenario = scenario.map_err(|error| BadInput::new(format!("{error:#}")))?;
         writable::check("--report", &self.report)?;
+        self.picture.iter().try_for_each(|file| writable::check("--picture", file))?;
         let bitrate_bps = self.bitrate_bps()?;
         let (best, _) = scenario.best_link(bitrate_bps, self.seconds);
         let ways = Ways::choose(self.strategies.as_deref(), best, live::find)?;
@@ -210,9 +214,13 @@ impl DemoArgs {
             seconds: self.seconds,
             strategies: runs.clip.iter().map(|run| run.figures.clone()).collect(),
         };
-        let report = report::render(&results, &self.scene(setup), runs);
-        fs::write(&self.report, report)
+        let scene = self.scene(setup);
+        fs::write(&self.report, report::render(&results, &scene, runs))
             .with_context(|| format!("cannot write the report {}", self.report.display()))?;
+        if let Some(file) = &self.picture {
+            fs::write(file, report::picture(&scene, &runs.clip))
+                .with_context(|| format!("cannot write the picture {}", file.display()))?;
+        }
         let live: Vec<&LiveFigures> = runs.live.iter().map(|run| &run.figures).collect();
         if self.json {
             let left_out = &runs.left_out;

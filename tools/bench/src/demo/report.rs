@@ -5,11 +5,13 @@ mod live;
 
 use std::time::Duration;
 
-use roadweave_lab::figures::{Results, Run, Scene, Timeline};
+use roadweave_lab::figures::{Figures, Results, Run, Scene, Timeline};
 use roadweave_lab::report::charts::{self, Curve};
-use roadweave_lab::report::page::{self, escape, link_class, strategy_class, swatch};
+use roadweave_lab::report::page::{
+    self, escape, link_class, millis, percent, strategy_class, swatch,
+};
 use roadweave_lab::report::strips;
-use roadweave_lab::report::timeline::Figure;
+use roadweave_lab::report::timeline::{Figure, Layer, Merge, Strip};
 
 use super::Runs;
 use super::table::COLUMNS;
@@ -89,25 +91,52 @@ fn time_lines(scene: &Scene, runs: &[Run]) -> String {
          every strategy.</p>\n{}",
         page::legend(links.chain(marks))
     );
-    let steps = scene.links.iter().map(|(_, rates)| rates.len()).max().unwrap_or(0);
-    let group = strips::group(steps, COLUMNS_MAX);
-    let capacities = strips::rates("capacity, Mbit/s, stacked", &scene.links, group);
-    html += &page::drawing(
-        &Figure {
-            label: "Capacity of the links over time".to_owned(),
-            steps,
-            group,
-            strips: vec![capacities],
-            stalls: Vec::new(),
-        }
-        .draw(),
-    );
+    let mut capacities = capacities(scene);
+    capacities.label = "Capacity of the links over time".to_owned();
+    html += &page::drawing(&capacities.draw());
     for run in runs {
         html += &format!("<h2>{}</h2>\n", escape(&run.figures.strategy));
         html +=
             &page::drawing(&time_line(&run.figures.strategy, &run.timeline, &run.stalls).draw());
     }
     html
+}
+
+fn capacities(scene: &Scene) -> Figure {
+    let steps = scene.links.iter().map(|(_, rates)| rates.len()).max().unwrap_or(0);
+    let group = strips::group(steps, COLUMNS_MAX);
+    let strip = strips::rates("capacity of the links, Mbit/s, stacked", &scene.links, group);
+    Figure { steps, group, strips: vec![strip], ..Figure::default() }
+}
+
+/// A drawing as its own file: the links' capacity, and for each strategy what it sent over each
+/// link, with the stalls behind it.
+pub(super) fn picture(scene: &Scene, runs: &[Run]) -> String {
+    let mut figure = capacities(scene);
+    figure.label = "Capacity of the links, and the rates and stalls of each strategy".to_owned();
+    let names: Vec<&str> = scene.links.iter().map(|(name, _)| name.as_str()).collect();
+    figure.strips[0].title += &format!(", from the bottom up: {}", names.join(", "));
+    figure.strips.extend(runs.iter().map(|run| outcome(run, figure.group)));
+    page::standalone(&figure.draw())
+}
+
+fn outcome(run: &Run, group: usize) -> Strip {
+    let Figures { strategy, stall_ratio, delay_ms, .. } = &run.figures;
+    let (stalled, p99) = (percent(*stall_ratio), millis(delay_ms.p99));
+    let title = format!("{strategy}: stalled for {stalled} of the time, p99 of delay {p99}");
+    let mut strip = strips::rates(&title, &run.timeline.uplinks, group);
+    let top = strip.highest();
+    let stalls_at = |step: usize| {
+        let begin = Timeline::STEP * step as u32;
+        run.stalls.iter().any(|(from, to)| *from < begin + Timeline::STEP && begin < *to)
+    };
+    let values = (0..strips::steps(&run.timeline)).map(|step| match stalls_at(step) {
+        true => top,
+        false => 0.0,
+    });
+    let values = Merge::Max.columns(values, group);
+    strip.above.insert(0, Layer { class: "stalled".to_owned(), values });
+    strip
 }
 
 pub fn time_line(name: &str, timeline: &Timeline, stalls: &[(Duration, Duration)]) -> Figure {

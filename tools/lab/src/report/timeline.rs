@@ -123,9 +123,14 @@ impl Figure {
 }
 
 impl Strip {
+    /// The highest value above the line.
+    pub fn highest(&self) -> f64 {
+        highest(&self.above)
+    }
+
     fn draw(&self, svg: &mut Svg, x: Scale, top: f64, group: usize) {
         svg.text((x.places.0, top - 7.0), Anchor::Start, &self.title);
-        let above = self.top.unwrap_or_else(|| highest(&self.above)).max(self.least());
+        let above = self.top.unwrap_or_else(|| self.highest()).max(self.least());
         let below = match self.below.is_empty() {
             true => 0.0,
             false => highest(&self.below).max(self.least()),

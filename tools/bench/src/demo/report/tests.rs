@@ -54,8 +54,24 @@ fn the_report_stands_alone_and_names_everything() {
 }
 
 #[test]
+fn a_picture_has_a_strip_for_each_strategy_with_its_stalls() {
+    let (_, scene, runs) = invented();
+    let svg = picture(&scene, &runs.clip);
+    for word in ["xmlns=", "capacity of the links", "single:a&lt;b: stalled", "xnc: stalled"] {
+        assert!(svg.contains(word), "{word} is missing");
+    }
+    assert!(!svg.contains("var(--"), "not every viewer supports variables");
+    assert_eq!(svg.matches("class=\"area stalled\"").count(), runs.clip.len());
+    // 4.2 s to 4.8 s of 20 s are on columns 42 to 47.
+    let values = &outcome(&runs.clip[0], 1).above[0].values;
+    let stalled: Vec<usize> = (0..values.len()).filter(|step| values[*step] > 0.0).collect();
+    assert_eq!(stalled, [42, 43, 44, 45, 46, 47]);
+}
+
+#[test]
 fn a_run_of_which_nothing_arrived_still_has_a_report() {
     let (results, scene, _) = invented();
+    assert!(!picture(&scene, &[Run::default()]).contains("NaN"));
     let (clip, live) = (vec![Run::default()], vec![LiveRun::default()]);
     let html = render(&results, &scene, &Runs { clip, live, ..Runs::default() });
     assert!(html.ends_with("</html>\n") && !html.contains("NaN"));
