@@ -1,6 +1,7 @@
 //! Policies of uplinks, from the file and from `roadweave uplink`.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use crate::common::*;
 use roadweave_node::ModemFacts;
@@ -154,11 +155,19 @@ fn path(status: &Value, uplink: &str) -> Value {
     paths.into_iter().flatten().find(|path| path["uplink"] == uplink).cloned().unwrap_or_default()
 }
 
+/// Sends `packets` and waits for an answer to each. One that is lost, as while the server validates
+/// a new port, is sent again.
 fn exchange(network: &TestNetwork, packets: u32) {
     let socket = network.socket_to(GATEWAY_V4);
-    socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     for _ in 0..packets {
-        socket.send(&[7; 1000]).unwrap();
-        socket.recv(&mut [0; 2000]).unwrap();
+        let begun = Instant::now();
+        loop {
+            socket.send(&[7; 1000]).unwrap();
+            match socket.recv(&mut [0; 2000]) {
+                Ok(_) => break,
+                Err(error) => assert!(begun.elapsed() < WAIT_MAX, "{error}"),
+            }
+        }
     }
 }
