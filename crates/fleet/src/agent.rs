@@ -29,6 +29,7 @@ use crate::frame::{HeldVersions, Join, Outcome, Report, Sample, Up};
 use crate::name::Name;
 use crate::revocation::{Head, Revocation};
 use crate::statement::{Role, Statement};
+use crate::table::Admission;
 use crate::token::JoinToken;
 
 const FRAMES_MAX: usize = 256;
@@ -188,6 +189,55 @@ impl Agent {
         agent.is_doubtful = !agent.persisted.has_revocations_of(agent.persisted.trust.signers());
         agent.prove_persisted(now);
         agent
+    }
+
+    fn prove_persisted(&mut self, now: Instant) {
+        for (what, error) in self.persisted.prove(self.key) {
+            self.push_event(AgentEvent::Warning(format!("{what} on disk is not used: {error}")));
+        }
+        if !self.persisted.has_revocations_of(self.persisted.trust.signers()) {
+            let held = self.persisted.trust().revocations().head().serial;
+            let text = format!(
+                "the revocations on disk are verified only up to {held}, and later ones are not \
+                 used: no box is admitted until a controller sends them again"
+            );
+            self.push_event(AgentEvent::Warning(text));
+        }
+        let taken = self.persisted.trust().revocations().entries(0);
+        let keys: Vec<PublicKey> = taken.iter().map(|entry| entry.key).collect();
+        if !keys.is_empty() {
+            self.report_revoked(keys);
+        }
+        let (works, is_mute) = (self.works, self.is_mute);
+        if let Some(on_trial) = &mut self.persisted.trial {
+            on_trial.trial.begin(now, works, is_mute);
+            // The start counts, even if the program ends soon.
+            self.push_event(AgentEvent::Persist);
+        }
+        self.handle_timeout(now);
+        if !self.events.iter().any(|event| matches!(event, AgentEvent::Configure { .. })) {
+            self.configure();
+        }
+        self.report_verified();
+    }
+
+    fn report_verified(&mut self) {
+        self.report_servers();
+        if self.role != Role::Box {
+            self.push_event(AgentEvent::Table);
+        }
+    }
+
+    /// The members who may connect here; none while the revocations are uncertain.
+    pub fn admission(&self) -> Admission<'_> {
+        match self.is_doubtful {
+            true => Admission::default(),
+            false => self.persisted.admission(self.role),
+        }
+    }
+
+    fn report_servers(&mut self) {
+        self.persisted.servers().into_iter().for_each(|event| self.push_event(event));
     }
 
     fn of(

@@ -20,6 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use roadweave_identity::{Identity, PublicKey};
 
 pub use self::configurations::toml_text;
+use self::configurations::{Layers, Made};
 pub use self::proxies::{Offers, Proxies};
 pub use self::rollouts::{Rollouts, Turned};
 pub use self::tables::Tables;
@@ -204,6 +205,36 @@ impl<'a> Planning<'a> {
 
     fn new_ones(&self, drafts: impl Iterator<Item = Draft>) -> Vec<Draft> {
         drafts.filter(|draft| self.is_new(draft.of(), draft.digest)).collect()
+    }
+
+    /// The configurations of all boxes. A box that has lost its own gets an empty one.
+    pub fn configurations(&self, rollouts: &Rollouts) -> Vec<Draft> {
+        let mut tenants: BTreeMap<&str, Layers<'_>> = BTreeMap::new();
+        let mut made: BTreeMap<Vec<&RecordId>, Option<Made>> = BTreeMap::new();
+        let mut drafts = Vec::new();
+        for (id, device, key) in self.fleet.active() {
+            let layers = tenants.entry(&id.0).or_insert_with(|| Layers::of(self.fleet, &id.0));
+            let mut layers = layers.offered(rollouts, (device, key));
+            let asks_approval = self.fleet.asks_approval(&id.0);
+            if asks_approval {
+                // An approval covers a whole text, so only the narrowest counts.
+                layers = layers.split_off(layers.len().saturating_sub(1));
+            }
+            let of = (key, Kind::Configuration);
+            // An empty configuration would lack approval: the box keeps the one it has.
+            if layers.is_empty() && (asks_approval || !self.documents.contains_key(&of)) {
+                continue;
+            }
+            let ids = layers.iter().map(|(id, _)| *id).collect();
+            let made = made.entry(ids).or_insert_with(|| Made::of(&layers));
+            if let Some(Made { body, about, digest }) = made
+                && self.is_new(of, *digest)
+            {
+                let content = Content::Configuration(body.clone());
+                drafts.push(Draft { key, digest: *digest, about: about.clone(), content });
+            }
+        }
+        drafts
     }
 
     /// The lists of proxies of all boxes. `current` gives the proxy of a box, or `None` to leave it

@@ -116,7 +116,7 @@ impl Answers {
         for key in self.uplinks.keys().map(valid).chain(REFLECTING.map(str::to_owned)) {
             // The key is missing for an absent interface, and without IPv6.
             if sysctl::read(&key).is_ok_and(|value| value != "1") {
-                self.instance.change_setting(&key, "1")?;
+                self.instance.settings().change(&key, "1")?;
                 gone = true;
             }
         }

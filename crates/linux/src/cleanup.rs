@@ -22,7 +22,7 @@ pub fn cleanup(instance: &Instance, lock: &InstanceLock) -> Result<(), DeviceErr
 /// Restores only the changed settings; returns those that could not be restored. The next client
 /// takes over routes, rules, filters and marks, and replaces them without a gap.
 pub fn take_over(instance: &Instance, _lock: &InstanceLock) -> Vec<String> {
-    instance.restore(|_| true)
+    instance.settings().restore(|_| true)
 }
 
 fn without_nft(result: Result<(), DeviceError>) -> Result<(), DeviceError> {

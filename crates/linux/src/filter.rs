@@ -88,7 +88,7 @@ impl Filters {
 
     fn stop_forwarding(&mut self) {
         self.forwarded.clear();
-        for key in self.instance.restore(|key| [FORWARD_V4, FORWARD_V6].contains(&key)) {
+        for key in self.instance.settings().restore(|key| [FORWARD_V4, FORWARD_V6].contains(&key)) {
             tracing::warn!("{key} could not be turned off");
         }
     }
@@ -111,7 +111,7 @@ impl Filters {
     }
 
     fn opened(&self, options: &FilterOptions) -> Opened {
-        let was_off = |key| self.instance.original_setting(key).is_ok_and(|value| value == "0");
+        let was_off = |key| self.instance.settings().original(key).is_ok_and(|value| value == "0");
         Opened {
             ipv4: options.forward && was_off(FORWARD_V4),
             ipv6: options.forward && was_off(FORWARD_V6),
@@ -122,7 +122,7 @@ impl Filters {
         if !self.settings.iter().any(|known| known == key) {
             self.settings.push(key.to_owned());
         }
-        self.instance.change_setting(key, value)
+        self.instance.settings().change(key, value)
     }
 
     fn set_forwarding(&mut self, options: &FilterOptions) -> Result<(), DeviceError> {
@@ -176,7 +176,8 @@ impl Drop for Filters {
         if !self.exists {
             return;
         }
-        let failed = self.instance.restore(|key| self.settings.iter().any(|mine| mine == key));
+        let failed =
+            self.instance.settings().restore(|key| self.settings.iter().any(|mine| mine == key));
         let tables = tables_to_remove(&self.instance, &failed);
         if let Err(error) = remove_tables(&tables) {
             tracing::warn!(%error, "filters could not be removed; the next start tries again");

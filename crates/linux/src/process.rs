@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use roadweave_proto::Marks;
 use rustix::fs::FlockOperation;
 
+use self::settings::ChangedSettings;
 use crate::files::{make_private, private};
 use crate::{DeviceError, become_owner_of};
 
@@ -163,6 +164,10 @@ impl Instance {
             }
         }
         Ok(())
+    }
+
+    pub(crate) fn settings(&self) -> ChangedSettings<'_> {
+        ChangedSettings { directory: &self.directory, path: self.file("undo") }
     }
 
     fn file(&self, extension: &str) -> PathBuf {

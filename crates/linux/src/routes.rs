@@ -55,18 +55,24 @@ mod watch;
 use std::collections::BTreeSet;
 
 use ipnet::IpNet;
+use roadweave_proto::Kind;
 
+use crate::apart::Apart;
 use crate::process::ROUTE_PROTOCOL;
 use crate::{DeviceError, Instance, Netlink, NetworkInterface, Route, Rule, Tun, sysctl};
 
 pub use apart::AnchorTun;
+use apart::OwnTable;
 pub use client::ClientRoutes;
-use entries::{KERNEL_PROTOCOL, LOCAL_TABLE, MAIN_TABLE, PRIORITY_MAIN, PRIORITY_TUNNEL};
+use entries::{
+    KERNEL_PROTOCOL, LOCAL_TABLE, MAIN_TABLE, PRIORITY_MAIN, PRIORITY_TUNNEL, tun_route,
+};
 pub use excluded::Excluded;
 pub use keeper::RouteKeeper;
 pub use repairs::Change;
 pub use repairs::Repairs;
 pub use settings::{Grant, LocalNetworks, RouteSettings};
+use sockets::SocketTable;
 
 /// The routes and rules of a server or router, for the network namespace in which it was opened and
 /// must be called. Dropping it removes the routes and restores the settings.
@@ -78,8 +84,8 @@ pub struct Routes {
     wanted: BTreeSet<(u32, IpNet)>,
     tun: Option<(u32, u32)>,
     addresses: BTreeSet<(u32, IpNet)>,
-    own_table: Option<apart::OwnTable>,
-    socket_table: Option<sockets::SocketTable>,
+    own_table: Option<OwnTable>,
+    socket_table: Option<SocketTable>,
 }
 
 impl Routes {
@@ -98,6 +104,34 @@ impl Routes {
         };
         this.remove_all()?;
         Ok(this)
+    }
+
+    /// Separates routes into the TUN from neighbours with the same prefixes. Call it once, before
+    /// [`Routes::route_into_tun`]. Fails with [`DeviceError::Unavailable`], without a change, if
+    /// another program uses the mark, or a network is known outside and a neighbour has it too.
+    pub fn keep_apart(&mut self, apart: Apart, surroundings: AnchorTun) -> Result<(), DeviceError> {
+        let number = self.tunnel_table() + 1;
+        self.own_table = Some(OwnTable::open(&mut self.netlink, number, apart, surroundings)?);
+        self.mend_settings().map(drop)
+    }
+
+    /// The `prefixes` that are known outside and that a neighbour has too, each with the reason.
+    pub fn find_clashes(
+        &mut self,
+        prefixes: &[IpNet],
+    ) -> Result<Vec<(IpNet, String)>, DeviceError> {
+        let Some(own) = &self.own_table else { return Ok(Vec::new()) };
+        own.find_clashes(&mut self.netlink, prefixes)
+    }
+
+    /// Receives marked packets to `networks`, and to prefixes that are led into the TUN later. Call
+    /// it once, before [`Routes::route_into_tun`]. Fails with [`DeviceError::Unavailable`], without
+    /// a change, if another program uses the mark.
+    pub fn take_for_sockets(&mut self, networks: &[IpNet]) -> Result<(), DeviceError> {
+        let (number, mark) =
+            (self.tunnel_table() + 2, self.instance.marks().kind(Kind::ClientSocket));
+        self.socket_table = Some(SocketTable::open(&mut self.netlink, number, mark, networks)?);
+        Ok(())
     }
 
     /// Leads `prefixes` into the TUN with the index `tun`; `0.0.0.0/0` and `::/0` match what has no
@@ -183,6 +217,28 @@ impl Routes {
         Ok(())
     }
 
+    fn ways(&self, tun: u32, prefix: &IpNet) -> Vec<Route> {
+        let main = tun_route(tun, *prefix, self.tunnel_table());
+        let mut ways = match &self.own_table {
+            None => vec![main],
+            Some(own) => own.ways(prefix, main),
+        };
+        ways.extend(self.socket_table.as_ref().and_then(|table| table.route(prefix)));
+        ways
+    }
+
+    fn own_ways(&self) -> (Vec<Route>, Vec<Rule>) {
+        let sockets = self.socket_table.as_ref().map(SocketTable::ways);
+        let own = self.own_table.as_ref().map(OwnTable::own_ways);
+        let (routes, rules): (Vec<_>, Vec<_>) = sockets.into_iter().chain(own).unzip();
+        (routes.concat(), rules.concat())
+    }
+
+    fn mend_settings(&mut self) -> Result<usize, DeviceError> {
+        let Some(own) = &self.own_table else { return Ok(0) };
+        own.mend_settings(&mut self.netlink, &self.instance, &mut self.settings)
+    }
+
     fn tunnel_table(&self) -> u32 {
         *self.instance.routing_tables().start()
     }
@@ -228,7 +284,7 @@ impl Drop for Routes {
         if let Err(error) = self.remove_all() {
             tracing::warn!(%error, "routes could not be removed; the next start tries again");
         }
-        self.instance.restore(|key| self.settings.contains(key));
+        self.instance.settings().restore(|key| self.settings.contains(key));
     }
 }
 
@@ -296,7 +352,7 @@ fn loosen_reverse_path_filter(
     let all = sysctl::read("net.ipv4.conf.all.rp_filter")?;
     let own = sysctl::read(&key)?;
     if own == "1" || (own == "0" && all == "1") {
-        instance.change_setting(&key, "2")?;
+        instance.settings().change(&key, "2")?;
         return Ok(Some(key));
     }
     Ok(None)
@@ -320,7 +376,7 @@ fn hide_other_addresses(
             return Ok(None);
         }
     }
-    instance.change_setting(&key, "1")?;
+    instance.settings().change(&key, "1")?;
     Ok(Some(key))
 }
 

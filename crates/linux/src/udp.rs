@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use libc::{sock_filter, sock_fprog};
 pub use noq_udp::EcnCodepoint as Ecn;
 use noq_udp::{Transmit, UdpSocketState};
 use rustix::io::Errno;
@@ -20,7 +21,6 @@ use crate::DeviceError;
 use crate::clock::since_boot;
 use crate::socket::set_option;
 
-mod group;
 mod outcome;
 mod receipt;
 mod receive;
@@ -116,6 +116,37 @@ impl UplinkSocket {
         bind(&socket, options.bind)?;
         let interface = options.interface.clone();
         Ok(Self { interface, ..Self::of_bound(socket, options.bind)? })
+    }
+
+    /// Opens `count` sockets at one free address; `program` (BPF) chooses one per packet, by the
+    /// order in which they were bound (`net/core/sock_reuseport.c`, `socket(7)`). If the kernel
+    /// refuses it, packets reach any. Only this user's programs may join.
+    pub fn open_group(
+        options: &UdpOptions,
+        count: u16,
+        program: &[sock_filter],
+    ) -> Result<Vec<Self>, DeviceError> {
+        let failed = |error| opening(options.bind, error);
+        let first = prepare(options)?;
+        // Bound before it shares the address, so that it cannot join another program's group.
+        bind(&first, options.bind)?;
+        first.set_reuse_port(true).map_err(failed)?;
+        let mut sockets = vec![Self::of_bound(first, options.bind)?];
+        let bound = UdpOptions { bind: sockets[0].local_address(), ..options.clone() };
+        for _ in 1..count {
+            let socket = prepare(&bound)?;
+            socket.set_reuse_port(true).map_err(failed)?;
+            bind(&socket, bound.bind)?;
+            sockets.push(Self::of_bound(socket, bound.bind)?);
+        }
+        if let Err(error) = attach(&sockets[0].socket, program) {
+            tracing::warn!(
+                %error,
+                "the kernel does not distribute packets to the sockets of the shards: shards pass \
+                 them on, which costs processor time"
+            );
+        }
+        Ok(sockets)
     }
 
     /// Another handle of the same socket, with counters of its own.
@@ -335,6 +366,14 @@ fn bind(socket: &Socket, address: SocketAddr) -> Result<(), DeviceError> {
         io::ErrorKind::AddrNotAvailable => DeviceError::AddressNotHere { address },
         _ => opening(address, error),
     })
+}
+
+fn attach(socket: &Socket, program: &[sock_filter]) -> io::Result<()> {
+    let program = sock_fprog {
+        len: u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
+        filter: program.as_ptr().cast_mut(),
+    };
+    set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
 }
 
 fn opening(address: SocketAddr, error: io::Error) -> DeviceError {

@@ -7,7 +7,7 @@ use roadweave_proto::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::trial::{Trial, Works};
-use super::{Agent, AgentEvent, Egress, VerifiedServer};
+use super::{AgentEvent, Egress, VerifiedServer};
 use crate::chain::{Admitted, Chain, Uses};
 use crate::document::{
     Anchors, Approvals, Candidates, Configuration, Document, DocumentError, Kind, Version,
@@ -187,8 +187,75 @@ impl PersistedState {
         }
     }
 
+    pub(super) fn admission(&self, role: Role) -> Admission<'_> {
+        let mut admission = self.table.admission(&self.trust);
+        let connects = |of: Role| of == Role::Box || (of == Role::Proxy && role == Role::Anchor);
+        let is_wrong = |who: &Admitted| !connects(who.statement.role);
+        let wrong = admission.admitted.extract_if(.., |(who, _)| is_wrong(who));
+        let wrong: Vec<_> = wrong.map(|(_, member)| (member.key, Refused::Role)).collect();
+        admission.refused.extend(wrong);
+        admission
+    }
+
+    pub(super) fn servers(&self) -> Vec<AgentEvent> {
+        let mut events = Vec::new();
+        let signers = || self.trust.signers();
+        let mut prove = |chain: &Chain, role, tenant: &Name, uses: &mut Uses| {
+            let refused = match chain.verify(&self.trust) {
+                Ok(who) if who.statement.role != role => "it has another role".to_owned(),
+                Ok(who) if !who.statement.scope.covers(&Scope::Tenant(tenant.clone())) => {
+                    "it belongs to another tenant".to_owned()
+                }
+                Ok(who) if !uses.take(&who) => {
+                    "its delegate signed for more keys than it may".to_owned()
+                }
+                Ok(who) => return Some(who.statement),
+                Err(error) => error.to_string(),
+            };
+            let what = if role == Role::Anchor { "an anchor" } else { "a proxy" };
+            events.push(AgentEvent::Warning(format!("{what} is not used: {refused}")));
+            None
+        };
+        let candidates = self.candidates.as_ref().and_then(|c| c.verify_by(signers()).ok());
+        let candidates = candidates.map(|(document, _)| {
+            let proxies = document.body.proxies.into_iter().take(Candidates::MAX);
+            let mut uses = Uses::default();
+            let verified = |candidate: crate::document::Candidate| {
+                let about = prove(&candidate.chain, Role::Proxy, &self.tenant, &mut uses)?;
+                Some(VerifiedServer {
+                    key: about.key,
+                    name: about.name,
+                    site: Some(candidate.site),
+                    addresses: candidate.addresses,
+                    to_anchor_us: candidate.to_anchor_us,
+                    last_resort: candidate.last_resort,
+                })
+            };
+            AgentEvent::Candidates(proxies.filter_map(verified).collect())
+        });
+        let anchors = self.anchors.as_ref().and_then(|a| a.verify_by(signers()).ok());
+        let anchors = anchors.map(|(document, _)| {
+            let mut uses = Uses::default();
+            let verified = |anchor: crate::document::Anchor| {
+                let about = prove(&anchor.chain, Role::Anchor, &anchor.tenant, &mut uses)?;
+                let server = VerifiedServer {
+                    key: about.key,
+                    name: about.name,
+                    site: None,
+                    addresses: anchor.addresses,
+                    to_anchor_us: 0,
+                    last_resort: false,
+                };
+                Some(Egress { tenant: anchor.tenant, anchor: server, rate_kbps: anchor.rate_kbps })
+            };
+            AgentEvent::Anchors(document.body.anchors.into_iter().filter_map(verified).collect())
+        });
+        events.extend([candidates, anchors].into_iter().flatten());
+        events
+    }
+
     /// Drops what cannot be verified, so that it is sent again; returns the reasons.
-    fn prove(&mut self, key: PublicKey) -> Vec<(&'static str, PersistedStateError)> {
+    pub(super) fn prove(&mut self, key: PublicKey) -> Vec<(&'static str, PersistedStateError)> {
         let mut failed = Vec::new();
         self.doubt_documents();
         let Self { trust, configuration, trial, candidates, anchors, table, .. } = self;
@@ -221,119 +288,5 @@ fn forget_if<T>(
     if let Some(Err(error)) = persisted.as_ref().map(open) {
         *persisted = None;
         failed.push((what, error.into()));
-    }
-}
-
-impl Agent {
-    pub(super) fn prove_persisted(&mut self, now: Instant) {
-        for (what, error) in self.persisted.prove(self.key) {
-            self.push_event(AgentEvent::Warning(format!("{what} on disk is not used: {error}")));
-        }
-        if !self.persisted.has_revocations_of(self.persisted.trust.signers()) {
-            let held = self.persisted.trust().revocations().head().serial;
-            let text = format!(
-                "the revocations on disk are verified only up to {held}, and later ones are not \
-                 used: no box is admitted until a controller sends them again"
-            );
-            self.push_event(AgentEvent::Warning(text));
-        }
-        let taken = self.persisted.trust().revocations().entries(0);
-        let keys: Vec<PublicKey> = taken.iter().map(|entry| entry.key).collect();
-        if !keys.is_empty() {
-            self.report_revoked(keys);
-        }
-        let (works, is_mute) = (self.works, self.is_mute);
-        if let Some(on_trial) = &mut self.persisted.trial {
-            on_trial.trial.begin(now, works, is_mute);
-            // The start counts, even if the program ends soon.
-            self.push_event(AgentEvent::Persist);
-        }
-        self.handle_timeout(now);
-        if !self.events.iter().any(|event| matches!(event, AgentEvent::Configure { .. })) {
-            self.configure();
-        }
-        self.report_servers();
-        if self.role != Role::Box {
-            self.push_event(AgentEvent::Table);
-        }
-    }
-
-    /// The members who may connect here; none while the revocations are uncertain.
-    pub fn admission(&self) -> Admission<'_> {
-        if self.is_doubtful {
-            return Admission::default();
-        }
-        let mut admission = self.persisted.table.admission(&self.persisted.trust);
-        let role = self.role;
-        let connects = |of: Role| of == Role::Box || (of == Role::Proxy && role == Role::Anchor);
-        let is_wrong = |who: &Admitted| !connects(who.statement.role);
-        let wrong = admission.admitted.extract_if(.., |(who, _)| is_wrong(who));
-        let wrong: Vec<_> = wrong.map(|(_, member)| (member.key, Refused::Role)).collect();
-        admission.refused.extend(wrong);
-        admission
-    }
-
-    pub(super) fn report_servers(&mut self) {
-        let mut warnings = Vec::new();
-        let persisted = &self.persisted;
-        let signers = || persisted.trust.signers();
-        let mut prove = |chain: &Chain, role, tenant: &Name, uses: &mut Uses| {
-            let refused = match chain.verify(&persisted.trust) {
-                Ok(who) if who.statement.role != role => "it has another role".to_owned(),
-                Ok(who) if !who.statement.scope.covers(&Scope::Tenant(tenant.clone())) => {
-                    "it belongs to another tenant".to_owned()
-                }
-                Ok(who) if !uses.take(&who) => {
-                    "its delegate signed for more keys than it may".to_owned()
-                }
-                Ok(who) => return Some(who.statement),
-                Err(error) => error.to_string(),
-            };
-            let what = if role == Role::Anchor { "an anchor" } else { "a proxy" };
-            warnings.push(format!("{what} is not used: {refused}"));
-            None
-        };
-        let candidates = persisted.candidates.as_ref().and_then(|c| c.verify_by(signers()).ok());
-        let candidates = candidates.map(|(document, _)| {
-            let proxies = document.body.proxies.into_iter().take(Candidates::MAX);
-            let mut uses = Uses::default();
-            let verified = |candidate: crate::document::Candidate| {
-                let about = prove(&candidate.chain, Role::Proxy, &persisted.tenant, &mut uses)?;
-                Some(VerifiedServer {
-                    key: about.key,
-                    name: about.name,
-                    site: Some(candidate.site),
-                    addresses: candidate.addresses,
-                    to_anchor_us: candidate.to_anchor_us,
-                    last_resort: candidate.last_resort,
-                })
-            };
-            proxies.filter_map(verified).collect()
-        });
-        let anchors = persisted.anchors.as_ref().and_then(|a| a.verify_by(signers()).ok());
-        let anchors = anchors.map(|(document, _)| {
-            let mut uses = Uses::default();
-            let verified = |anchor: crate::document::Anchor| {
-                let about = prove(&anchor.chain, Role::Anchor, &anchor.tenant, &mut uses)?;
-                let server = VerifiedServer {
-                    key: about.key,
-                    name: about.name,
-                    site: None,
-                    addresses: anchor.addresses,
-                    to_anchor_us: 0,
-                    last_resort: false,
-                };
-                let rate_kbps = anchor.rate_kbps;
-                Some(Egress { tenant: anchor.tenant, anchor: server, rate_kbps })
-            };
-            document.body.anchors.into_iter().filter_map(verified).collect()
-        });
-        warnings.into_iter().for_each(|warning| self.push_event(AgentEvent::Warning(warning)));
-        if let Some(candidates) = candidates {
-            self.push_event(AgentEvent::Candidates(candidates));
-        }
-        if let Some(anchors) = anchors {
-            self.push_event(AgentEvent::Anchors(anchors));
-        }
     }
 }

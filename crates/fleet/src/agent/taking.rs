@@ -76,10 +76,7 @@ impl Agent {
         self.persisted.forget_former();
         self.push_event(AgentEvent::Persist);
         self.send_have();
-        self.report_servers();
-        if self.role != Role::Box {
-            self.push_event(AgentEvent::Table);
-        }
+        self.report_verified();
     }
 
     fn on_welcome(&mut self, chain: Chain, tenant: Name) {

@@ -3,20 +3,23 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use roadweave_identity::PublicKey;
 use serde_json::{Map, Value};
 
 use super::rollouts::{covers, name};
-use super::{Content, Draft, Fleet, Planning, RecordId, Rollouts};
+use super::{Fleet, RecordId, Rollouts};
 use crate::digest::Digest;
-use crate::document::{Approval, Configuration, Kind};
+use crate::document::{Approval, Configuration};
 use crate::envelope::Signed;
-use crate::records::{Config, Rollout, Scope};
+use crate::records::{Config, Device, Rollout, Scope};
+
+type Layer<'a> = (&'a RecordId, &'a Config);
 
 /// By scope; within a scope the latest first.
-struct Layers<'a>(BTreeMap<&'a Scope, Vec<(&'a RecordId, &'a Rollout, &'a Config)>>);
+pub(super) struct Layers<'a>(BTreeMap<&'a Scope, Vec<(&'a RecordId, &'a Rollout, &'a Config)>>);
 
 impl<'a> Layers<'a> {
-    fn of(fleet: &'a Fleet, tenant: &str) -> Self {
+    pub(super) fn of(fleet: &'a Fleet, tenant: &str) -> Self {
         let mut layers: BTreeMap<_, Vec<(_, _, &Config)>> = BTreeMap::new();
         for (id, rollout) in fleet.rollouts.iter().filter(|(id, _)| id.0 == tenant) {
             // A box refuses an unapproved configuration, which would count as a refusal.
@@ -30,52 +33,25 @@ impl<'a> Layers<'a> {
         }
         Self(layers)
     }
-}
 
-impl Planning<'_> {
-    /// The configurations of all boxes. A box that has lost its own gets an empty one.
-    pub fn configurations(&self, rollouts: &Rollouts) -> Vec<Draft> {
-        let mut tenants: BTreeMap<&str, Layers<'_>> = BTreeMap::new();
-        let mut made: BTreeMap<Vec<&RecordId>, Option<Made>> = BTreeMap::new();
-        let mut drafts = Vec::new();
-        for (id, device, key) in self.fleet.active() {
-            let layers = tenants.entry(&id.0).or_insert_with(|| Layers::of(self.fleet, &id.0));
-            let covering = layers.0.iter().filter(|(scope, _)| covers(scope, device));
-            let offered = covering.filter_map(|(_, all)| {
-                all.iter().find(|(id, rollout, _)| rollouts.is_offered(id, rollout, &key))
-            });
-            let mut layers: Vec<_> = offered.map(|(id, _, config)| (*id, *config)).collect();
-            let asks_approval = self.fleet.asks_approval(&id.0);
-            if asks_approval {
-                // An approval covers a whole text, so only the narrowest counts.
-                layers = layers.split_off(layers.len().saturating_sub(1));
-            }
-            let of = (key, Kind::Configuration);
-            // An empty configuration would lack approval: the box keeps the one it has.
-            if layers.is_empty() && (asks_approval || !self.documents.contains_key(&of)) {
-                continue;
-            }
-            let ids = layers.iter().map(|(id, _)| *id).collect();
-            let made = made.entry(ids).or_insert_with(|| Made::of(&layers));
-            if let Some(Made { body, about, digest }) = made
-                && self.is_new(of, *digest)
-            {
-                let content = Content::Configuration(body.clone());
-                drafts.push(Draft { key, digest: *digest, about: about.clone(), content });
-            }
-        }
-        drafts
+    pub(super) fn offered(&self, by: &Rollouts, to: (&Device, PublicKey)) -> Vec<Layer<'a>> {
+        let (device, key) = to;
+        let covering = self.0.iter().filter(|(scope, _)| covers(scope, device));
+        let offered = covering.filter_map(|(_, all)| {
+            all.iter().find(|(id, rollout, _)| by.is_offered(id, rollout, &key))
+        });
+        offered.map(|(id, _, config)| (*id, *config)).collect()
     }
 }
 
-struct Made {
-    body: Configuration,
-    about: String,
-    digest: Digest,
+pub(super) struct Made {
+    pub(super) body: Configuration,
+    pub(super) about: String,
+    pub(super) digest: Digest,
 }
 
 impl Made {
-    fn of(layers: &[(&RecordId, &Config)]) -> Option<Self> {
+    pub(super) fn of(layers: &[Layer<'_>]) -> Option<Self> {
         let mut fields = Map::new();
         layers.iter().for_each(|(_, config)| merge(&mut fields, &config.settings.body));
         let signature = match layers {

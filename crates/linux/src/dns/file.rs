@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::DeviceError;
 use crate::files::{self, beside, check_owner};
+use crate::lookup::resolv_conf;
 
 #[derive(Debug)]
 pub(super) struct ResolvConf {
@@ -144,12 +145,7 @@ pub(super) fn text(servers: &[IpAddr], remark: &str) -> String {
 /// The name servers of a file like `/etc/resolv.conf`.
 pub fn nameservers(path: &Path) -> Vec<IpAddr> {
     let text = fs::read_to_string(path).unwrap_or_default();
-    let address = |line: &str| {
-        let mut words = line.split_whitespace();
-        let address = (words.next() == Some("nameserver")).then(|| words.next())??;
-        address.split('%').next()?.parse().ok()
-    };
-    text.lines().filter_map(address).collect()
+    resolv_conf(&text).into_iter().map(|(address, _)| address).collect()
 }
 
 /// Replaces a file atomically. A container's mount point can only be overwritten.

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Instance, own_directory};
+use super::own_directory;
 use crate::files::private;
 use crate::threads::lock;
 use crate::{DeviceError, files, sysctl};
@@ -34,9 +34,16 @@ fn take_turn() -> MutexGuard<'static, Unwritten> {
     lock(&TURN)
 }
 
-impl Instance {
+/// The sysctls that an instance changed, noted at `path`.
+#[derive(Debug)]
+pub(crate) struct ChangedSettings<'a> {
+    pub(super) directory: &'a Path,
+    pub(super) path: PathBuf,
+}
+
+impl ChangedSettings<'_> {
     /// Sets a sysctl until `restore`, unless it has the value and no instance set it.
-    pub(crate) fn change_setting(&self, key: &str, value: &str) -> Result<(), DeviceError> {
+    pub(crate) fn change(&self, key: &str, value: &str) -> Result<(), DeviceError> {
         let mut turn = take_turn();
         let current = sysctl::read(key)?;
         let mut old = current.clone();
@@ -58,27 +65,27 @@ impl Instance {
     }
 
     fn note(&self, turn: &mut Unwritten, undo: Undo) -> Result<(), DeviceError> {
-        own_directory(&self.directory)?;
-        let path = self.file("undo");
-        match append(&path, &line(&undo)) {
+        own_directory(self.directory)?;
+        match append(&self.path, &line(&undo)) {
             Err(error) if is_full(&error) => {
-                let notes = turn.entry(path.clone()).or_default();
+                let notes = turn.entry(self.path.clone()).or_default();
                 if notes.is_empty() {
                     tracing::warn!(
                         "cannot write {}: {error}; if this program is killed, the settings it \
                          changed are not restored",
-                        path.display()
+                        self.path.display()
                     );
                 }
                 notes.push(undo);
                 Ok(())
             }
-            result => result
-                .map_err(|error| DeviceError::system(format!("write {}", path.display()), error)),
+            result => result.map_err(|error| {
+                DeviceError::system(format!("write {}", self.path.display()), error)
+            }),
         }
     }
 
-    pub(crate) fn original_setting(&self, key: &str) -> Result<String, DeviceError> {
+    pub(crate) fn original(&self, key: &str) -> Result<String, DeviceError> {
         let turn = take_turn();
         let current = sysctl::read(key)?;
         let noted = self.undos(&turn).into_iter().find(|undo| undo.sysctl == key);
@@ -112,16 +119,15 @@ impl Instance {
     }
 
     fn keep(&self, turn: &mut Unwritten, undos: Vec<Undo>) {
-        let path = self.file("undo");
-        turn.remove(&path);
+        turn.remove(&self.path);
         if undos.is_empty() {
-            let _ = fs::remove_file(path);
+            let _ = fs::remove_file(&self.path);
             return;
         }
         let rest: String = undos.iter().map(line).collect();
-        match files::replace(&path, rest.as_bytes(), 0o600) {
+        match files::replace(&self.path, rest.as_bytes(), 0o600) {
             // The longer old list does no harm.
-            Err(error) if is_full(&error) => _ = turn.insert(path, undos),
+            Err(error) if is_full(&error) => _ = turn.insert(self.path.clone(), undos),
             Err(error) => {
                 tracing::warn!(
                     %error,
@@ -134,9 +140,8 @@ impl Instance {
     }
 
     fn undos(&self, turn: &Unwritten) -> Vec<Undo> {
-        let path = self.file("undo");
-        let mut undos = read(&path);
-        for undo in turn.get(&path).into_iter().flatten() {
+        let mut undos = read(&self.path);
+        for undo in turn.get(&self.path).into_iter().flatten() {
             if !undos.contains(undo) {
                 undos.push(undo.clone());
             }
@@ -145,14 +150,13 @@ impl Instance {
     }
 
     fn shared(&self, key: &str, value: &str) -> Option<Undo> {
-        let here = namespace();
-        let own = self.file("undo");
-        let files = fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        let (here, own) = (namespace(), &self.path);
+        let files = fs::read_dir(self.directory).into_iter().flatten().flatten();
         let mut paths: Vec<_> = files.map(|file| file.path()).collect();
         paths.sort();
         paths
             .iter()
-            .filter(|path| **path != own && path.extension().is_some_and(|kind| kind == "undo"))
+            .filter(|path| *path != own && path.extension().is_some_and(|kind| kind == "undo"))
             .flat_map(|path| read(path))
             .find(|undo| undo.sysctl == key && undo.new == value && undo.is_in(here))
     }

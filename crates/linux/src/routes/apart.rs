@@ -15,11 +15,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 
-use super::entries::{MAIN_TABLE, refusal, tun_route};
-use super::{Routes, families};
+use super::entries::{MAIN_TABLE, matches_mark, refusal};
+use super::families;
 use crate::apart::{Apart, GROUP};
 use crate::process::ROUTE_PROTOCOL;
-use crate::{DeviceError, Route, Rule, sysctl};
+use crate::{DeviceError, Instance, Netlink, Route, Rule, sysctl};
 
 /// The TUN of an anchor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,49 +34,48 @@ pub struct AnchorTun {
     pub is_exposed: bool,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct OwnTable {
     apart: Apart,
     surroundings: AnchorTun,
     number: u32,
 }
 
-impl Routes {
-    /// Separates routes into the TUN from neighbours with the same prefixes. Call it once, before
-    /// [`Routes::route_into_tun`]. Fails with [`DeviceError::Unavailable`], without a change, if
-    /// another program uses the mark, or a network is known outside and a neighbour has it too.
-    pub fn keep_apart(&mut self, apart: Apart, surroundings: AnchorTun) -> Result<(), DeviceError> {
-        let number = self.tunnel_table() + 1;
-        self.check_mark(apart, &surroundings.tun)?;
-        let own = OwnTable { apart, surroundings, number };
-        let networks = own.surroundings.networks.clone();
-        let other_own = self.other_own_address(&own)?;
-        let clash = self.clashes(&own, &networks)?.into_iter().next().map(|(_, why)| why);
+impl OwnTable {
+    pub(super) fn open(
+        netlink: &mut Netlink,
+        number: u32,
+        apart: Apart,
+        surroundings: AnchorTun,
+    ) -> Result<Self, DeviceError> {
+        check_mark(&netlink.rules()?, apart, &surroundings.tun)?;
+        let own = Self { apart, surroundings, number };
+        let networks = &own.surroundings.networks;
+        let other_own = own.other_own_address(netlink)?;
+        let clash = own.clashes(netlink, networks)?.into_iter().next().map(|(_, why)| why);
         if let Some(why) = other_own.or(clash) {
             return Err(DeviceError::Unavailable { why });
         }
-        self.netlink.set_group(own.surroundings.index, GROUP)?;
-        for network in &networks {
+        netlink.set_group(own.surroundings.index, GROUP)?;
+        for network in networks {
             for route in own.routes(network) {
-                unless_without_ipv6(self.netlink.replace_route(&route))?;
+                unless_without_ipv6(netlink.replace_route(&route))?;
             }
         }
         for rule in own.rules() {
-            unless_without_ipv6(self.netlink.add_rule(&rule))?;
+            unless_without_ipv6(netlink.add_rule(&rule))?;
         }
-        self.own_table = Some(own);
-        self.mend_settings().map(drop)
+        Ok(own)
     }
 
-    /// The `prefixes` that are known outside and that a neighbour has too, each with the reason.
-    pub fn find_clashes(
-        &mut self,
+    pub(super) fn find_clashes(
+        &self,
+        netlink: &mut Netlink,
         prefixes: &[IpNet],
     ) -> Result<Vec<(IpNet, String)>, DeviceError> {
-        let Some(own) = self.own_table.clone() else { return Ok(Vec::new()) };
-        let AnchorTun { tun, networks, is_exposed, .. } = &own.surroundings;
+        let AnchorTun { tun, networks, is_exposed, .. } = &self.surroundings;
         let mut found = Vec::new();
-        for (name, address) in self.addresses_of_neighbours(&own)? {
+        for (name, address) in self.addresses_of_neighbours(netlink)? {
             let is_ours = networks.iter().any(|network| network.addr() == address.addr());
             let over = |prefix: &&IpNet| !is_default(prefix) && prefix.contains(&address.addr());
             for prefix in prefixes.iter().filter(|prefix| !is_ours && over(prefix)) {
@@ -89,7 +88,7 @@ impl Routes {
             }
         }
         if *is_exposed {
-            found.extend(self.clashes(&own, prefixes)?);
+            found.extend(self.clashes(netlink, prefixes)?);
         } else {
             for prefix in prefixes.iter().filter(|prefix| is_default(prefix)) {
                 let why = format!(
@@ -102,26 +101,26 @@ impl Routes {
     }
 
     fn addresses_of_neighbours(
-        &mut self,
-        own: &OwnTable,
+        &self,
+        netlink: &mut Netlink,
     ) -> Result<Vec<(String, IpNet)>, DeviceError> {
-        let names = self.neighbours(own)?;
-        let addresses = self.netlink.addresses()?.into_iter();
+        let names = self.neighbours(netlink)?;
+        let addresses = netlink.addresses()?.into_iter();
         let of_those = |(index, address)| Some((names.get(&index)?.clone(), address));
         Ok(addresses.filter_map(of_those).collect())
     }
 
-    fn neighbours(&mut self, own: &OwnTable) -> Result<BTreeMap<u32, String>, DeviceError> {
-        let links = self.netlink.links()?.into_iter();
+    fn neighbours(&self, netlink: &mut Netlink) -> Result<BTreeMap<u32, String>, DeviceError> {
+        let links = netlink.links()?.into_iter();
         let neighbours =
-            links.filter(|link| link.group == GROUP && link.index != own.surroundings.index);
+            links.filter(|link| link.group == GROUP && link.index != self.surroundings.index);
         Ok(neighbours.map(|link| (link.index, link.name)).collect())
     }
 
     /// In a network that a neighbour has too, own addresses must be equal: one of them answers.
-    fn other_own_address(&mut self, own: &OwnTable) -> Result<Option<String>, DeviceError> {
-        let AnchorTun { tun, networks, .. } = &own.surroundings;
-        for (name, theirs) in self.addresses_of_neighbours(own)? {
+    fn other_own_address(&self, netlink: &mut Netlink) -> Result<Option<String>, DeviceError> {
+        let AnchorTun { tun, networks, .. } = &self.surroundings;
+        for (name, theirs) in self.addresses_of_neighbours(netlink)? {
             let differs = |network: &&IpNet| {
                 network.addr() != theirs.addr()
                     && (network.contains(&theirs.addr()) || theirs.contains(&network.addr()))
@@ -138,17 +137,17 @@ impl Routes {
     }
 
     fn clashes(
-        &mut self,
-        own: &OwnTable,
+        &self,
+        netlink: &mut Netlink,
         prefixes: &[IpNet],
     ) -> Result<Vec<(IpNet, String)>, DeviceError> {
-        let AnchorTun { tun, is_exposed, .. } = &own.surroundings;
+        let AnchorTun { tun, is_exposed, .. } = &self.surroundings;
         let mut found = Vec::new();
-        let neighbours = self.neighbours(own)?;
+        let neighbours = self.neighbours(netlink)?;
         if neighbours.is_empty() || prefixes.is_empty() {
             return Ok(found);
         }
-        let routes = self.netlink.routes()?;
+        let routes = netlink.routes()?;
         let exposed: BTreeSet<u32> = routes
             .iter()
             .filter(|route| route.metric == METRIC_EXPOSED && route.protocol == ROUTE_PROTOCOL)
@@ -174,63 +173,24 @@ impl Routes {
         Ok(found)
     }
 
-    fn check_mark(&mut self, apart: Apart, tun: &str) -> Result<(), DeviceError> {
-        let unavailable = |why: String| Err(DeviceError::Unavailable { why });
-        let (own, mine) = apart.mark();
-        if own == 0 {
-            return unavailable(format!(
-                "the name {tun} yields no packet mark: choose another tun.name"
-            ));
-        }
-        let takes = |rule: &&Rule| {
-            let (mark, mask) = rule.mark.unwrap_or_default();
-            let seen = mask & mine;
-            seen != 0 && (mark ^ own) & seen == 0
-        };
-        match self.netlink.rules()?.iter().find(takes) {
-            None => Ok(()),
-            Some(rule) => {
-                let (mark, mask) = rule.mark.unwrap_or_default();
-                unavailable(format!(
-                    "the mark {own:#x} of {tun} is used by a rule of another program (priority {}, \
-                     fwmark {mark:#x}/{mask:#x}): choose another tun.name, or set packet_marks to \
-                     bits that no other program uses",
-                    rule.priority
-                ))
-            }
-        }
-    }
-
-    pub(super) fn ways(&self, tun: u32, prefix: &IpNet) -> Vec<Route> {
-        let main = tun_route(tun, *prefix, self.tunnel_table());
-        let mut ways = match &self.own_table {
-            None => vec![main],
-            Some(own) if own.surroundings.is_exposed => {
-                own.routes(prefix).into_iter().chain([main]).collect()
-            }
-            Some(own) => own.routes(prefix),
-        };
-        ways.extend(self.socket_table.as_ref().and_then(|table| table.route(prefix)));
-        ways
+    /// The routes for a prefix that is led into the TUN, with `main`, that of the main table.
+    pub(super) fn ways(&self, prefix: &IpNet, main: Route) -> Vec<Route> {
+        let exposed = self.surroundings.is_exposed.then_some(main);
+        self.routes(prefix).into_iter().chain(exposed).collect()
     }
 
     pub(super) fn own_ways(&self) -> (Vec<Route>, Vec<Rule>) {
-        let (mut routes, mut rules) =
-            self.socket_table.as_ref().map(|table| table.ways()).unwrap_or_default();
-        if let Some(own) = &self.own_table {
-            let networks = own.surroundings.networks.iter();
-            routes.extend(networks.flat_map(|network| own.routes(network)));
-            rules.extend(own.rules());
-        }
-        (routes, rules)
+        let networks = self.surroundings.networks.iter();
+        (networks.flat_map(|network| self.routes(network)).collect(), self.rules())
     }
 
-    pub(super) fn mend_settings(&mut self) -> Result<usize, DeviceError> {
-        let Some(AnchorTun { tun, index, .. }) =
-            self.own_table.as_ref().map(|own| &own.surroundings)
-        else {
-            return Ok(0);
-        };
+    pub(super) fn mend_settings(
+        &self,
+        netlink: &mut Netlink,
+        instance: &Instance,
+        settings: &mut BTreeSet<String>,
+    ) -> Result<usize, DeviceError> {
+        let AnchorTun { tun, index, .. } = &self.surroundings;
         let (index, mut count) = (*index, 0);
         let valid = format!("net.ipv4.conf.{}.src_valid_mark", tun.replace('.', "/"));
         // The reverse path filter sees the mark, and rejections that this machine sends have it.
@@ -238,22 +198,20 @@ impl Routes {
             // A kernel without IPv6 has no such key.
             let Ok(value) = sysctl::read(&key) else { continue };
             // Recorded even if a neighbour has set it: it stays until the last of them ends.
-            if value != "1" || !self.settings.contains(&key) {
-                self.instance.change_setting(&key, "1")?;
-                self.settings.insert(key);
+            if value != "1" || !settings.contains(&key) {
+                instance.settings().change(&key, "1")?;
+                settings.insert(key);
                 count += usize::from(value != "1");
             }
         }
-        let links = self.netlink.links()?;
+        let links = netlink.links()?;
         if links.iter().any(|link| link.index == index && link.group != GROUP) {
-            self.netlink.set_group(index, GROUP)?;
+            netlink.set_group(index, GROUP)?;
             count += 1;
         }
         Ok(count)
     }
-}
 
-impl OwnTable {
     fn routes(&self, prefix: &IpNet) -> Vec<Route> {
         if is_default(prefix) {
             return Vec::new();
@@ -280,6 +238,28 @@ impl OwnTable {
             rules.push(Rule { output_interface: Some(tun.clone()), ..rule });
         }
         rules
+    }
+}
+
+fn check_mark(rules: &[Rule], apart: Apart, tun: &str) -> Result<(), DeviceError> {
+    let unavailable = |why: String| Err(DeviceError::Unavailable { why });
+    let (own, mine) = apart.mark();
+    if own == 0 {
+        return unavailable(format!(
+            "the name {tun} yields no packet mark: choose another tun.name"
+        ));
+    }
+    match rules.iter().find(|rule| matches_mark(rule, (own, mine))) {
+        None => Ok(()),
+        Some(rule) => {
+            let (mark, mask) = rule.mark.unwrap_or_default();
+            unavailable(format!(
+                "the mark {own:#x} of {tun} is used by a rule of another program (priority {}, \
+                 fwmark {mark:#x}/{mask:#x}): choose another tun.name, or set packet_marks to \
+                 bits that no other program uses",
+                rule.priority
+            ))
+        }
     }
 }
 

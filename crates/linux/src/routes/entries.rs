@@ -34,6 +34,12 @@ pub(super) fn tun_route(tun: u32, prefix: IpNet, table: u32) -> Route {
     Route { interface: Some(tun), ..refusal(prefix, table, tun) }
 }
 
+pub(super) fn matches_mark(rule: &Rule, (own, mine): (u32, u32)) -> bool {
+    let (mark, mask) = rule.mark.unwrap_or_default();
+    let seen = mask & mine;
+    seen != 0 && (mark ^ own) & seen == 0
+}
+
 /// An uplink's table. More than 250 uplinks share tables; nothing fails.
 pub(super) fn uplink_table(tables: &RangeInclusive<u32>, id: UplinkId) -> u32 {
     tables.start() + 1 + id.0 % 250

@@ -9,49 +9,25 @@
 //! path filter, where `src_valid_mark` is set, looks up the sender by the mark, which is no client.
 
 use ipnet::IpNet;
-use roadweave_proto::Kind;
 
-use super::entries::{LOOPBACK, METRIC_SOCKETS, PRIORITY_SOCKETS, refusal};
-use super::{Routes, families};
+use super::entries::{LOOPBACK, METRIC_SOCKETS, PRIORITY_SOCKETS, matches_mark, refusal};
+use super::families;
 use crate::process::ROUTE_PROTOCOL;
-use crate::{DeviceError, Route, Rule};
+use crate::{DeviceError, Netlink, Route, Rule};
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct SocketTable {
     number: u32,
     mark: (u32, u32),
     networks: Vec<IpNet>,
 }
 
-impl Routes {
-    /// Receives marked packets to `networks`, and to prefixes that are led into the TUN later. Call
-    /// it once, before [`Routes::route_into_tun`]. Fails with [`DeviceError::Unavailable`], without
-    /// a change, if another program uses the mark.
-    pub fn take_for_sockets(&mut self, networks: &[IpNet]) -> Result<(), DeviceError> {
-        let mark = self.instance.marks().kind(Kind::ClientSocket);
-        check_mark(&self.netlink.rules()?, mark)?;
-        let (number, networks) = (self.tunnel_table() + 2, networks.to_vec());
-        let table = SocketTable { number, mark, networks };
-        for route in table.networks.iter().filter_map(|network| table.route(network)) {
-            self.netlink.replace_route(&route)?;
-        }
-        for rule in table.rules() {
-            self.netlink.add_rule(&rule)?;
-        }
-        self.socket_table = Some(table);
-        Ok(())
-    }
-}
-
 /// Fails with [`DeviceError::Unavailable`] if another program's rule matches the mark before ours.
 pub(super) fn check_mark(rules: &[Rule], (own, mine): (u32, u32)) -> Result<(), DeviceError> {
     let takes = |rule: &&Rule| {
-        let (mark, mask) = rule.mark.unwrap_or_default();
-        let seen = mask & mine;
         rule.priority <= PRIORITY_SOCKETS
             && rule.protocol != ROUTE_PROTOCOL
-            && seen != 0
-            && (mark ^ own) & seen == 0
+            && matches_mark(rule, (own, mine))
     };
     let Some(rule) = rules.iter().find(takes) else { return Ok(()) };
     let (mark, mask) = rule.mark.unwrap_or_default();
@@ -64,6 +40,20 @@ pub(super) fn check_mark(rules: &[Rule], (own, mine): (u32, u32)) -> Result<(), 
 }
 
 impl SocketTable {
+    pub(super) fn open(
+        netlink: &mut Netlink,
+        number: u32,
+        mark: (u32, u32),
+        networks: &[IpNet],
+    ) -> Result<Self, DeviceError> {
+        check_mark(&netlink.rules()?, mark)?;
+        let table = Self { number, mark, networks: networks.to_vec() };
+        let (routes, rules) = table.ways();
+        routes.iter().try_for_each(|route| netlink.replace_route(route))?;
+        rules.iter().try_for_each(|rule| netlink.add_rule(rule))?;
+        Ok(table)
+    }
+
     pub(super) fn route(&self, prefix: &IpNet) -> Option<Route> {
         let is_default = prefix.prefix_len() == 0;
         let route = refusal(prefix.trunc(), self.number, METRIC_SOCKETS);

@@ -20,8 +20,8 @@ pub(super) struct Granted {
 
 #[derive(Debug)]
 pub(super) struct Due {
-    pub(super) event: ClientEvent,
-    pub(super) grant: Grant,
+    event: ClientEvent,
+    grant: Grant,
 }
 
 impl Granted {
@@ -66,14 +66,20 @@ impl Granted {
         self.due = Some(Due { event, grant });
     }
 
-    pub(super) fn take_due(&mut self, filters: &ClientFilters) -> Option<Due> {
-        self.due.take_if(|_| filters.are_in_place())
-    }
-
-    pub(super) fn set(&mut self, steering: &mut Steering, tun: &Tun, due: &Due) {
-        let grant = due.grant.clone();
-        self.set_addresses(tun, grant.mtu, grant.addresses);
-        steering.set_grant(Grant { addresses: self.addresses.clone(), ..due.grant.clone() });
+    /// Sets what is due once the filters are in place. Returns the event of its welcome.
+    pub(super) fn set_due(
+        &mut self,
+        steering: &mut Steering,
+        filters: &mut ClientFilters,
+        tun: Option<&Tun>,
+    ) -> Option<ClientEvent> {
+        let Due { event, grant } = self.due.take_if(|_| filters.are_in_place())?;
+        if let Some(tun) = tun {
+            self.set_addresses(tun, grant.mtu, grant.addresses.clone());
+            steering.set_grant(Grant { addresses: self.addresses.clone(), ..grant.clone() });
+            filters.on_addresses_set(&grant.addresses);
+        }
+        Some(event)
     }
 
     fn set_addresses(&mut self, tun: &Tun, mtu: u32, wanted: Vec<IpNet>) {

@@ -22,7 +22,7 @@ use roadweave_identity::{Identity, PublicKey};
 use roadweave_linux::pauses::Pause;
 use roadweave_linux::{DeviceError, UdpOptions};
 use roadweave_proto::{DropCounters, Instant};
-use roadweave_tunnel::{PeerTable, Peers};
+use roadweave_tunnel::{PeerTable, Peers, ServerEvent};
 
 use self::absent::Absent;
 use self::anchors::Anchors;
@@ -271,6 +271,31 @@ impl Serving {
 
     pub(super) fn may_log(&mut self, now: Instant, key: PublicKey, name: &str) -> bool {
         self.presence_log.may_log(now, key, name)
+    }
+
+    pub(super) fn log_events(
+        &mut self,
+        now: Instant,
+        mut poll: impl FnMut() -> Option<ServerEvent>,
+    ) {
+        while let Some(event) = poll() {
+            match event {
+                ServerEvent::Joined { peer, key, .. } => {
+                    self.absent.on_joined(&key);
+                    if self.may_log(now, key, &peer) {
+                        tracing::info!(peer, %key, event = "joined", "joined");
+                    }
+                }
+                ServerEvent::Left { peer, key, reason } => {
+                    if self.may_log(now, key, &peer) {
+                        tracing::info!(peer, reason, event = "left", "left");
+                    }
+                    self.absent.on_left(now, key, peer, reason);
+                }
+                ServerEvent::Leg { text } => tracing::warn!("{text}"),
+                ServerEvent::Refused { reason } => tracing::warn!("refused {reason}"),
+            }
+        }
     }
 
     pub(super) fn filter_drops(&mut self) -> DropCounters {

@@ -15,41 +15,35 @@
 
 mod asked;
 mod caller;
+mod connections;
 mod encoder;
 mod end;
 mod forward;
 mod handshake;
 mod http;
 mod listening_socket;
-mod progress;
 mod reply;
 mod report;
 mod transparent;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use roadweave_config::ClientStreams;
 use roadweave_linux::{DeviceError, Event, Interest, Poller, Token};
-use roadweave_proto::wire::{ResetCode, StreamId};
+use roadweave_proto::wire::Destination;
 use roadweave_proto::{Instant, Marks};
-use roadweave_stream::{Event as StreamEvent, Streams};
+use roadweave_stream::Streams;
 
-use self::asked::Dialect;
 use self::caller::arrived_by;
+use self::connections::{AcceptedSocket, Connections};
 pub use self::encoder::{EventStreams, Listening};
 pub use self::end::ListenerEnd;
-use self::handshake::Handshake;
 use self::listening_socket::ListeningSocket;
-use self::progress::Next;
-use self::transparent::Taking;
-use super::http_sniffer::{HttpFindings, HttpSniffer};
+use super::Ends;
 use super::player::PlayerReport;
-use super::splice::{self, Splice, break_off, stream_of};
-use super::table::{Number, Table};
-use super::{Ends, SCRATCH, TURN};
+use super::splice::break_off;
 
 /// Configuration of a listener.
 #[derive(Clone, Debug)]
@@ -85,39 +79,13 @@ impl ListenerSettings {
 /// The proxies of a box, and its transparent connections; see the [module](super).
 #[derive(Debug)]
 pub struct StreamListener {
-    settings: ListenerSettings,
     listeners: Vec<ListeningSocket>,
     next_try: Option<Instant>,
     token: Token,
-    taking: Taking,
     inside: Vec<u32>,
-    connections: Table<AcceptedConnection>,
-    pub(super) streams: BTreeMap<StreamId, Number>,
-    pub(super) callers: BTreeMap<IpAddr, usize>,
     paused_until: Option<Instant>,
     accepted: u64,
-    pub(super) findings: HttpFindings,
-    pub(super) listening: Vec<Listening>,
-    ends: Ends<ListenerEnd>,
-    scratch: Box<[u8]>,
-}
-
-#[derive(Debug)]
-struct AcceptedConnection {
-    caller: IpAddr,
-    state: Option<AcceptedState>,
-}
-
-#[derive(Debug)]
-enum AcceptedState {
-    /// The request is incomplete.
-    Asking { socket: TcpStream, handshake: Handshake, closing: bool },
-    /// `dialect`: how to answer the application, if it expects an answer.
-    Opening { splice: Splice, dialect: Option<Dialect> },
-    /// Connected.
-    Joined(Splice),
-    /// Answered, and not closed yet: an RST for unread bytes would discard the answer.
-    Parting { socket: TcpStream, end: ListenerEnd, left: usize },
+    pub(super) connections: Connections,
 }
 
 impl StreamListener {
@@ -137,27 +105,20 @@ impl StreamListener {
             listeners.extend(transparent::listeners());
         }
         Self {
-            settings,
             listeners,
             next_try,
             token,
-            taking: Taking::default(),
             inside: Vec::new(),
-            connections: Table::new(Token(token.0 + LISTENERS_MAX)),
-            streams: BTreeMap::new(),
-            callers: BTreeMap::new(),
             paused_until: None,
             accepted: 0,
-            findings: HttpFindings::default(),
-            listening: Vec::new(),
-            ends: Ends::default(),
-            scratch: vec![0; SCRATCH].into(),
+            connections: Connections::new(settings, Token(token.0 + LISTENERS_MAX)),
         }
     }
 
     fn listen_again(&mut self, now: Instant, poller: &Poller) {
         let is_due = self.next_try.is_some_and(|at| at <= now);
-        let Some(address) = self.settings.fields.listen.filter(|_| is_due) else { return };
+        let listen = self.connections.settings.fields.listen;
+        let Some(address) = listen.filter(|_| is_due) else { return };
         self.next_try = Some(now + RETRY);
         let Ok(listener) = ListeningSocket::for_asking(address) else { return };
         let number = self.listeners.len() as u64;
@@ -188,19 +149,19 @@ impl StreamListener {
 
     /// The reports of players since the last call, oldest first.
     pub fn take_reports(&mut self) -> Vec<PlayerReport> {
-        self.findings.take_reports()
+        self.connections.findings.take_reports()
     }
 
     /// The requests for event streams since the last call, removed from `poller`.
     pub fn take_listening(&mut self, poller: &Poller) -> Vec<Listening> {
-        let listening = std::mem::take(&mut self.listening);
+        let listening = std::mem::take(&mut self.connections.listening);
         listening.iter().for_each(|it| drop(poller.remove(&it.socket)));
         listening
     }
 
     /// Whether the token belongs to this listener.
     pub fn owns(&self, token: Token) -> bool {
-        self.listener_of(token).is_some() || self.connections.number_of(token).is_some()
+        self.listener_of(token).is_some() || self.connections.table.number_of(token).is_some()
     }
 
     /// Takes an event of a token that it owns.
@@ -209,64 +170,26 @@ impl StreamListener {
             self.listeners[position].is_called = true;
             return;
         }
-        let Some(number) = self.connections.number_of(event.token) else { return };
-        let Some(connection) = self.connections.get_mut(number) else { return };
-        match &mut connection.state {
-            Some(AcceptedState::Asking { closing, .. }) => *closing |= event.closing,
-            Some(AcceptedState::Opening { splice, .. } | AcceptedState::Joined(splice)) => {
-                splice.on_ready(event)
-            }
-            Some(AcceptedState::Parting { .. }) | None => {}
+        if let Some(number) = self.connections.table.number_of(event.token) {
+            self.connections.on_ready(number, event);
         }
-        self.connections.wake(number);
     }
 
     /// Takes the events of the streams. Streams that the other end opened are reset.
     pub fn handle_events(&mut self, now: Instant, streams: &mut Streams) {
-        while let Some(event) = streams.poll_event(now) {
-            self.handle_event(now, event, streams);
-        }
-    }
-
-    fn handle_event(&mut self, now: Instant, event: StreamEvent, streams: &mut Streams) {
-        let id = stream_of(&event);
-        if let StreamEvent::Opened { .. } = event {
-            let _ = streams.reset(now, id, ResetCode::Forbidden);
-            return;
-        }
-        let Some(&number) = self.streams.get(&id) else { return };
-        let Some(connection) = self.connections.get_mut(number) else { return };
-        let Some(AcceptedState::Opening { splice, .. } | AcceptedState::Joined(splice)) =
-            &mut connection.state
-        else {
-            return;
-        };
-        match event {
-            StreamEvent::Connected(_) => return self.on_connected(now, number, streams),
-            StreamEvent::Reset { code, .. } => return self.on_reset(now, number, code),
-            event => splice.on_stream(&event),
-        }
-        self.connections.wake(number);
+        self.connections.handle_events(now, streams);
     }
 
     /// Ends all connections that have a stream; later calls lend the streams of another session.
     pub fn on_streams_over(&mut self, now: Instant) {
-        for number in std::mem::take(&mut self.streams).into_values() {
-            self.on_reset(now, number, ResetCode::Aborted);
-        }
+        self.connections.on_streams_over(now);
     }
 
     /// When [`StreamListener::turn`] has work.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let is_called = self.listeners.iter().any(|listener| listener.is_called);
         let called = (is_called && self.paused_until.is_none()).then_some(Instant::ZERO);
-        let others = [
-            called,
-            self.paused_until,
-            self.taking.rests_until,
-            self.next_try,
-            self.connections.poll_timeout(),
-        ];
+        let others = [called, self.paused_until, self.next_try, self.connections.poll_timeout()];
         others.into_iter().flatten().min()
     }
 
@@ -274,27 +197,21 @@ impl StreamListener {
     pub fn turn(&mut self, now: Instant, poller: &Poller, streams: &mut Streams) {
         self.listen_again(now, poller);
         // Connected streams come first: bytes of the host must not come before the answer.
-        self.handle_events(now, streams);
-        while let Some(number) = self.connections.take_overdue(now) {
-            self.on_overdue(now, number, streams);
-        }
+        self.connections.handle_events(now, streams);
+        self.connections.handle_timeout(now, streams);
         if self.paused_until.is_some_and(|until| until <= now) {
             self.paused_until = None;
         }
         if self.paused_until.is_none() {
             self.accept(now, poller, streams);
         }
-        self.tend_taking(now, streams);
-        for _ in 0..TURN / splice::SHARE {
-            let Some(number) = self.connections.take_ready() else { break };
-            self.advance(now, number, streams);
-        }
-        self.handle_events(now, streams);
+        self.connections.tend_taking(now, streams, &self.listeners);
+        self.connections.turn(now, streams);
     }
 
     /// Open connections.
     pub fn connections(&self) -> usize {
-        self.connections.len()
+        self.connections.table.len()
     }
 
     /// Connections ever accepted, open or ended.
@@ -304,18 +221,33 @@ impl StreamListener {
 
     /// Ended connections by how they ended.
     pub fn ends(&self) -> &Ends<ListenerEnd> {
-        &self.ends
+        &self.connections.ends
     }
 
     /// Counters of inspected HTTP, by name.
     pub fn findings(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        self.findings.counts.iter().map(|(what, times)| (*what, *times))
+        self.connections.findings.counts.iter().map(|(what, times)| (*what, *times))
     }
 
-    pub(super) fn http_sniffer(&mut self, number: Number, port: u16) -> Option<HttpSniffer> {
-        let caller = self.connections.get_mut(number)?.caller;
-        let is_http = self.settings.fields.http_ports.contains(&port);
-        is_http.then(|| HttpSniffer::of_application(caller))
+    /// The addresses to redirect connections to, at most one of each family.
+    pub fn transparent_addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        let transparent = self.listeners.iter().filter(|listener| listener.is_transparent);
+        transparent.map(|listener| listener.address)
+    }
+
+    /// Sets whether transparent connections are taken from the next turn on (initially not).
+    pub fn set_taking(&mut self, is_wanted: bool) {
+        self.connections.taking.is_wanted = is_wanted;
+    }
+
+    /// Why no connections are taken although the owner wants it, if so.
+    pub fn obstacle(&self) -> Option<&'static str> {
+        self.connections.taking.obstacle()
+    }
+
+    /// The number of transparent connections taken.
+    pub fn taken(&self) -> u64 {
+        self.connections.taking.taken
     }
 
     fn listener_of(&self, token: Token) -> Option<usize> {
@@ -330,8 +262,11 @@ impl StreamListener {
             match listener.socket.accept() {
                 Ok((socket, address)) => {
                     let is_transparent = listener.is_transparent;
-                    let caller = address.ip().to_canonical();
-                    self.welcome(now, poller, streams, socket, caller, is_transparent);
+                    self.accepted += 1;
+                    match self.admit(socket, address.ip().to_canonical(), is_transparent) {
+                        Some(accepted) => self.connections.welcome(now, poller, streams, accepted),
+                        None => self.connections.ends.count(ListenerEnd::Stranger),
+                    }
                 }
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => listener.is_called = false,
@@ -346,68 +281,39 @@ impl StreamListener {
         }
     }
 
-    fn welcome(
-        &mut self,
-        now: Instant,
-        poller: &Poller,
-        streams: &mut Streams,
+    /// Breaks off the connection of a stranger.
+    fn admit(
+        &self,
         socket: TcpStream,
         caller: IpAddr,
         is_transparent: bool,
-    ) {
-        self.accepted += 1;
+    ) -> Option<AcceptedSocket> {
         let destination = is_transparent.then(|| self.meant_for(&socket));
-        let others = self.callers.get(&caller).copied().unwrap_or_default();
         let is_ours = match destination {
             Some(_) => self.is_from_inside(&socket),
             None => self.is_neighbour(caller, &socket),
         };
         if !is_ours || destination == Some(None) {
             break_off(&socket);
-            return self.ends.count(ListenerEnd::Stranger);
+            return None;
         }
-        if self.connections.len() >= self.settings.connections_max
-            || others >= self.settings.connections_of_one_max
-        {
-            self.refuse_socket(&socket, is_transparent);
-            return self.ends.count(ListenerEnd::TooMany);
-        }
-        let token = self.connections.token(self.connections.next());
-        let ready = splice::prepare(&socket).map_err(|error| error.to_string()).and_then(|()| {
-            poller.add(&socket, token, Interest::Edges).map_err(|error| error.to_string())
-        });
-        if let Err(error) = ready {
-            tracing::debug!(error, "a connection of an application was rejected");
-            self.refuse_socket(&socket, is_transparent);
-            return self.ends.count(ListenerEnd::Left);
-        }
-        *self.callers.entry(caller).or_default() += 1;
-        let number = self.connections.insert(AcceptedConnection { caller, state: None });
-        let next = match destination.flatten() {
-            Some(destination) => self.take(now, number, streams, socket, destination),
-            None => {
-                self.connections.set_deadline(number, Some(now + self.settings.handshake_max));
-                let handshake = Handshake::default();
-                Next::Again(AcceptedState::Asking { socket, handshake, closing: false })
-            }
-        };
-        self.settle(number, next);
+        Some(AcceptedSocket { socket, caller, destination: destination.flatten() })
+    }
+
+    fn is_from_inside(&self, socket: &TcpStream) -> bool {
+        arrived_by(socket).is_some_and(|it| it != LOOPBACK && self.inside.contains(&it))
+    }
+
+    fn meant_for(&self, socket: &TcpStream) -> Option<Destination> {
+        let local = socket.local_addr().ok()?;
+        let address = local.ip().to_canonical();
+        let is_own = address.is_loopback() || self.transparent_addresses().any(|it| it == local);
+        Destination::of_address(address, local.port()).filter(|_| !is_own)
     }
 
     fn is_neighbour(&self, caller: IpAddr, socket: &TcpStream) -> bool {
-        self.settings.fields.from.iter().any(|network| network.contains(&caller))
+        self.connections.settings.fields.from.iter().any(|network| network.contains(&caller))
             && arrived_by(socket).is_some_and(|interface| self.inside.contains(&interface))
-    }
-
-    fn end(&mut self, number: Number, end: ListenerEnd) {
-        let Some(connection) = self.connections.remove(number) else { return };
-        self.ends.count(end);
-        if let Some(count) = self.callers.get_mut(&connection.caller) {
-            *count -= 1;
-            if *count == 0 {
-                self.callers.remove(&connection.caller);
-            }
-        }
     }
 }
 

@@ -199,7 +199,8 @@ impl World {
             world.listener.connections() + world.far.len() + streams == 0
         });
         assert_eq!(self.listener.accepted(), self.listener.ends().0.values().sum::<u64>());
-        assert!(self.listener.streams.is_empty() && self.listener.callers.is_empty());
+        let connections = &self.listener.connections;
+        assert!(connections.streams.is_empty() && connections.callers.is_empty());
     }
 
     fn check_ends(&mut self, expected: &[(ListenerEnd, u64)]) {

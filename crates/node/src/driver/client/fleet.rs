@@ -1,128 +1,41 @@
-//! Applies the fleet's updates to a client, and reports the client's state to the fleet.
+//! A client in a fleet: which servers it uses, and whether its session carries inner packets.
 
 use std::time::Duration;
 
 use roadweave_fleet::VerifiedServer;
 use roadweave_identity::PublicKey;
-use roadweave_linux::Uplink;
 use roadweave_proto::{DropReason, Instant};
-use roadweave_tunnel::{Candidate, Client, SessionStatus};
+use roadweave_tunnel::{Client, SessionStatus};
 
-use super::{CandidateOptions, ClientRole, candidates};
-use crate::driver::event_loop::Driver;
-use crate::fleet::FleetUpdates;
+use super::options::CandidateOptions;
 
-impl ClientRole {
-    /// Discards the first update: the client was started with it in its options.
-    pub(super) fn begin_in_fleet(&mut self) {
-        if let Some(fleet) = &self.fleet {
-            fleet.updates();
-        }
+/// The servers to use once the fleet assigns `servers`; `None`: the current ones.
+pub(super) fn assigned(servers: &[VerifiedServer]) -> Option<Vec<CandidateOptions>> {
+    if servers.is_empty() {
+        // An empty list does not mean that the current servers stopped working.
+        tracing::warn!("the controller names no proxy; the current ones stay in use");
+        return None;
     }
+    Some(servers.iter().map(CandidateOptions::of_fleet).collect())
+}
 
-    pub(super) fn apply_updates(&mut self, driver: &mut Driver<Client>, now: Instant) {
-        let Some(fleet) = &self.fleet else { return };
-        let FleetUpdates { configuration, candidates, revoked, .. } = fleet.updates();
-        if let Some((version, reload)) = configuration {
-            self.passage.reset();
-            let left_out = self.take_up(driver, now, reload);
-            if let (Some(version), Some(why), Some(fleet)) = (version, left_out, &self.fleet) {
-                fleet.command(|it| it.refuse = Some((version, why)));
-            }
-        }
-        if let Some(servers) = candidates {
-            self.use_candidates(driver, now, &servers);
-        }
-        self.leave_revoked(driver, now, &revoked);
-    }
-
-    fn leave_revoked(&mut self, driver: &mut Driver<Client>, now: Instant, revoked: &[PublicKey]) {
-        let Some(left) = without(&self.resolver.servers(), revoked) else { return };
-        if self.options.file.server.is_some() {
-            return tracing::warn!(
-                "the key of a server in this box's file is revoked; the server stays in use \
-                 because the file names it"
-            );
-        }
+/// The servers that are left once keys are revoked; `None`: the current ones. `is_fixed`: the
+/// file names them.
+pub(super) fn left_of(
+    servers: &[CandidateOptions],
+    revoked: &[PublicKey],
+    is_fixed: bool,
+) -> Option<Vec<CandidateOptions>> {
+    let left = without(servers, revoked)?;
+    if is_fixed {
         tracing::warn!(
-            left = left.len(),
-            "the key of a proxy is revoked; the proxy is no longer used"
+            "the key of a server in this box's file is revoked; the server stays in use because \
+             the file names it"
         );
-        self.use_servers_of_fleet(driver, now, left);
+        return None;
     }
-
-    fn use_candidates(
-        &mut self,
-        driver: &mut Driver<Client>,
-        now: Instant,
-        servers: &[VerifiedServer],
-    ) {
-        if self.options.file.server.is_some() {
-            return;
-        }
-        if servers.is_empty() {
-            // An empty list does not mean that the current servers stopped working.
-            return tracing::warn!("the controller names no proxy; the current ones stay in use");
-        }
-        let servers = servers.iter().map(CandidateOptions::of_fleet).collect();
-        self.use_servers_of_fleet(driver, now, servers);
-    }
-
-    fn use_servers_of_fleet(
-        &mut self,
-        driver: &mut Driver<Client>,
-        now: Instant,
-        mut servers: Vec<CandidateOptions>,
-    ) {
-        driver.node.set_candidates(now, candidates(&servers, &self.options.identity));
-        let admitted = driver.node.servers();
-        servers.retain(|server| admitted.iter().any(|it| it.key == server.candidate.key));
-        if servers == self.resolver.servers() {
-            return;
-        }
-        let name = |server: &CandidateOptions| match &server.candidate {
-            Candidate { name, last_resort: true, .. } => format!("{name} (last resort)"),
-            Candidate { name, .. } => name.clone(),
-        };
-        let names: Vec<String> = servers.iter().map(name).collect();
-        tracing::info!(proxies = names.join(", "), "the fleet assigned these proxies");
-        let uplinks: Vec<Uplink> = self.steering.routes.uplinks().cloned().collect();
-        self.resolver.set_servers(now, &servers, &uplinks, || driver.waker());
-        self.looks.retry = Some(now);
-    }
-
-    pub(super) fn report_uplinks(&mut self) {
-        if let Some(fleet) = &self.fleet
-            && std::mem::take(&mut self.has_other_uplinks)
-        {
-            let uplinks: Vec<Uplink> = self.steering.routes.uplinks().cloned().collect();
-            fleet.command(|it| it.uplinks = Some(uplinks));
-        }
-    }
-
-    pub(super) fn report_session(&self, client: &Client) {
-        if let Some(fleet) = &self.fleet {
-            let proxy = self.join.is_done.then_some(client.server().key);
-            fleet.command(|it| it.session = Some(proxy));
-        }
-    }
-
-    pub(super) fn report_data_plane(&mut self, client: &Client, now: Instant) {
-        let Some(fleet) = &self.fleet else { return };
-        if !self.join.is_done || now < self.passage.next_look {
-            return;
-        }
-        self.passage.next_look = now + LOOK_INTERVAL;
-        let carried = match client.is_silent() {
-            true => None,
-            false => client.status().as_ref().map(Carried::of),
-        };
-        let was_mute = self.passage.is_mute;
-        self.passage.look(carried);
-        if self.passage.is_mute != was_mute {
-            fleet.command(|it| it.is_mute = Some(self.passage.is_mute));
-        }
-    }
+    tracing::warn!(left = left.len(), "the key of a proxy is revoked; the proxy is no longer used");
+    Some(left)
 }
 
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -136,8 +49,23 @@ pub(super) struct DataPlaneCheck {
 }
 
 impl DataPlaneCheck {
-    fn reset(&mut self) {
+    pub(super) fn reset(&mut self) {
         self.last = None;
+    }
+
+    /// Whether the session of `client` is mute, if that has changed.
+    pub(super) fn check(&mut self, client: &Client, now: Instant) -> Option<bool> {
+        if now < self.next_look {
+            return None;
+        }
+        self.next_look = now + LOOK_INTERVAL;
+        let carried = match client.is_silent() {
+            true => None,
+            false => client.status().as_ref().map(Carried::of),
+        };
+        let was_mute = self.is_mute;
+        self.look(carried);
+        (self.is_mute != was_mute).then_some(self.is_mute)
     }
 
     /// `None` while no path of the session answers.
@@ -226,7 +154,7 @@ mod tests {
         assert_eq!(without(&[server(1), server(2)], &revoked), Some(vec![server(2)]));
         assert_eq!(without(&[server(1)], &revoked), Some(Vec::new()));
         let own = identity(9);
-        let fallback = candidates(&[], &own);
+        let fallback = super::super::options::candidates(&[], &own);
         assert_eq!((fallback.len(), fallback[0].key), (1, own.public_key()));
         assert!(fallback[0].addresses.is_empty());
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use roadweave_config::{ClientFile, ServerFields};
 use roadweave_fleet::VerifiedServer;
+use roadweave_identity::Identity;
 use roadweave_proto::ServerName;
 use roadweave_tunnel::Candidate;
 
@@ -52,4 +53,13 @@ pub(super) fn servers(options: &MemberOptions<ClientFile>) -> Vec<CandidateOptio
         }
         _ => options.file.servers().map(CandidateOptions::of_file).collect(),
     }
+}
+
+pub(super) fn candidates(servers: &[CandidateOptions], identity: &Identity) -> Vec<Candidate> {
+    let mut candidates: Vec<Candidate> = servers.iter().map(|it| it.candidate.clone()).collect();
+    if candidates.is_empty() {
+        // Until the fleet names a server: a candidate without an address, with our own key.
+        candidates.push(Candidate::only(identity.public_key(), Vec::new()));
+    }
+    candidates
 }

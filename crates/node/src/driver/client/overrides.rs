@@ -2,15 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use roadweave_linux::Uplink;
-use roadweave_proto::{Instant, PathStatus};
-use roadweave_tunnel::{Client, UplinkPolicy};
-use serde_json::{Value, json};
+use roadweave_tunnel::UplinkPolicy;
 
-use super::ClientRole;
-use crate::driver::event_loop::Driver;
-use crate::driver::settings;
-use crate::local::{RpcError, SetAnswer, SetUplink};
+use crate::local::{RpcError, SetUplink};
 
 #[derive(Debug, Default)]
 pub(super) struct Overrides(BTreeMap<String, SetUplink>);
@@ -32,7 +26,7 @@ impl Overrides {
         self.0.values().any(SetUplink::has_caps)
     }
 
-    fn set(&mut self, change: &SetUplink) -> Result<(), RpcError> {
+    pub(super) fn set(&mut self, change: &SetUplink) -> Result<(), RpcError> {
         if !self.0.contains_key(&change.uplink) && self.0.len() >= NAMES_MAX {
             let message =
                 format!("settings of {NAMES_MAX} uplinks are kept already, which is the maximum");
@@ -42,67 +36,6 @@ impl Overrides {
         self.0.retain(|_, it| *it != SetUplink::default());
         Ok(())
     }
-}
-
-impl ClientRole {
-    pub(super) fn set_uplink(
-        &mut self,
-        driver: &mut Driver<Client>,
-        now: Instant,
-        params: &Value,
-    ) -> Result<Value, RpcError> {
-        let change: SetUplink = settings::parse(params)?;
-        let refuse = |message: String| Err(RpcError::invalid_params(message));
-        if let Err(error) = self.options.file.selector().check_name(&change.uplink) {
-            return refuse(error.to_string());
-        }
-        if let Err(why) = change.check() {
-            return refuse(why);
-        }
-        let uplinks: Vec<Uplink> = self.monitor.uplinks().cloned().collect();
-        let uplink = uplinks.iter().find(|uplink| uplink.name == change.uplink);
-        if change.paused == Some(true) && !change.force && is_last(driver, &uplinks, uplink) {
-            return refuse(format!(
-                "{} is the last uplink in use, and pausing it would stop all traffic; use --force \
-                 to pause it anyway",
-                change.uplink
-            ));
-        }
-        self.overrides.set(&change)?;
-        let name = &change.uplink;
-        change.log();
-        if self.overrides.have_caps() {
-            self.update_time_of_day(&mut driver.node, now);
-        }
-        self.apply_policy(&mut driver.node, name);
-        let notice = match uplink {
-            Some(uplink) => {
-                self.use_uplink(driver, now, uplink);
-                None
-            }
-            None => Some(format!("{name} does not exist now; the setting applies once it does")),
-        };
-        Ok(json!(SetAnswer::Notice { notice }))
-    }
-}
-
-/// Whether pausing `uplink` would leave no other usable path, or no open socket without a session.
-fn is_last(driver: &Driver<Client>, uplinks: &[Uplink], uplink: Option<&Uplink>) -> bool {
-    let Some(uplink) = uplink else { return false };
-    let carrying: Vec<String> = match driver.node.status() {
-        Some(session) => {
-            let usable = session.paths.into_iter().filter(|it| it.status == PathStatus::Usable);
-            usable.filter_map(|path| path.uplink).collect()
-        }
-        None => {
-            let open = |it: &&Uplink| {
-                let is_open = driver.edge.sockets.contains_key(&Some(it.id));
-                is_open && !driver.node.is_held_back(it.id)
-            };
-            uplinks.iter().filter(open).map(|it| it.name.clone()).collect()
-        }
-    };
-    carrying.contains(&uplink.name) && carrying.iter().all(|name| *name == uplink.name)
 }
 
 /// Bounds the map: callers may name uplinks that do not exist.

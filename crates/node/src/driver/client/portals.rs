@@ -14,8 +14,7 @@ use roadweave_linux::{Uplink, Waker};
 use roadweave_proto::{Instant, ProbeUrl, UplinkId};
 use roadweave_tunnel::{Client, Portal};
 
-use super::ClientRole;
-use crate::driver::event_loop::Driver;
+use crate::driver::resolvers::Resolvers;
 
 /// How long a new uplink may take to reach the server before it is probed.
 const GRACE: Duration = Duration::from_secs(1);
@@ -50,8 +49,14 @@ impl Portals {
         Self { url, waker, sender, findings, uplinks, threads }
     }
 
+    pub(super) fn set_probe(&mut self, client: &mut Client, now: Instant, url: Option<ProbeUrl>) {
+        if self.set_url(now, url) {
+            self.uplinks.keys().for_each(|uplink| client.set_portal(now, *uplink, None));
+        }
+    }
+
     /// Cancels probes under way. Returns whether the page changed.
-    pub(super) fn set_url(&mut self, now: Instant, url: Option<ProbeUrl>) -> bool {
+    fn set_url(&mut self, now: Instant, url: Option<ProbeUrl>) -> bool {
         if self.url == url {
             return false;
         }
@@ -88,6 +93,36 @@ impl Portals {
         }
         let idle = self.uplinks.iter().filter(|(id, _)| !self.threads.contains(id));
         idle.map(|(_, of)| of.due).min()
+    }
+
+    pub(super) fn handle_timeout(
+        &mut self,
+        client: &Client,
+        now: Instant,
+        resolver: &mut Resolvers,
+    ) {
+        for id in self.due(now) {
+            let name = self.url.as_ref().map(|url| url.server().clone());
+            let request = match client.is_validated(id) {
+                true => None,
+                false => resolver.request(now, id, name.into_iter().collect()),
+            };
+            match request {
+                Some(request) => self.ask(now, id, request),
+                None => self.rest(now, id),
+            }
+        }
+    }
+
+    pub(super) fn on_wake(&mut self, client: &mut Client, now: Instant) {
+        for (uplink, finding) in self.poll(now) {
+            tracing::debug!(uplink = uplink.0, ?finding, "checked for a login page");
+            match finding {
+                Finding::Open => client.set_portal(now, uplink, None),
+                Finding::Portal(url) => client.set_portal(now, uplink, Some(Portal { url })),
+                Finding::Nothing(_) => {}
+            }
+        }
     }
 
     fn due(&self, now: Instant) -> Vec<UplinkId> {
@@ -137,45 +172,6 @@ impl Portals {
             }
         }
         found
-    }
-}
-
-impl ClientRole {
-    pub(super) fn ask_for_portals(&mut self, driver: &Driver<Client>, now: Instant) {
-        for id in self.portals.due(now) {
-            let name = self.portals.url.as_ref().map(|url| url.server().clone());
-            let request = match driver.node.is_validated(id) {
-                true => None,
-                false => self.resolver.request(now, id, name.into_iter().collect()),
-            };
-            match request {
-                Some(request) => self.portals.ask(now, id, request),
-                None => self.portals.rest(now, id),
-            }
-        }
-    }
-
-    pub(super) fn set_portal_probe(
-        &mut self,
-        client: &mut Client,
-        now: Instant,
-        url: Option<ProbeUrl>,
-    ) {
-        if self.portals.set_url(now, url) {
-            let uplinks = self.portals.uplinks.keys();
-            uplinks.for_each(|uplink| client.set_portal(now, *uplink, None));
-        }
-    }
-
-    pub(super) fn take_portals(&mut self, client: &mut Client, now: Instant) {
-        for (uplink, finding) in self.portals.poll(now) {
-            tracing::debug!(uplink = uplink.0, ?finding, "checked for a login page");
-            match finding {
-                Finding::Open => client.set_portal(now, uplink, None),
-                Finding::Portal(url) => client.set_portal(now, uplink, Some(Portal { url })),
-                Finding::Nothing(_) => {}
-            }
-        }
     }
 }
 

@@ -8,12 +8,12 @@ use std::time::Duration;
 use roadweave_identity::PublicKey;
 use roadweave_proto::Instant;
 use roadweave_tunnel::{
-    Anchor, DrainReason, EncoderTarget, EndsStreams, Node, Peers, PeersChange, Server, ServerEvent,
+    Anchor, DrainReason, EncoderTarget, EndsStreams, Node, Peers, PeersChange, Server,
     SessionFigures, SetError, SharedState, Strategy, TenantId,
 };
 
 use super::super::STATE_INTERVAL;
-use super::{Serving, Tables};
+use super::Tables;
 use crate::StateFile;
 
 /// The only tenant of an anchor with one TUN.
@@ -170,32 +170,5 @@ impl LearnedFile {
 
     pub(in crate::driver) fn write_last(&mut self) {
         self.file.write_last(&self.kept.learned());
-    }
-}
-
-impl Serving {
-    pub(in crate::driver) fn log_events(
-        &mut self,
-        now: Instant,
-        mut poll: impl FnMut() -> Option<ServerEvent>,
-    ) {
-        while let Some(event) = poll() {
-            match event {
-                ServerEvent::Joined { peer, key, .. } => {
-                    self.absent.on_joined(&key);
-                    if self.may_log(now, key, &peer) {
-                        tracing::info!(peer, %key, event = "joined", "joined");
-                    }
-                }
-                ServerEvent::Left { peer, key, reason } => {
-                    if self.may_log(now, key, &peer) {
-                        tracing::info!(peer, reason, event = "left", "left");
-                    }
-                    self.absent.on_left(now, key, peer, reason);
-                }
-                ServerEvent::Leg { text } => tracing::warn!("{text}"),
-                ServerEvent::Refused { reason } => tracing::warn!("refused {reason}"),
-            }
-        }
     }
 }

@@ -18,6 +18,7 @@ use roadweave_tunnel::{
     ServerEvent, SessionFigures, SetError, Strategy,
 };
 
+use super::restart::ShardThread;
 use super::slot::{Common, ShardCommand, ShardSlot};
 use super::snapshot::{Counters, Gathered, ShardSnapshot};
 use crate::driver::DriverError;
@@ -53,8 +54,8 @@ impl Front {
         commands: Vec<Receiver<ShardCommand>>,
     ) -> Result<(), DeviceError> {
         for (slot, commands) in self.slots.iter().zip(commands) {
-            let (name, slot) = (format!("shard-{}", slot.number), slot.clone());
-            self.threads.push(spawn(&name, move || slot.run(commands))?);
+            let shard = ShardThread { slot: slot.clone(), commands };
+            self.threads.push(spawn(&format!("shard-{}", slot.number), move || shard.run())?);
         }
         Ok(())
     }

@@ -28,51 +28,58 @@ const PAUSE_FIRST: Duration = Duration::from_millis(100);
 /// Longest pause. It is short because clients reconnect, and packets wait in the device queue.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-impl ShardSlot {
-    pub(super) fn run(self: Arc<Self>, commands: Receiver<ShardCommand>) {
+pub(super) struct ShardThread {
+    pub(super) slot: Arc<ShardSlot>,
+    pub(super) commands: Receiver<ShardCommand>,
+}
+
+impl ShardThread {
+    pub(super) fn run(&self) {
         faults::keep_for_this_thread();
+        let (slot, common) = (&self.slot, &self.slot.common);
         let mut in_a_row = 0;
-        while !self.common.ends.load(Ordering::Acquire) {
+        while !common.ends.load(Ordering::Acquire) {
             let begun = Instant::now();
-            self.on_turn();
-            match catch_unwind(AssertUnwindSafe(|| self.serve(&commands))) {
+            slot.on_turn();
+            match catch_unwind(AssertUnwindSafe(|| self.serve())) {
                 Ok(Ok(())) => return,
                 Ok(Err(error)) => {
-                    *lock(&self.error) = Some(error);
-                    return self.common.waker.wake();
+                    *lock(&slot.error) = Some(error);
+                    return common.waker.wake();
                 }
                 Err(_) => {
                     in_a_row = if begun.elapsed() < GOOD_RUN { in_a_row + 1 } else { 1 };
                     self.fail(in_a_row);
                 }
             }
-            self.wait(pause(in_a_row), &commands);
+            self.wait(pause(in_a_row));
         }
     }
 
-    fn serve(self: &Arc<Self>, commands: &Receiver<ShardCommand>) -> Result<(), DriverError> {
-        let Common { clock, identity, peers, kept, .. } = &*self.common;
+    fn serve(&self) -> Result<(), DriverError> {
+        let Self { slot, commands } = self;
+        let Common { map, clock, identity, peers, kept, exchange, standing, .. } = &*slot.common;
         let now = clock.now();
         let (mut config, drains, far_ends, destinations) = {
-            let Standing { config, drains, far_ends, destinations } = &*lock(&self.common.standing);
+            let Standing { config, drains, far_ends, destinations } = &*lock(standing);
             (config.clone(), drains.clone(), far_ends.clone(), destinations.clone())
         };
-        config.transport.shard = Some(Shard { map: self.common.map, number: self.number });
+        config.transport.shard = Some(Shard { map: *map, number: slot.number });
         config.transport.rng_seed = random_bytes()?;
         let epoch = Epoch::new(clock.epoch());
         let mut server = Server::new(epoch, config, identity.clone(), peers.clone())?;
         server.share_state(kept.clone());
         server.set_forwards(destinations.forwarded());
         drains.into_iter().for_each(|reason| server.drain(now, reason, Duration::ZERO));
-        let edge = Edge::new(*clock, Some(self.tun.try_clone()?));
-        let waker = self.common.exchange.waker(self.number);
+        let edge = Edge::new(*clock, Some(slot.tun.try_clone()?));
+        let waker = exchange.waker(slot.number);
         let mut driver = Driver::new(None, waker, edge, server)?;
-        driver.add_socket(None, self.socket.try_clone()?)?;
+        driver.add_socket(None, slot.socket.try_clone()?)?;
         let start = |settings| StreamConnector::start(settings, STREAMS, &driver.waker());
         let mut far_end = far_ends.map(start).transpose()?;
-        far_end.iter_mut().for_each(|far_end| far_end.share_sockets(self.common.map.count()));
+        far_end.iter_mut().for_each(|far_end| far_end.share_sockets(map.count()));
         let mut worker = ShardWorker {
-            slot: self,
+            slot,
             commands,
             far_end,
             destinations,
@@ -80,11 +87,11 @@ impl ShardSlot {
             is_unsettled: false,
             receive_failed: Default::default(),
         };
-        self.is_running.store(true, Ordering::Release);
+        slot.is_running.store(true, Ordering::Release);
         match catch_unwind(AssertUnwindSafe(|| driver.run(&mut worker))) {
             Ok(outcome) => outcome?,
             Err(panic) => {
-                self.note(Counters::of(&driver));
+                slot.note(Counters::of(&driver));
                 worker.note_streams();
                 resume_unwind(panic);
             }
@@ -94,23 +101,23 @@ impl ShardSlot {
     }
 
     fn fail(&self, in_a_row: u32) {
-        let lost = self.common.exchange.on_failed(self.number);
-        self.on_failed(&lost);
+        let slot = &self.slot;
+        slot.on_failed(&slot.common.exchange.on_failed(slot.number));
         let why = faults::take_last();
         let pause = pause(in_a_row);
         tracing::error!(
-            shard = self.number,
+            shard = slot.number,
             ?pause,
             "the shard failed and restarts, and its clients reconnect: {why}"
         );
     }
 
     /// Dropping a command lets its caller know that the shard is down.
-    fn wait(&self, pause: Duration, commands: &Receiver<ShardCommand>) {
+    fn wait(&self, pause: Duration) {
         let end = Instant::now() + pause;
-        while !self.common.ends.load(Ordering::Acquire) {
+        while !self.slot.common.ends.load(Ordering::Acquire) {
             let left = end.saturating_duration_since(Instant::now());
-            match commands.recv_timeout(left.min(PAUSE_FIRST)) {
+            match self.commands.recv_timeout(left.min(PAUSE_FIRST)) {
                 Ok(command) => drop(command),
                 Err(RecvTimeoutError::Timeout) if left > PAUSE_FIRST => {}
                 Err(_) => return,

@@ -6,70 +6,49 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use roadweave_proto::wire::{Destination, ResetCode};
+use roadweave_proto::wire::ResetCode;
 use roadweave_proto::{Instant, Kind, Marks};
-use roadweave_stream::Streams;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::super::splice::break_off;
-use super::super::table::Number;
-use super::caller::arrived_by;
 use super::listening_socket::ListeningSocket;
-use super::progress::{ANSWER_MAX, Joining, Next};
-use super::{LOOPBACK, StreamListener};
 
 #[derive(Debug, Default)]
 pub(super) struct Taking {
+    marks: Marks,
     pub(super) is_wanted: bool,
     is_on: bool,
     obstacle: Option<&'static str>,
     /// Until then none is taken, because the far end had too many.
     pub(super) rests_until: Option<Instant>,
-    taken: u64,
+    pub(super) taken: u64,
 }
 
-impl StreamListener {
-    /// The addresses to redirect connections to, at most one of each family.
-    pub fn transparent_addresses(&self) -> impl Iterator<Item = SocketAddr> {
-        let transparent = self.listeners.iter().filter(|listener| listener.is_transparent);
-        transparent.map(|listener| listener.address)
+impl Taking {
+    pub(super) fn new(marks: Marks) -> Self {
+        Self { marks, ..Self::default() }
     }
 
-    /// Sets whether transparent connections are taken from the next turn on (initially not).
-    pub fn set_taking(&mut self, is_wanted: bool) {
-        self.taking.is_wanted = is_wanted;
+    pub(super) fn obstacle(&self) -> Option<&'static str> {
+        self.obstacle.filter(|_| self.is_wanted)
     }
 
-    /// Why no connections are taken although the owner wants it, if so.
-    pub fn obstacle(&self) -> Option<&'static str> {
-        self.taking.obstacle.filter(|_| self.taking.is_wanted)
-    }
-
-    /// The number of transparent connections taken.
-    pub fn taken(&self) -> u64 {
-        self.taking.taken
-    }
-
-    pub(super) fn tend_taking(&mut self, now: Instant, streams: &Streams) {
-        if self.taking.rests_until.is_some_and(|until| until <= now) {
-            self.taking.rests_until = None;
+    pub(super) fn turn(&mut self, now: Instant, is_crowded: bool, listeners: &[ListeningSocket]) {
+        if self.rests_until.is_some_and(|until| until <= now) {
+            self.rests_until = None;
         }
-        let taken = self.connections.len();
-        let free = streams.free_streams();
-        let most = self.settings.connections_max.min(streams.open_streams() + free);
-        let left = self.settings.connections_max.saturating_sub(taken).min(free);
-        self.taking.obstacle = if self.taking.rests_until.is_some() {
+        self.obstacle = if self.rests_until.is_some() {
             Some("the server refused a connection because there are too many")
-        } else if left <= most / RESERVE {
+        } else if is_crowded {
             Some("too many connections are open")
         } else {
             None
         };
-        let is_on = self.taking.is_wanted && self.taking.obstacle.is_none();
-        if is_on == self.taking.is_on {
+        let is_on = self.is_wanted && self.obstacle.is_none();
+        if is_on == self.is_on {
             return;
         }
-        for listener in self.listeners.iter().filter(|listener| listener.is_transparent) {
+        for listener in listeners.iter().filter(|listener| listener.is_transparent) {
             if let Err(error) = SockRef::from(&listener.socket).set_ip_transparent_v4(is_on) {
                 return tracing::debug!(
                     %error,
@@ -78,47 +57,20 @@ impl StreamListener {
                 );
             }
         }
-        self.taking.is_on = is_on;
+        self.is_on = is_on;
     }
 
-    pub(super) fn is_from_inside(&self, socket: &TcpStream) -> bool {
-        arrived_by(socket).is_some_and(|it| it != LOOPBACK && self.inside.contains(&it))
-    }
-
-    pub(super) fn meant_for(&self, socket: &TcpStream) -> Option<Destination> {
-        let local = socket.local_addr().ok()?;
-        let address = local.ip().to_canonical();
-        let is_own = address.is_loopback() || self.transparent_addresses().any(|it| it == local);
-        Destination::of_address(address, local.port()).filter(|_| !is_own)
-    }
-
-    pub(super) fn take(
-        &mut self,
-        now: Instant,
-        number: Number,
-        streams: &mut Streams,
-        socket: TcpStream,
-        destination: Destination,
-    ) -> Next {
-        self.taking.taken += 1;
-        let (dialect, head, until) = (None, None, now + ANSWER_MAX);
-        let joining = Joining { socket, closing: false, dialect, head, until };
-        self.open_stream(now, number, streams, joining, destination)
-    }
-
-    pub(super) fn refuse_socket(&self, socket: &TcpStream, is_transparent: bool) {
-        if is_transparent {
-            blame(socket, self.settings.marks);
-        }
+    pub(super) fn refuse(&self, socket: &TcpStream) {
+        blame(socket, self.marks);
         break_off(socket);
     }
 
     /// The destination uses the tunnel for a while, unless it is not at fault.
     pub(super) fn on_unconnected(&mut self, now: Instant, socket: &TcpStream, code: ResetCode) {
         match code {
-            ResetCode::TooMany => self.taking.rests_until = Some(now + REST),
+            ResetCode::TooMany => self.rests_until = Some(now + REST),
             ResetCode::Aborted => {}
-            _ => blame(socket, self.settings.marks),
+            _ => blame(socket, self.marks),
         }
         break_off(socket);
     }
@@ -159,5 +111,4 @@ fn listen(address: IpAddr) -> io::Result<ListeningSocket> {
 }
 
 const REST: Duration = Duration::from_secs(10);
-const RESERVE: usize = 8;
 const BACKLOG: i32 = 128;

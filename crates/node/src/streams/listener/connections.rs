@@ -1,29 +1,204 @@
-//! The steps of a connection: ask, open, join, part.
+//! The connections of applications, and their steps: ask, open, join, part.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
-use std::net::{Shutdown, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpStream};
 use std::time::Duration;
 
-use roadweave_proto::Instant;
-use roadweave_proto::wire::{Destination, ResetCode, StreamPriority};
-use roadweave_stream::Streams;
+use roadweave_linux::{Event, Interest, Poller, Token};
+use roadweave_proto::wire::{Destination, ResetCode, StreamId, StreamPriority};
+use roadweave_proto::{Instant, earliest};
+use roadweave_stream::{Event as StreamEvent, Streams};
 
-use super::super::splice::{Splice, SpliceEnd, SpliceTurn, break_off};
-use super::super::table::Number;
+use super::super::http_sniffer::{HttpFindings, HttpSniffer};
+use super::super::splice::{self, Splice, SpliceEnd, SpliceTurn, break_off, stream_of};
+use super::super::table::{Number, Table};
+use super::super::{Ends, SCRATCH, TURN};
 use super::asked::{Asked, Dialect};
 use super::encoder::Listening;
 use super::handshake::{Handshake, MESSAGE_MAX};
-use super::{AcceptedState, ListenerEnd, StreamListener};
+use super::listening_socket::ListeningSocket;
+use super::transparent::Taking;
+use super::{ListenerEnd, ListenerSettings};
 
-pub(super) enum Next {
+#[derive(Debug)]
+pub(in crate::streams) struct Connections {
+    pub(super) settings: ListenerSettings,
+    pub(super) table: Table<AcceptedConnection>,
+    pub(in crate::streams) streams: BTreeMap<StreamId, Number>,
+    pub(in crate::streams) callers: BTreeMap<IpAddr, usize>,
+    pub(super) taking: Taking,
+    pub(super) findings: HttpFindings,
+    pub(super) listening: Vec<Listening>,
+    pub(super) ends: Ends<ListenerEnd>,
+    scratch: Box<[u8]>,
+}
+
+#[derive(Debug)]
+pub(super) struct AcceptedConnection {
+    caller: IpAddr,
+    state: Option<AcceptedState>,
+}
+
+#[derive(Debug)]
+enum AcceptedState {
+    /// The request is incomplete.
+    Asking { socket: TcpStream, handshake: Handshake, closing: bool },
+    /// `dialect`: how to answer the application, if it expects an answer.
+    Opening { splice: Splice, dialect: Option<Dialect> },
+    /// Connected.
+    Joined(Splice),
+    /// Answered, and not closed yet: an RST for unread bytes would discard the answer.
+    Parting { socket: TcpStream, end: ListenerEnd, left: usize },
+}
+
+enum Next {
     Stays(AcceptedState),
     Again(AcceptedState),
     Ends(ListenerEnd),
 }
 
-impl StreamListener {
-    pub(super) fn advance(&mut self, now: Instant, number: Number, streams: &mut Streams) {
-        let Some(connection) = self.connections.get_mut(number) else { return };
+impl Connections {
+    pub(super) fn new(settings: ListenerSettings, first: Token) -> Self {
+        let taking = Taking::new(settings.marks);
+        Self {
+            settings,
+            table: Table::new(first),
+            streams: BTreeMap::new(),
+            callers: BTreeMap::new(),
+            taking,
+            findings: HttpFindings::default(),
+            listening: Vec::new(),
+            ends: Ends::default(),
+            scratch: vec![0; SCRATCH].into(),
+        }
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        earliest([self.taking.rests_until, self.table.poll_timeout()])
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Instant, streams: &mut Streams) {
+        while let Some(number) = self.table.take_overdue(now) {
+            self.on_overdue(now, number, streams);
+        }
+    }
+
+    pub(super) fn tend_taking(
+        &mut self,
+        now: Instant,
+        streams: &Streams,
+        listeners: &[ListeningSocket],
+    ) {
+        let (max, free) = (self.settings.connections_max, streams.free_streams());
+        let most = max.min(streams.open_streams() + free);
+        let left = max.saturating_sub(self.table.len()).min(free);
+        self.taking.turn(now, left <= most / RESERVE, listeners);
+    }
+
+    pub(super) fn turn(&mut self, now: Instant, streams: &mut Streams) {
+        for _ in 0..TURN / splice::SHARE {
+            let Some(number) = self.table.take_ready() else { break };
+            self.advance(now, number, streams);
+        }
+        self.handle_events(now, streams);
+    }
+
+    pub(super) fn welcome(
+        &mut self,
+        now: Instant,
+        poller: &Poller,
+        streams: &mut Streams,
+        AcceptedSocket { socket, caller, destination }: AcceptedSocket,
+    ) {
+        let others = self.callers.get(&caller).copied().unwrap_or_default();
+        if self.table.len() >= self.settings.connections_max
+            || others >= self.settings.connections_of_one_max
+        {
+            self.refuse(&socket, destination.is_some());
+            return self.ends.count(ListenerEnd::TooMany);
+        }
+        let token = self.table.token(self.table.next());
+        let ready = splice::prepare(&socket).map_err(|error| error.to_string()).and_then(|()| {
+            poller.add(&socket, token, Interest::Edges).map_err(|error| error.to_string())
+        });
+        if let Err(error) = ready {
+            tracing::debug!(error, "a connection of an application was rejected");
+            self.refuse(&socket, destination.is_some());
+            return self.ends.count(ListenerEnd::Left);
+        }
+        *self.callers.entry(caller).or_default() += 1;
+        let number = self.table.insert(AcceptedConnection { caller, state: None });
+        let next = match destination {
+            Some(destination) => {
+                self.taking.taken += 1;
+                let (dialect, head, until) = (None, None, now + ANSWER_MAX);
+                let joining = Joining { socket, closing: false, dialect, head, until };
+                self.open_stream(now, number, streams, joining, destination)
+            }
+            None => {
+                self.table.set_deadline(number, Some(now + self.settings.handshake_max));
+                let handshake = Handshake::default();
+                Next::Again(AcceptedState::Asking { socket, handshake, closing: false })
+            }
+        };
+        self.settle(number, next);
+    }
+
+    fn refuse(&self, socket: &TcpStream, is_transparent: bool) {
+        match is_transparent {
+            true => self.taking.refuse(socket),
+            false => break_off(socket),
+        }
+    }
+
+    pub(super) fn on_ready(&mut self, number: Number, event: &Event) {
+        let Some(connection) = self.table.get_mut(number) else { return };
+        match &mut connection.state {
+            Some(AcceptedState::Asking { closing, .. }) => *closing |= event.closing,
+            Some(AcceptedState::Opening { splice, .. } | AcceptedState::Joined(splice)) => {
+                splice.on_ready(event)
+            }
+            Some(AcceptedState::Parting { .. }) | None => {}
+        }
+        self.table.wake(number);
+    }
+
+    pub(super) fn handle_events(&mut self, now: Instant, streams: &mut Streams) {
+        while let Some(event) = streams.poll_event(now) {
+            self.handle_event(now, event, streams);
+        }
+    }
+
+    fn handle_event(&mut self, now: Instant, event: StreamEvent, streams: &mut Streams) {
+        let id = stream_of(&event);
+        if let StreamEvent::Opened { .. } = event {
+            let _ = streams.reset(now, id, ResetCode::Forbidden);
+            return;
+        }
+        let Some(&number) = self.streams.get(&id) else { return };
+        let Some(connection) = self.table.get_mut(number) else { return };
+        let Some(AcceptedState::Opening { splice, .. } | AcceptedState::Joined(splice)) =
+            &mut connection.state
+        else {
+            return;
+        };
+        match event {
+            StreamEvent::Connected(_) => return self.on_connected(now, number, streams),
+            StreamEvent::Reset { code, .. } => return self.on_reset(now, number, code),
+            event => splice.on_stream(&event),
+        }
+        self.table.wake(number);
+    }
+
+    pub(super) fn on_streams_over(&mut self, now: Instant) {
+        for number in std::mem::take(&mut self.streams).into_values() {
+            self.on_reset(now, number, ResetCode::Aborted);
+        }
+    }
+
+    fn advance(&mut self, now: Instant, number: Number, streams: &mut Streams) {
+        let Some(connection) = self.table.get_mut(number) else { return };
         let Some(state) = connection.state.take() else { return };
         let next = match state {
             AcceptedState::Asking { socket, handshake, closing } => {
@@ -53,11 +228,11 @@ impl StreamListener {
         self.settle(number, next);
     }
 
-    pub(super) fn on_connected(&mut self, now: Instant, number: Number, streams: &mut Streams) {
-        let Some(connection) = self.connections.get_mut(number) else { return };
+    fn on_connected(&mut self, now: Instant, number: Number, streams: &mut Streams) {
+        let Some(connection) = self.table.get_mut(number) else { return };
         let next = match connection.state.take() {
             Some(AcceptedState::Opening { splice, dialect }) => {
-                self.connections.set_deadline(number, None);
+                self.table.set_deadline(number, None);
                 if say(&splice.socket, dialect.map_or(&[], Dialect::connected)) {
                     Next::Again(AcceptedState::Joined(splice))
                 } else {
@@ -71,8 +246,8 @@ impl StreamListener {
         self.settle(number, next);
     }
 
-    pub(super) fn on_reset(&mut self, now: Instant, number: Number, code: ResetCode) {
-        let Some(connection) = self.connections.get_mut(number) else { return };
+    fn on_reset(&mut self, now: Instant, number: Number, code: ResetCode) {
+        let Some(connection) = self.table.get_mut(number) else { return };
         let next = match connection.state.take() {
             Some(AcceptedState::Opening { splice, dialect }) => {
                 self.refuse_spliced(now, number, splice, dialect, code)
@@ -86,15 +261,15 @@ impl StreamListener {
         self.settle(number, next);
     }
 
-    pub(super) fn on_overdue(&mut self, now: Instant, number: Number, streams: &mut Streams) {
-        let Some(connection) = self.connections.get_mut(number) else { return };
+    fn on_overdue(&mut self, now: Instant, number: Number, streams: &mut Streams) {
+        let Some(connection) = self.table.get_mut(number) else { return };
         let next = match connection.state.take() {
             Some(AcceptedState::Asking { socket, handshake, .. }) => {
                 self.part(now, number, socket, handshake.too_slow(), ListenerEnd::Slow)
             }
             Some(AcceptedState::Opening { splice, dialect: None }) if !self.taking.is_wanted => {
                 // The tunnel is slow, not the destination.
-                self.connections.set_deadline(number, Some(now + ANSWER_MAX));
+                self.table.set_deadline(number, Some(now + ANSWER_MAX));
                 Next::Stays(AcceptedState::Opening { splice, dialect: None })
             }
             Some(AcceptedState::Opening { splice, dialect }) => {
@@ -109,17 +284,17 @@ impl StreamListener {
         self.settle(number, next);
     }
 
-    pub(super) fn settle(&mut self, number: Number, next: Next) {
+    fn settle(&mut self, number: Number, next: Next) {
         let (state, again) = match next {
             Next::Ends(end) => return self.end(number, end),
             Next::Stays(state) => (state, false),
             Next::Again(state) => (state, true),
         };
-        if let Some(connection) = self.connections.get_mut(number) {
+        if let Some(connection) = self.table.get_mut(number) {
             connection.state = Some(state);
         }
         if again {
-            self.connections.wake(number);
+            self.table.wake(number);
         }
     }
 
@@ -176,7 +351,7 @@ impl StreamListener {
         }
     }
 
-    pub(super) fn open_stream(
+    fn open_stream(
         &mut self,
         now: Instant,
         number: Number,
@@ -188,7 +363,7 @@ impl StreamListener {
         match streams.open(now, destination, StreamPriority::default()) {
             Ok(id) => {
                 self.streams.insert(id, number);
-                self.connections.set_deadline(number, Some(until));
+                self.table.set_deadline(number, Some(until));
                 // Bytes behind the request leave with the stream's first packet.
                 let mut splice = Splice::new(socket, id, closing).with_sniffer(http_sniffer);
                 if let Some((head, content)) = head
@@ -202,13 +377,19 @@ impl StreamListener {
             Err(error) => {
                 tracing::debug!(%error, "cannot open a stream for a connection of an application");
                 let Some(dialect) = dialect else {
-                    self.refuse_socket(&socket, true);
+                    self.taking.refuse(&socket);
                     return Next::Ends(ListenerEnd::NoStream);
                 };
                 let answer = dialect.refused(ResetCode::TooMany);
                 self.part(now, number, socket, answer, ListenerEnd::NoStream)
             }
         }
+    }
+
+    fn http_sniffer(&mut self, number: Number, port: u16) -> Option<HttpSniffer> {
+        let caller = self.table.get_mut(number)?.caller;
+        let is_http = self.settings.fields.http_ports.contains(&port);
+        is_http.then(|| HttpSniffer::of_application(caller))
     }
 
     fn refuse_spliced(
@@ -222,7 +403,7 @@ impl StreamListener {
         self.streams.remove(&splice.stream);
         let socket = splice.socket;
         let Some(dialect) = dialect else {
-            self.on_unconnected(now, &socket, code);
+            self.taking.on_unconnected(now, &socket, code);
             return Next::Ends(ListenerEnd::Unconnected);
         };
         let answer = dialect.refused(code);
@@ -262,19 +443,37 @@ impl StreamListener {
         if !say(&socket, &answer) || socket.shutdown(Shutdown::Write).is_err() {
             return Next::Ends(end);
         }
-        self.connections.set_deadline(number, Some(now + PARTING_MAX));
+        self.table.set_deadline(number, Some(now + PARTING_MAX));
         Next::Again(AcceptedState::Parting { socket, end, left: PARTING_BYTES_MAX })
+    }
+
+    fn end(&mut self, number: Number, end: ListenerEnd) {
+        let Some(connection) = self.table.remove(number) else { return };
+        self.ends.count(end);
+        if let Some(count) = self.callers.get_mut(&connection.caller) {
+            *count -= 1;
+            if *count == 0 {
+                self.callers.remove(&connection.caller);
+            }
+        }
     }
 }
 
-pub(super) struct Joining {
+/// `destination`: of a transparent connection.
+pub(super) struct AcceptedSocket {
     pub(super) socket: TcpStream,
-    pub(super) closing: bool,
+    pub(super) caller: IpAddr,
+    pub(super) destination: Option<Destination>,
+}
+
+struct Joining {
+    socket: TcpStream,
+    closing: bool,
     /// `None` for a transparent connection.
-    pub(super) dialect: Option<Dialect>,
+    dialect: Option<Dialect>,
     /// The first bytes of the stream, and how many bytes of the socket follow; `None`: all.
-    pub(super) head: Option<(Vec<u8>, u64)>,
-    pub(super) until: Instant,
+    head: Option<(Vec<u8>, u64)>,
+    until: Instant,
 }
 
 struct Asking {
@@ -303,6 +502,7 @@ fn drain(mut socket: TcpStream, end: ListenerEnd, mut left: usize, scratch: &mut
 }
 
 /// The limit for the far end of a transparent connection, whose destination answered before.
-pub(super) const ANSWER_MAX: Duration = Duration::from_secs(10);
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 const PARTING_MAX: Duration = Duration::from_secs(2);
 const PARTING_BYTES_MAX: usize = 256 << 10;
+const RESERVE: usize = 8;
