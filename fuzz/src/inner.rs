@@ -1,6 +1,6 @@
 //! Inner packets and symbols: each view lies within its bytes.
 
-use roadweave_proto::wire::{InnerPacket, Symbol, protocol};
+use roadweave_proto::wire::{InnerPacket, RtpHeader, Symbol, protocol};
 
 pub fn run(data: &[u8]) {
     if let Ok(packet) = InnerPacket::parse(data) {
@@ -10,7 +10,7 @@ pub fn run(data: &[u8]) {
         assert_eq!(packet.source.is_ipv4(), packet.destination.is_ipv4());
         let has_ports = packet.ports().is_some();
         assert!(!has_ports || matches!(packet.protocol, protocol::TCP | protocol::UDP));
-        assert!(packet.rtp().is_none() || has_ports);
+        assert!(RtpHeader::of(&packet).is_none() || has_ports);
     }
     if let Ok(symbol) = Symbol::parse(data) {
         let mut written = Vec::new();

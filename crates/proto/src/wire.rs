@@ -13,7 +13,6 @@
 mod binding;
 mod control;
 mod datagram;
-mod flow;
 mod geneve;
 mod inner;
 mod leg;
@@ -44,6 +43,7 @@ pub use geneve::{
 };
 pub use inner::{InnerPacket, protocol};
 pub use leg::{Detached, LEG_FRAMES_HEADER, LegFrames, LegMessage, LegRoom, PASSED_HEADER, Passed};
+pub use media::{is_ice, is_quic_long, is_rtcp, mpeg_ts_packets};
 pub use part::{PART_HEADER, Part};
 pub use predecessor::{
     PREDECESSOR_DISTANCE_MAX, PREDECESSOR_HEADER, predecessor_prefix, split_predecessor,

@@ -36,23 +36,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use noq_proto::VarInt;
-use roadweave_proto::{
-    Instant, Pacing, PathId, PathSnapshot, PathStatus, Priority, SplitMix64, UplinkId,
-};
+use roadweave_proto::{Delays, Instant, Pacing, PathId, PathSnapshot, Policy, UplinkId};
 
+use self::paths::Paths;
+use self::signs_of_life::SignsOfLife;
 use crate::config::TransportConfig;
 use crate::control;
 use crate::epoch::Epoch;
-use crate::event::{CloseReason, Event, MessageError};
+use crate::event::{CloseReason, Event, MessageError, PathError};
 use crate::gate::{Gate, GateState};
 use crate::idle_probes::IdleProbes;
 use crate::meter::sent::TrackedPayload;
 use crate::outbox::Outbox;
 use crate::path::Path;
 use crate::payload::PAYLOAD_OVERHEAD;
-use crate::read_delay::ReadDelay;
-use crate::stats::ConnectionStats;
-use crate::virtual_address;
+use crate::stats::{ConnectionStats, EcnMarking, PathStats};
 use roadweave_identity::tls::HandshakeRefusal;
 use roadweave_identity::{PublicKey, Refusal};
 
@@ -68,17 +66,16 @@ pub struct Connection {
     epoch: Epoch,
     config: Arc<TransportConfig>,
     quic: noq_proto::Connection,
-    idle_probes: Arc<IdleProbes>,
     is_client: bool,
     refusal: Arc<HandshakeRefusal>,
 
-    paths: Vec<Path>,
-    snapshots: Snapshots,
+    paths: Paths,
     max_datagram_size: usize,
     closing: BTreeSet<noq_proto::PathId>,
     wishes: VecDeque<Wish>,
-    feedback: FeedbackPaths,
-    only_open: Option<PathId>,
+    acknowledges_on_all: bool,
+    unresponsive: Option<PathId>,
+    signs: SignsOfLife,
 
     phase: ConnectionPhase,
     pub(crate) peer: PeerIdentity,
@@ -88,21 +85,6 @@ pub struct Connection {
 
     timing: Timing,
     stats: ConnectionStats,
-}
-
-/// The paths as schedulers see them.
-#[derive(Default)]
-struct Snapshots {
-    all: Vec<PathSnapshot>,
-    /// Cleared by what makes them stale.
-    taken: Option<Instant>,
-    pacing: Pacing,
-}
-
-#[derive(Default)]
-struct FeedbackPaths {
-    is_on_all: bool,
-    unresponsive: Option<PathId>,
 }
 
 #[derive(Default)]
@@ -157,10 +139,7 @@ struct Timing {
     last_data: Instant,
     /// Mean time between datagrams; at most [`INTERVAL_MAX`].
     data_interval: Duration,
-    last_path: Option<PathId>,
     woken: Instant,
-    demand: Instant,
-    read_delay: ReadDelay,
     sent_under_key: u64,
 }
 
@@ -197,15 +176,14 @@ impl Connection {
             epoch: new.epoch,
             is_client: quic.side().is_client(),
             quic,
-            idle_probes: new.idle_probes,
             refusal: new.refusal,
-            paths: vec![first],
-            snapshots: Snapshots::default(),
+            paths: Paths { all: vec![first], ..Paths::default() },
             max_datagram_size: 0,
             closing: BTreeSet::new(),
             wishes: VecDeque::new(),
-            feedback: FeedbackPaths::default(),
-            only_open: None,
+            acknowledges_on_all: false,
+            unresponsive: None,
+            signs: SignsOfLife::new(new.config.clone(), new.idle_probes),
             phase: ConnectionPhase::Handshake { until: now + new.config.handshake_timeout },
             config: new.config,
             peer: PeerIdentity::default(),
@@ -242,21 +220,20 @@ impl Connection {
     /// All paths, ascending, as of the last [`refresh`](Connection::refresh), `handle_*` or
     /// `send_*`.
     pub fn paths(&self) -> &[PathSnapshot] {
-        &self.snapshots.all
+        &self.paths.snapshots
     }
 
     /// Brings [`paths`](Connection::paths) up to `now`: pacing budgets grow with time.
     pub fn refresh(&mut self, now: Instant) {
-        if self.snapshots.taken != Some(now) {
+        if self.paths.taken != Some(now) {
             self.take_snapshots(now);
         }
     }
 
     /// Sets by what datagrams are paced, and what the budgets of snapshots are.
     pub fn set_pacing(&mut self, pacing: Pacing) {
-        if self.snapshots.pacing != pacing {
-            self.snapshots.pacing = pacing;
-            self.snapshots.taken = None;
+        if self.paths.pacing != pacing {
+            (self.paths.pacing, self.paths.taken) = (pacing, None);
         }
     }
 
@@ -264,17 +241,14 @@ impl Connection {
     /// [`set_pacing`](Connection::set_pacing) said last.
     pub fn on_backlog(&mut self, now: Instant) {
         self.refresh(now);
-        self.note_demand(now);
-        for (path, snapshot) in self.paths.iter_mut().zip(&self.snapshots.all) {
-            path.on_backlog(snapshot, self.snapshots.pacing);
+        self.signs.on_demand(now);
+        for (path, snapshot) in self.paths.all.iter_mut().zip(&self.paths.snapshots) {
+            path.on_backlog(snapshot, self.paths.pacing);
         }
     }
 
     fn take_snapshots(&mut self, now: Instant) {
-        self.snapshots.taken = Some(now);
-        let (pacing, paths) = (self.snapshots.pacing, &mut self.paths);
-        self.snapshots.all.clear();
-        self.snapshots.all.extend(paths.iter_mut().map(|path| path.snapshot(now, pacing)));
+        self.paths.take_snapshots(now);
         let max = self.quic.datagrams().max_size().unwrap_or(0);
         self.max_datagram_size = max.saturating_sub(PAYLOAD_OVERHEAD);
     }
@@ -317,13 +291,117 @@ impl Connection {
         self.flush_all(now);
     }
 
+    /// Asks for a path over `uplink` to `server`, an address of the peer. It opens as soon as the
+    /// peer allows; [`Event::PathUsable`](crate::Event::PathUsable) follows when it carries
+    /// datagrams. It is closed where the peer does not answer. An uplink may get a new path, with
+    /// another [`PathId`], later.
+    ///
+    /// # Errors
+    /// Only clients open paths, one for each uplink, as many as the settings allow.
+    pub fn open_path(
+        &mut self,
+        now: Instant,
+        uplink: UplinkId,
+        server: SocketAddr,
+    ) -> Result<(), PathError> {
+        if !self.is_client {
+            return Err(PathError::NotClient);
+        }
+        if self.phase == ConnectionPhase::Closed {
+            return Err(PathError::Closed);
+        }
+        let taken = self.paths.all.iter().any(|path| path.uplink == Some(uplink));
+        if taken || self.wished_since(uplink).is_some() {
+            return Err(PathError::Exists);
+        }
+        if self.paths.all.len() + self.wishes.len() >= self.config.max_paths as usize {
+            return Err(PathError::TooMany);
+        }
+        self.wishes.push_back(Wish { uplink, server, since: now });
+        self.want_flush(now);
+        Ok(())
+    }
+
+    /// Since when a path over `uplink` waits for the peer to allow it; `None` if none waits.
+    pub fn wished_since(&self, uplink: UplinkId) -> Option<Instant> {
+        let wish = self.wishes.iter().find(|wish| wish.uplink == uplink);
+        wish.map(|wish| wish.since)
+    }
+
+    /// Closes a path for good. Datagrams in flight on it are reported lost, then
+    /// [`Event::PathClosed`](crate::Event::PathClosed) follows.
+    ///
+    /// # Errors
+    /// There must be such a path, and another besides it.
+    pub fn close_path(&mut self, now: Instant, path: PathId) -> Result<(), PathError> {
+        use noq_proto::ClosePathError;
+        if self.phase == ConnectionPhase::Closed {
+            return Err(PathError::Closed);
+        }
+        let known = self.paths.get(path).ok_or(PathError::Unknown)?.quic_id();
+        let code = noq_proto::TransportErrorCode::APPLICATION_ABANDON_PATH;
+        match self.quic.close_path(self.epoch.to_std(now), known, code.into()) {
+            Ok(()) => {
+                self.process(now);
+                self.want_flush(now);
+                Ok(())
+            }
+            Err(ClosePathError::ClosedPath) => Err(PathError::Unknown),
+            Err(ClosePathError::LastOpenPath | ClosePathError::MultipathNotNegotiated) => {
+                Err(PathError::Last)
+            }
+        }
+    }
+
+    /// Sets how a path may be used: its snapshots show it, and feedback keeps to it.
+    pub fn set_policy(&mut self, path: PathId, policy: Policy) {
+        let Some(index) = self.paths.index(path) else { return };
+        self.paths.all[index].policy = policy;
+        if let Some(snapshot) = self.paths.snapshots.get_mut(index) {
+            snapshot.policy = policy;
+        }
+    }
+
+    /// Counts a datagram sent on `path` as redundant, or as not.
+    pub fn account(&mut self, path: PathId, bytes: u32, is_redundant: bool) {
+        let Some(index) = self.paths.index(path) else { return };
+        let stats = &mut self.paths.all[index].stats;
+        let counter =
+            if is_redundant { &mut stats.redundant_bytes } else { &mut stats.source_bytes };
+        *counter += u64::from(bytes);
+        let left = self.paths.all[index].redundancy_left();
+        if let Some(snapshot) = self.paths.snapshots.get_mut(index) {
+            snapshot.redundancy_left = left;
+        }
+    }
+
+    /// The peer's address on a path.
+    pub fn remote_address(&self, path: PathId) -> Option<SocketAddr> {
+        Some(self.paths.get(path)?.remote)
+    }
+
+    /// The round trips of a path since its last change of address.
+    pub fn round_trips(&self, path: PathId) -> Option<Delays> {
+        Some(self.paths.get(path)?.gate.meter().round_trips)
+    }
+
+    /// Whether the packets of a path leave marked as ECN-capable.
+    pub fn ecn_marking(&self, path: PathId) -> Option<EcnMarking> {
+        Some(self.paths.get(path)?.ecn.marking)
+    }
+
+    /// Counters of a path.
+    pub fn path_stats(&self, path: PathId) -> Option<PathStats> {
+        Some(self.paths.get(path)?.stats)
+    }
+
     /// Counters of the whole connection.
     pub fn stats(&self) -> ConnectionStats {
         self.stats
     }
 
     pub(crate) fn note_first_marks(&mut self, is_marked: bool) {
-        self.paths.iter_mut().for_each(|path| path.ecn.on_heard(is_marked));
+        self.paths.all.iter_mut().for_each(|path| path.ecn.on_heard(is_marked));
     }
 
     pub(crate) fn begin(&mut self, now: Instant) {
@@ -358,22 +436,6 @@ impl Connection {
     pub(crate) fn library(&mut self) -> &mut noq_proto::Connection {
         &mut self.quic
     }
-
-    fn index(&self, id: PathId) -> Option<usize> {
-        self.paths.binary_search_by_key(&id, |path| path.id).ok()
-    }
-
-    fn path(&self, id: PathId) -> Option<&Path> {
-        Some(&self.paths[self.index(id)?])
-    }
-
-    fn path_by_quic(&mut self, id: noq_proto::PathId) -> Option<&mut Path> {
-        self.paths.iter_mut().find(|path| path.quic_id() == id)
-    }
-
-    fn uplink_of(&self, local: Option<std::net::IpAddr>) -> Option<UplinkId> {
-        local.and_then(virtual_address::uplink).or(self.paths.first()?.uplink)
-    }
 }
 
 impl std::fmt::Debug for Connection {
@@ -381,77 +443,10 @@ impl std::fmt::Debug for Connection {
         f.debug_struct("Connection")
             .field("peer", &self.peer.key)
             .field("phase", &self.phase)
-            .field("paths", &self.snapshots.all)
+            .field("paths", &self.paths.snapshots)
             .finish_non_exhaustive()
     }
 }
-
-impl Connection {
-    fn best_path(&self) -> Option<PathId> {
-        let with_status = |status| {
-            let paths = self.paths.iter().filter(move |path| path.status() == status);
-            paths.min_by_key(|path| path.smoothed_rtt()).map(|path| path.id)
-        };
-        let heard_last = || {
-            let id = self.timing.last_path?;
-            self.path(id)?.validated.then_some(id)
-        };
-        self.answering_paths()
-            .min_by_key(|path| (is_backup(path), path.smoothed_rtt()))
-            .map(|path| path.id)
-            .or_else(heard_last)
-            .or_else(|| with_status(PathStatus::Usable))
-            .or_else(|| with_status(PathStatus::Suspect))
-            .or_else(|| with_status(PathStatus::Standby))
-    }
-
-    /// The path for the next feedback: the best, and now and then another.
-    ///
-    /// A silent path becomes suspect only after its probe timeout; until then every fourth feedback
-    /// takes the second best path, and each acknowledges all that came.
-    ///
-    /// Where the peer wants acknowledgements on all paths, one of two takes one of the others, by
-    /// lot: a packet of the library holds only acknowledgements of paths that received something
-    /// since the one before, and with even intervals a path might always have the same turn.
-    fn feedback_path(&self) -> Option<PathId> {
-        let best = self.best_path()?;
-        let count = self.timing.feedback_count;
-        let may_rest = self.answering_paths().any(|path| path.id == best && !is_backup(path));
-        let others = || {
-            let others = self.answering_paths().filter(move |path| path.id != best);
-            others.filter(move |path| !(may_rest && is_backup(path)))
-        };
-        let other = match self.feedback.is_on_all {
-            true => drawn(count, others),
-            false if count % FEEDBACK_TURNS != FEEDBACK_TURNS - 1 => None,
-            false => others().min_by_key(|path| path.smoothed_rtt()),
-        };
-        Some(other.map_or(best, |path| path.id))
-    }
-
-    /// Usable paths that are not quiet while others are heard. A side that sends little suspects
-    /// nothing soon, so a path that died in an outage would still look good to it.
-    fn answering_paths(&self) -> impl Iterator<Item = &Path> {
-        let newest = self.paths.iter().map(|path| path.arrivals.last).max().unwrap_or_default();
-        self.paths
-            .iter()
-            .filter(move |path| path.status() == PathStatus::Usable && !path.is_quiet(newest))
-    }
-}
-
-fn drawn<'a, I: Iterator<Item = &'a Path>>(turn: u64, others: impl Fn() -> I) -> Option<&'a Path> {
-    let pair = turn / 2;
-    let is_others_turn = turn % 2 == SplitMix64::word(0, pair) % 2;
-    let count = others().count() as u64;
-    if count > 0 && is_others_turn { others().nth((pair % count) as usize) } else { None }
-}
-
-fn is_backup(path: &Path) -> bool {
-    path.policy.priority == Priority::Backup
-}
-
-/// One in this many feedbacks takes the second fastest path.
-const FEEDBACK_TURNS: u64 = 4;
 
 /// How often a silent client sends on its other paths, to keep bindings of address translators.
 const KEEP_ALIVE_OTHERS: Duration = Duration::from_secs(10);

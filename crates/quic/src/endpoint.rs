@@ -13,36 +13,36 @@
 mod dialer;
 mod door;
 mod half_open;
-mod incoming;
 mod response_limiter;
-mod setup;
+mod work_list;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::BytesMut;
 use noq_proto::{ConnectionHandle, DatagramEvent, FourTuple};
-use roadweave_proto::{Deadlines, Instant, UplinkId};
+use roadweave_proto::{Instant, UplinkId, peer_text};
 
 use self::dialer::Dialer;
 use self::door::Door;
-use self::half_open::HalfOpen;
+use self::half_open::{Admission, HalfOpen};
 use self::response_limiter::ResponseLimiter;
-use crate::config::TransportConfig;
+use self::work_list::{WorkList, due};
+use crate::config::{ConfigError, TransportConfig};
 use crate::connection::{Connection, NewConnection};
 use crate::epoch::Epoch;
-use crate::event::{ConnectError, ConnectionId, EndpointEvent};
+use crate::event::{CloseReason, ConnectError, ConnectionId, EndpointEvent};
 use crate::idle_probes::IdleProbes;
-use crate::outbox::{Outbox, Transmit};
+use crate::outbox::{Ecn, Outbox, Transmit};
 use crate::probe;
 use crate::source::{Local, Source};
 use crate::stats::EndpointStats;
-use crate::tls::Clock;
+use crate::tls::{self, Clock};
+use crate::transport;
 use crate::virtual_address;
-use roadweave_identity::PublicKey;
 use roadweave_identity::tls::{HandshakeRefusal, SERVER_NAME};
+use roadweave_identity::{Identity, PeerPolicy, PublicKey, derive_secret};
 
 /// One end of many connections.
 pub struct Endpoint {
@@ -71,29 +71,85 @@ pub struct Endpoint {
     stats: EndpointStats,
 }
 
-#[derive(Default)]
-struct WorkList {
-    drained: BTreeSet<ConnectionId>,
-    touched: BTreeSet<ConnectionId>,
-    unsent: BTreeSet<ConnectionId>,
-    deadlines: Deadlines<ConnectionId>,
-    /// Connections that are over, with the times at which the library must forget them.
-    closing: Deadlines<ConnectionId>,
-}
-
-impl WorkList {
-    fn touch(&mut self, id: ConnectionId) {
-        self.touched.insert(id);
-        self.unsent.insert(id);
-    }
-
-    fn on_drained(&mut self, id: ConnectionId) {
-        self.closing.set(id, None);
-        self.drained.insert(id);
-    }
-}
-
 impl Endpoint {
+    /// An endpoint that connects to servers, each by its key.
+    ///
+    /// # Errors
+    /// The configuration breaks its bounds.
+    pub fn client(
+        epoch: Epoch,
+        config: &TransportConfig,
+        identity: Arc<Identity>,
+    ) -> Result<Self, ConfigError> {
+        config.validate()?;
+        let dialer = Dialer::new(epoch, config, identity)?;
+        let (refusal, clock) = (dialer.refusal.clone(), dialer.clock.clone());
+        let reset_key = derive_secret(&config.rng_seed, b"reset");
+        let endpoint_config = Arc::new(transport::endpoint_config(config, &reset_key)?);
+        let quic = noq_proto::Endpoint::new(endpoint_config, None, true);
+        Ok(Self::new(epoch, config, quic, Some(dialer), refusal, clock))
+    }
+
+    /// An endpoint that lets in whom `policy` lets in.
+    ///
+    /// The key of its stateless resets is derived from its private key and `reset_salt`, so that
+    /// after a restart its former clients learn at once that their connections are gone.
+    ///
+    /// # Errors
+    /// The configuration breaks its bounds.
+    pub fn server(
+        epoch: Epoch,
+        config: &TransportConfig,
+        identity: Arc<Identity>,
+        policy: Arc<dyn PeerPolicy>,
+    ) -> Result<Self, ConfigError> {
+        config.validate()?;
+        let (refusal, clock) = (Arc::new(HandshakeRefusal::default()), Arc::new(Clock::default()));
+        let crypto = tls::server(&identity, policy, refusal.clone(), clock.clone())?;
+        let server = transport::server_config(epoch, config, crypto, clock.clone())?;
+        let reset_key = derive_secret(&identity.derive(b"stateless reset"), &config.reset_salt);
+        let endpoint_config = Arc::new(transport::endpoint_config(config, &reset_key)?);
+        let door = Door::new(server);
+        let quic = noq_proto::Endpoint::new(endpoint_config, Some(door.open()), true);
+        let endpoint = Self::new(epoch, config, quic, None, refusal, clock);
+        Ok(Self { door: Some(door), ..endpoint })
+    }
+
+    fn new(
+        epoch: Epoch,
+        config: &TransportConfig,
+        quic: noq_proto::Endpoint,
+        dialer: Option<Dialer>,
+        refusal: Arc<HandshakeRefusal>,
+        clock: Arc<Clock>,
+    ) -> Self {
+        let response_limiter = match &dialer {
+            Some(_) => ResponseLimiter::of_client(),
+            None => ResponseLimiter::of_server(),
+        };
+        Self {
+            epoch,
+            config: Arc::new(config.clone()),
+            quic,
+            door: None,
+            idle_probes: Arc::default(),
+            dialer,
+            refusal,
+            clock,
+            connections: BTreeMap::new(),
+            handles: BTreeMap::new(),
+            ids: BTreeMap::new(),
+            next_id: 0,
+            half_open: HalfOpen::default(),
+            response_limiter,
+            work: WorkList::default(),
+            events: VecDeque::new(),
+            outbox: Outbox::default(),
+            scratch: Vec::new(),
+            stats: EndpointStats::default(),
+        }
+    }
+
     /// Begins a connection over `uplink` to `server`, which has to prove that it holds
     /// `server_key`.
     ///
@@ -153,7 +209,9 @@ impl Endpoint {
         let ecn = source.ecn.and_then(|ecn| noq_proto::EcnCodepoint::from_bits(ecn.bits()));
         let received = self.epoch.to_std(source.received_by(now));
         let bytes = packet.len();
-        let turns_away = self.set_door(now, &source, &packet);
+        let turns_away = self.door.as_mut().is_some_and(|door| {
+            door.handle_packet(now, &source, &packet, &self.half_open, &mut self.quic)
+        });
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         let event = self.quic.handle(received, network, ecn, packet, &mut scratch);
@@ -194,7 +252,7 @@ impl Endpoint {
     pub fn handle_timeout(&mut self, now: Instant) -> Vec<ConnectionId> {
         self.clock.set(now);
         self.tidy();
-        self.note_deadlines(now);
+        self.work.note_deadlines(now, &self.connections);
         let mut due = due(&self.work.deadlines, now);
         for id in &due {
             if let Some(connection) = self.connections.get_mut(id) {
@@ -202,22 +260,15 @@ impl Endpoint {
             }
             self.look_after(now, *id);
         }
-        due.extend(self.end_closing(now));
+        let over = self.work.over(now);
+        over.iter().for_each(|id| self.release(*id));
+        due.extend(over);
         due
     }
 
     /// When [`handle_timeout`](Endpoint::handle_timeout) wants to be called next.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let touched =
-            self.work.touched.iter().copied().filter(|id| !self.work.drained.contains(id));
-        let touched = touched.filter_map(|id| self.connections.get(&id)?.poll_timeout());
-        // A deadline noted before a connection's turn may have been met in it.
-        let noted = self.work.deadlines.iter().find(|(_, id)| !self.work.touched.contains(id));
-        [noted.map(|(at, _)| at), self.work.closing.earliest()]
-            .into_iter()
-            .flatten()
-            .chain(touched)
-            .min()
+        self.work.poll_timeout(&self.connections)
     }
 
     /// The next event that belongs to no connection.
@@ -344,7 +395,103 @@ impl Endpoint {
             connection.flush(now);
         }
         self.work.touch(id);
-        self.settle_handshake(id);
+        if let Some(event) = self.half_open.settle(id, connection) {
+            self.push_event(event);
+        }
+    }
+
+    /// Bounds half-open connections; admission by key follows later.
+    fn handle_incoming(
+        &mut self,
+        now: Instant,
+        source: &Source,
+        incoming: noq_proto::Incoming,
+        scratch: &mut Vec<u8>,
+    ) -> Option<ConnectionId> {
+        scratch.clear();
+        let proved = incoming.remote_address_validated();
+        match self.half_open.admit(now, &self.config, source.remote, proved) {
+            Admission::Accept => {}
+            Admission::Replace(oldest) => self.evict(oldest),
+            Admission::Retry => {
+                self.ask_to_retry(source, incoming, scratch);
+                return None;
+            }
+            Admission::Ignore => {
+                self.stats.ignored += 1;
+                self.quic.ignore(incoming);
+                return None;
+            }
+        }
+        self.stats.handshakes += 1;
+        match self.quic.accept(incoming, self.epoch.to_std(now), scratch, None) {
+            Ok((handle, quic)) => {
+                let id = self.add(now, handle, quic, None, source.remote);
+                self.half_open.begin(now, id, source.remote, proved);
+                if let Some(connection) = self.connections.get_mut(&id) {
+                    connection.note_first_marks(source.ecn.is_some());
+                    connection.begin(now);
+                }
+                Some(id)
+            }
+            Err(error) => {
+                if let Some(transmit) = &error.response {
+                    self.respond(source, transmit, scratch);
+                }
+                let reason = CloseReason::Protocol(peer_text(error.cause.to_string().as_bytes()));
+                let remote = source.remote;
+                self.push_event(EndpointEvent::HandshakeFailed { remote, reason });
+                None
+            }
+        }
+    }
+
+    fn ask_to_retry(
+        &mut self,
+        source: &Source,
+        incoming: noq_proto::Incoming,
+        scratch: &mut Vec<u8>,
+    ) {
+        match self.quic.retry(incoming, scratch) {
+            Ok(transmit) => {
+                self.stats.retries += 1;
+                self.respond(source, &transmit, scratch);
+            }
+            Err(error) => {
+                self.stats.ignored += 1;
+                self.quic.ignore(error.into_incoming());
+            }
+        }
+    }
+
+    fn evict(&mut self, id: ConnectionId) {
+        self.stats.evicted += 1;
+        self.half_open.end(id);
+        self.release(id);
+        self.connections.remove(&id);
+        self.work.unsent.remove(&id);
+        self.work.drained.remove(&id);
+    }
+
+    fn push_event(&mut self, event: EndpointEvent) {
+        match event {
+            EndpointEvent::Incoming(_) => return self.events.push_back(event),
+            EndpointEvent::Refused { .. } => self.stats.refused += 1,
+            EndpointEvent::HandshakeFailed { .. } => self.stats.failed += 1,
+        }
+        // Failed handshakes come in any number; the newest are dropped, and counted.
+        if self.events.len() < EVENTS_MAX {
+            self.events.push_back(event);
+        }
+    }
+
+    fn respond(&mut self, source: &Source, transmit: &noq_proto::Transmit, packet: &[u8]) {
+        self.stats.responses += 1;
+        let ecn = transmit.ecn.and_then(|ecn| Ecn::from_bits(ecn as u8));
+        if self.outbox.len() < RESPONSES_MAX {
+            let route = source.route_back(transmit.destination, ecn);
+            self.outbox.push(route, &packet[..transmit.size]);
+        }
     }
 
     /// Lets the library forget a connection; it stays here until the user has fetched everything.
@@ -355,14 +502,6 @@ impl Endpoint {
         }
         self.work.deadlines.set(id, None);
         self.work.on_drained(id);
-    }
-
-    fn end_closing(&mut self, now: Instant) -> Vec<ConnectionId> {
-        let mut over = due(&self.work.closing, now);
-        let excess = self.work.closing.iter().len().saturating_sub(CLOSING_MAX);
-        over.extend(self.work.closing.iter().take(excess).skip(over.len()).map(|(_, id)| id));
-        over.iter().for_each(|id| self.release(*id));
-        over
     }
 
     fn tidy(&mut self) {
@@ -377,53 +516,7 @@ impl Endpoint {
             !spent
         });
     }
-
-    fn note_deadlines(&mut self, now: Instant) {
-        while let Some(id) = self.work.touched.pop_first() {
-            let alive = !self.work.drained.contains(&id);
-            let connection = self.connections.get(&id).map(Box::as_ref).filter(|_| alive);
-            self.work.deadlines.set(id, connection.and_then(Connection::poll_timeout));
-            if connection.is_some_and(Connection::is_closed) && !self.work.closing.contains(id) {
-                self.work.closing.set(id, Some(now + LINGER));
-            }
-        }
-    }
 }
 
-fn due(deadlines: &Deadlines<ConnectionId>, now: Instant) -> Vec<ConnectionId> {
-    deadlines.iter().take_while(|(at, _)| *at <= now).map(|(_, id)| id).collect()
-}
-
-/// Longest memory of an ended connection: a peer could prolong the library's three timeouts.
-const LINGER: Duration = Duration::from_secs(3);
-const CLOSING_MAX: usize = 256;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use roadweave_identity::Identity;
-
-    fn drain(endpoint: &mut Endpoint) -> usize {
-        std::iter::from_fn(|| endpoint.poll_transmit().map(drop)).count()
-    }
-
-    #[test]
-    #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
-    fn a_turn_looks_only_at_connections_that_had_a_part_in_it() {
-        let epoch = Epoch::new(std::time::Instant::now());
-        let identity = Arc::new(Identity::from_seed([1; 32]));
-        let server_key = Identity::from_seed([2; 32]).public_key();
-        let config = TransportConfig::new([1; 32]);
-        let mut endpoint = Endpoint::client(epoch, &config, identity).unwrap();
-        let server = SocketAddr::from(([192, 0, 2, 1], 4433));
-        let mut connect =
-            || endpoint.connect(Instant::ZERO, UplinkId(0), server, server_key).unwrap();
-        let ids: Vec<ConnectionId> = (0..50).map(|_| connect()).collect();
-        assert_eq!((drain(&mut endpoint), endpoint.work.unsent.len()), (50, 0));
-        endpoint.connection_mut(ids[7]).unwrap().close(Instant::ZERO, 0, "");
-        assert!(endpoint.work.unsent.iter().eq([&ids[7]]));
-        assert_eq!(drain(&mut endpoint), 1);
-        let due = endpoint.handle_timeout(Instant::from_millis(150));
-        assert!(endpoint.work.unsent.iter().eq(&due), "{due:?}");
-    }
-}
+const RESPONSES_MAX: usize = 1024;
+const EVENTS_MAX: usize = 1024;

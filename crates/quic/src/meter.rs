@@ -6,15 +6,21 @@
 //! on_acknowledged > rtt          round-trip time     ramp      what it may carry beyond its window
 //!                   delivery     delivery rate       forecast  how long a packet would take
 //!                   reordering   how late packets are that were overtaken
-//! detect_losses   > loss         which packets are lost
+//! detect_losses   > losses       which packets are lost
 //!                   signals      the fates of the packets' contents
 //! ```
+//!
+//! Lost, or only late: the library takes an overtaken packet for lost after a multiple of the round-trip time of the
+//! fastest packets: on a link that delays packets by 20 ms, give or take 20 ms, half of the packets
+//! arrive too late for it. Nor does it report acknowledgements after that. Therefore the library
+//! waits far longer than a packet takes (`transport`), and this record has a threshold that learns,
+//! as RACK has (RFC 8985 section 6.2): the latest arrival in the last seconds (`reordering`), and a
+//! quarter more. Where packets keep their order, the threshold is twice the round-trip time.
 //!
 //! Times are ours: the gate converts those of the library.
 
 mod delivery;
-mod forecast;
-mod loss;
+pub(crate) mod forecast;
 pub(crate) mod ramp;
 pub(crate) mod reordering;
 mod rtt;
@@ -27,7 +33,7 @@ use noq_proto::congestion::ControllerMetrics;
 use roadweave_proto::{Delays, Instant, Rate};
 
 use self::delivery::DeliveryRate;
-use self::reordering::{Losses, Reordering};
+use self::reordering::{Losses, LostPacket, PACKET_THRESHOLD, Reordering};
 use self::rtt::{ACK_DELAY_MAX, GRANULARITY, RoundTrip};
 use self::sent::{AcknowledgedPacket, Fate, SentPacket, SentPackets, TrackedPayload};
 use self::utilization::Utilization;
@@ -218,6 +224,90 @@ impl Meter {
         self.loss
     }
 
+    /// Learns from a packet acknowledged now; `was_in_flight`: it was not taken for lost. Returns
+    /// whether it was the last that had been taken for lost.
+    fn note_order(&mut self, pn: u64, age: Duration, was_in_flight: bool) -> bool {
+        let was_missing = self.reordering.on_acknowledged(pn, age, was_in_flight);
+        was_missing && !self.take_back(pn) && self.reordering.missing.is_empty()
+    }
+
+    /// A packet taken for lost has arrived. Returns whether its loss was not reported yet.
+    fn take_back(&mut self, pn: u64) -> bool {
+        self.loss = ((self.loss * LOSS_MEMORY - 1.0) / (LOSS_MEMORY - 1.0)).max(0.0);
+        let unreported = &mut self.losses.packets;
+        let at = unreported.iter().position(|packet| packet.pn == pn);
+        at.is_some_and(|at| unreported.remove(at).pn == pn)
+    }
+
+    pub(crate) fn is_overtaken(&self) -> bool {
+        self.reordering.is_common()
+    }
+
+    fn loss_delay(&self) -> Duration {
+        let usual = self.rtt.smoothed().max(self.rtt.latest()) * 2;
+        let late = self.reordering.most();
+        usual.max(late + late / 4).max(GRANULARITY)
+    }
+
+    /// The rate beyond which late packets come too late; `None` where packets keep their order.
+    pub(crate) fn order_rate(&self) -> Option<Rate> {
+        self.reordering.rate_max(self.mtu, self.rtt.recent_min())
+    }
+
+    pub(crate) fn loss_due(&self) -> Option<Instant> {
+        let (newest, _) = self.newest_acknowledged?;
+        let oldest = self.sent.oldest().filter(|oldest| oldest.pn < newest)?;
+        Some(oldest.at + self.loss_delay())
+    }
+
+    pub(crate) fn detect_losses(&mut self, now: Instant) -> bool {
+        let late_ack_wait = self.rtt.pto() * LATE_ACK_PTOS + self.loss_delay();
+        self.reordering.turn(now, late_ack_wait);
+        let Some((newest, _)) = self.newest_acknowledged else { return false };
+        let delay = self.loss_delay();
+        let is_lost = |packet: &SentPacket| {
+            let is_old = now.since(packet.at) >= delay;
+            packet.pn < newest && is_old || packet.pn.saturating_add(PACKET_THRESHOLD) <= newest
+        };
+        let old = self.sent.iter().take_while(|packet| is_lost(packet));
+        let mut since: Option<Instant> = None;
+        let mut longest = Duration::ZERO;
+        let mut lost = Vec::new();
+        for packet in old {
+            if packet.settled {
+                since = None;
+                continue;
+            }
+            let since = *since.get_or_insert(packet.at);
+            longest = longest.max(packet.at.since(since));
+            lost.push(packet.pn);
+        }
+        self.losses.is_persistent |=
+            self.rtt.is_sampled() && longest > self.rtt.pto() * PERSISTENT_PTOS;
+        lost.iter().for_each(|pn| self.on_lost(*pn));
+        !lost.is_empty()
+    }
+
+    pub(crate) fn on_lost(&mut self, pn: u64) {
+        let Some(packet) = self.settle(pn, Fate::Lost) else { return };
+        // A lost probe of the path MTU says nothing about congestion.
+        if !packet.is_probe {
+            self.reordering.miss(pn, packet.at);
+            let lost = LostPacket { pn, bytes: packet.bytes, sent: packet.at };
+            self.losses.packets.push(lost);
+        }
+    }
+
+    pub(crate) fn take_losses(&mut self) -> Option<Losses> {
+        let losses = &mut self.losses;
+        if losses.packets.is_empty() {
+            return None;
+        }
+        let mut losses = std::mem::take(losses);
+        losses.packets.sort_unstable_by_key(|packet| packet.pn);
+        Some(losses)
+    }
+
     /// Returns the packet, if its fate was unknown.
     fn settle(&mut self, pn: u64, fate: Fate) -> Option<SentPacket> {
         let sent = self.sent.settle(pn)?;
@@ -231,143 +321,10 @@ impl Meter {
 }
 
 const LOSS_MEMORY: f32 = 100.0;
+/// Probe timeouts beyond the threshold in which an acknowledgement may still come.
+const LATE_ACK_PTOS: u32 = 2;
+/// RFC 9002 section 7.6.1.
+const PERSISTENT_PTOS: u32 = 3;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MS: Duration = Duration::from_millis(1);
-
-    fn meter() -> (Meter, Instant) {
-        let mut meter = Meter::new(Duration::from_millis(100), 1200);
-        meter.start_tracking();
-        (meter, Instant::from_millis(1_000))
-    }
-
-    fn send(meter: &mut Meter, at: Instant, pn: u64, token: u64) {
-        meter.on_sent(at, 1000, pn);
-        assert!(meter.claim(Some(TrackedPayload::Datagram(token))));
-    }
-
-    fn acknowledged(token: u64, sent: Instant, rtt: Duration) -> (TrackedPayload, Fate) {
-        let packet = AcknowledgedPacket { sent, bytes: 1000, rtt };
-        (TrackedPayload::Datagram(token), Fate::Acknowledged(packet))
-    }
-
-    fn lost(token: u64) -> (TrackedPayload, Fate) {
-        (TrackedPayload::Datagram(token), Fate::Lost)
-    }
-
-    fn signals(meter: &mut Meter) -> Vec<(TrackedPayload, Fate)> {
-        meter.take_signals().collect()
-    }
-
-    #[test]
-    fn a_round_trip_does_not_hold_what_the_peer_waited_for_newer_packets() {
-        let (mut meter, start) = meter();
-        send(&mut meter, start, 1, 1);
-        send(&mut meter, start + MS * 9, 2, 2);
-        send(&mut meter, start + MS * 10, 3, 3);
-        for (pn, sent) in [(3, 10), (2, 9), (1, 0)] {
-            meter.on_acknowledged(start + MS * 50, start + MS * sent, 1000, pn);
-        }
-        meter.on_acks_end(start + MS * 50);
-        meter.on_acks_end(start + MS * 51);
-        let expected = [
-            acknowledged(3, start + MS * 10, MS * 40),
-            acknowledged(2, start + MS * 9, MS * 40),
-            // The peer waits at most 2 ms.
-            acknowledged(1, start, MS * 48),
-        ];
-        assert_eq!(signals(&mut meter), expected);
-    }
-
-    #[test]
-    fn an_acknowledgement_of_something_newer_is_one_round_trip() {
-        let (mut meter, start) = meter();
-        for (pn, ms) in (1..=4).zip(1..) {
-            send(&mut meter, start + MS * ms, pn, pn);
-        }
-        for (pn, ms) in [(1, 1), (2, 2), (3, 3)] {
-            meter.on_acknowledged(start + MS * 50, start + MS * ms, 1000, pn);
-        }
-        meter.on_acks_end(start + MS * 50);
-        // A late one says nothing about the present path.
-        meter.on_acknowledged(start + MS * 90, start + MS * 2, 1000, 2);
-        meter.on_acks_end(start + MS * 90);
-        meter.on_acknowledged(start + MS * 154, start + MS * 4, 1000, 4);
-        meter.on_acks_end(start + MS * 154);
-        let counts: Vec<_> = meter.round_trips.buckets().filter(|(_, count)| *count > 0).collect();
-        assert_eq!(counts, [(0.05, 1), (0.15, 1)]);
-    }
-
-    #[test]
-    fn each_token_gets_one_fate() {
-        let (mut meter, start) = meter();
-        for pn in [5, 6, 8, 9] {
-            send(&mut meter, start, pn, pn * 100);
-        }
-        assert_eq!(meter.in_flight(), 4000);
-        meter.on_acknowledged(start + MS, start, 1000, 8);
-        meter.on_acknowledged(start + MS, start, 1000, 8);
-        meter.on_lost(5);
-        meter.on_lost(7);
-        meter.abandon();
-        meter.on_acknowledged(start + MS, start, 1000, 6);
-        let expected = [acknowledged(800, start, MS), lost(500), lost(600), lost(900)];
-        assert_eq!(signals(&mut meter), expected);
-        assert_eq!(meter.in_flight(), 0);
-    }
-
-    #[test]
-    fn what_the_library_forgets_is_lost_in_the_end() {
-        let (mut meter, start) = meter();
-        send(&mut meter, start, 1, 1);
-        send(&mut meter, start + MS, 2, 2);
-        meter.on_acknowledged(start + MS * 50, start + MS, 1000, 2);
-        meter.on_acks_end(start + MS * 50);
-        assert_eq!(signals(&mut meter), [acknowledged(2, start + MS, MS * 49)]);
-        meter.on_acks_end(start + MS * 3000);
-        assert_eq!(signals(&mut meter), [lost(1)]);
-        assert_eq!(meter.in_flight(), 0);
-    }
-
-    #[test]
-    fn an_answer_is_owed_since_the_oldest_packet_or_the_last_answer() {
-        let (mut meter, start) = meter();
-        assert_eq!(meter.unanswered_since(), None);
-        send(&mut meter, start, 1, 1);
-        send(&mut meter, start + MS, 2, 2);
-        assert_eq!(meter.unanswered_since(), Some(start));
-        meter.on_acknowledged(start + MS * 9, start + MS, 1000, 2);
-        assert_eq!(meter.unanswered_since(), Some(start + MS * 9));
-        meter.on_acknowledged(start + MS * 9, start, 1000, 1);
-        assert_eq!(meter.unanswered_since(), None);
-    }
-
-    #[test]
-    fn a_sender_that_leaves_room_is_application_limited() {
-        let (mut meter, start) = meter();
-        assert!(meter.is_app_limited(start));
-        meter.on_limited(start, true, MS);
-        assert!(!meter.is_app_limited(start + MS * 5));
-        let progress = meter.on_acks_end(start + MS * 5);
-        assert_eq!(progress, WindowUse { app_limited: false, window_limited: true });
-        meter.on_limited(start + MS * 100, false, MS);
-        assert!(!meter.is_app_limited(start + MS * 105));
-        assert!(meter.is_app_limited(start + MS * 106));
-        let progress = meter.on_acks_end(start + MS * 500);
-        assert_eq!(progress, WindowUse { app_limited: true, window_limited: false });
-    }
-
-    #[test]
-    fn gaps_between_numbers_cost_nothing() {
-        let (mut meter, start) = meter();
-        send(&mut meter, start, 10, 1);
-        send(&mut meter, start, 1 << 40, 2);
-        meter.on_sent(start, 1000, 3);
-        assert_eq!((meter.sent.len(), meter.in_flight()), (2, 2000));
-        meter.on_lost(10);
-        assert_eq!((meter.sent.len(), meter.in_flight()), (1, 1000));
-    }
-}
+mod tests;

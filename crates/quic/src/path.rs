@@ -18,8 +18,9 @@ use roadweave_proto::{
 };
 
 use self::ecn::Ecn;
-use crate::gate::{Gate, GateState};
+use crate::gate::Gate;
 use crate::meter::Meter;
+use crate::meter::forecast::expected_rtt;
 use crate::meter::ramp::Ramp;
 use crate::pacer::{Pacer, PacerInput};
 use crate::read_delay::{ReadDelay, SUSPICION_MIN};
@@ -237,7 +238,7 @@ impl Path {
             pacing_budget: pacer.budget(),
             pacing_rate: Some(pacer.rate),
             smoothed_rtt: meter.rtt.smoothed().max(at_least(input.window)),
-            expected_rtt: meter.expected_rtt(now, pacing).max(at_least(under_way)),
+            expected_rtt: expected_rtt(&meter, now, pacing).max(at_least(under_way)),
             min_rtt: meter.rtt.least(),
             latest_rtt: meter.rtt.latest(),
             rtt_deviation: meter.rtt.deviation(),
@@ -252,6 +253,26 @@ impl Path {
 
     pub(crate) fn on_sent(&mut self, now: Instant, bytes: u64) {
         self.pacers.iter_mut().for_each(|pacer| pacer.on_sent(now, bytes));
+    }
+
+    pub(crate) fn on_probed(&mut self, now: Instant) {
+        self.last_asked = now;
+        self.stats.probes_sent += 1;
+        if let Some(suspicion) = &mut self.suspect {
+            (suspicion.asked, suspicion.turn) = (Some(now), None);
+        }
+    }
+
+    /// Whether the next packet, which the library `wants` to mark, leaves marked.
+    pub(crate) fn marks(&mut self, now: Instant, wants: bool) -> bool {
+        let is_late = match &self.suspect {
+            _ if !self.validated => now >= self.asked_since + ecn::FIRST_ANSWER,
+            Some(suspicion) => {
+                now >= suspicion.since + ecn::SUSPECT && self.stats.probes_sent % 2 == 1
+            }
+            None => false,
+        };
+        self.ecn.on_sent(wants, is_late)
     }
 
     /// Notes that a sender found no room: the path counts as full; room wakes the connection.
@@ -284,16 +305,12 @@ impl Path {
             }
         }
     }
-
-    pub(crate) fn set_gate(&self, state: GateState) {
-        self.gate.set(state);
-    }
 }
 
 fn pacer_input(meter: &Meter, now: Instant, pacing: Pacing, most: Option<Rate>) -> PacerInput {
     let ramp = match pacing {
         Pacing::Controller => Ramp::default(),
-        Pacing::Window | Pacing::Rate => meter.ramp(now),
+        Pacing::Window | Pacing::Rate => Ramp::of(meter, now),
     };
     let window = meter.window.max(ramp.window);
     PacerInput {

@@ -1,13 +1,17 @@
-//! The library's settings that make the gate technique work; each line has its reason.
+//! The library's settings. Those that make the gate technique work have their reasons.
 
 use std::sync::Arc;
 
+use noq_proto::crypto::rustls::QuicServerConfig;
 use noq_proto::{AckFrequencyConfig, IdleTimeout, MtuDiscoveryConfig, VarInt};
+use ring::hmac;
 
 use crate::config::{ConfigError, INITIAL_MTU, TransportConfig};
 use crate::epoch::Epoch;
 use crate::gate::GateFactory;
 use crate::meter::reordering::PACKET_THRESHOLD;
+use crate::secrets::{SeededIds, TokenKey};
+use crate::tls::Clock;
 use roadweave_identity::derive_secret;
 
 pub(crate) fn transport_config(
@@ -72,5 +76,42 @@ fn mtu_discovery(config: &TransportConfig) -> Option<MtuDiscoveryConfig> {
     })
 }
 
+pub(crate) fn server_config(
+    epoch: Epoch,
+    config: &TransportConfig,
+    crypto: QuicServerConfig,
+    clock: Arc<Clock>,
+) -> Result<noq_proto::ServerConfig, ConfigError> {
+    let token_key = TokenKey::new(&derive_secret(&config.rng_seed, b"tokens"));
+    let mut server = noq_proto::ServerConfig::new(Arc::new(crypto), Arc::new(token_key));
+    server.transport_config(Arc::new(transport_config(config, epoch)?));
+    server.time_source(clock);
+    let mut no_tokens = noq_proto::ValidationTokenConfig::default();
+    no_tokens.sent(0);
+    server.validation_token_config(no_tokens);
+    Ok(server)
+}
+
+pub(crate) fn endpoint_config(
+    config: &TransportConfig,
+    reset_key: &[u8; 32],
+) -> Result<noq_proto::EndpointConfig, ConfigError> {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, reset_key);
+    let mut endpoint = noq_proto::EndpointConfig::new(Arc::new(key));
+    let (seed, shard) = (config.rng_seed, config.shard);
+    let ids = move || SeededIds::new(&seed, b"connection IDs").of_shard(shard);
+    endpoint
+        .cid_generator(Arc::new(move || Box::new(ids())))
+        .supported_versions(vec![QUIC_VERSION_1])
+        .rng_seed(Some(derive_secret(&seed, b"library")))
+        .min_reset_interval(std::time::Duration::ZERO)
+        .max_udp_payload_size(config.mtu_max.max(UDP_PAYLOAD_MIN))
+        .map_err(|_| ConfigError::OutOfBounds { field: "mtu_max" })?;
+    Ok(endpoint)
+}
+
 /// The library's queues of datagrams, bytes; ours keep them empty.
 const DATAGRAM_QUEUE: usize = 256 * 1024;
+const QUIC_VERSION_1: u32 = 1;
+/// Least packet that this side takes, bytes: what an Ethernet carries.
+const UDP_PAYLOAD_MIN: u16 = 1472;

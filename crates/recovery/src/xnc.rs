@@ -32,16 +32,17 @@ use crate::{Recovery, RecoveryStats, Repair, SentCopy};
 
 mod config;
 mod group;
-mod one_shot;
 mod pending_repairs;
 mod ranges;
 mod repair_credit;
 mod shares;
 
 pub use self::config::{Detection, Spread, XncConfig};
-use self::pending_repairs::PendingRepairs;
-use self::ranges::Range;
+use self::group::Group;
+use self::pending_repairs::{PendingRepairs, SentRepair, repair_timeout};
+use self::ranges::{Range, Ranges};
 use self::repair_credit::RepairCredit;
+use self::shares::{repair_of, uncoded};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deferred {
@@ -59,15 +60,11 @@ pub struct Xnc {
     config: XncConfig,
     /// Tagged with the sequence number of the range.
     flight: Flight<u64>,
-    ranges: VecDeque<Range>,
-    first_range: u64,
-    pending: BTreeMap<u64, Deferred>,
+    ranges: Ranges,
     /// By path: when the newest acknowledged packet left.
     answered: BTreeMap<PathId, Instant>,
     /// Further copies of a repair without coding.
     copies: VecDeque<Repair>,
-    /// Packets that need not be kept for combinations: the first, and the number.
-    done: VecDeque<(PacketId, u32)>,
     pending_repairs: PendingRepairs,
     credit: RepairCredit,
     stats: RecoveryStats,
@@ -79,12 +76,9 @@ impl Xnc {
         Self {
             config,
             flight: Flight::new(),
-            ranges: VecDeque::new(),
-            first_range: 0,
-            pending: BTreeMap::new(),
+            ranges: Ranges::default(),
             answered: BTreeMap::new(),
             copies: VecDeque::new(),
-            done: VecDeque::new(),
             pending_repairs: PendingRepairs::default(),
             credit: RepairCredit::default(),
             stats: RecoveryStats::default(),
@@ -113,11 +107,150 @@ impl Xnc {
         let known = snapshots(paths).find(|known| known.id == path);
         let is_early = |path| now.since(sent) < self.config.loss_delay(path, snapshots(paths));
         if known.is_some_and(is_early) {
-            let bytes = self.range_mut(sequence).map_or(0, |range| range.bytes_max);
+            let bytes = self.ranges.get(sequence).map_or(0, |range| range.bytes_max);
             self.credit.spend(u64::from(bytes));
         }
     }
+
+    fn note_packet(&mut self, now: Instant, packet: &SentCopy) -> u64 {
+        match self.flight.is_new(packet.id) {
+            true => self.ranges.on_new(now, packet, &self.config),
+            false => self.ranges.first, // its range is known to the flight
+        }
+    }
+
+    fn on_range_loss(&mut self, now: Instant, sequence: u64) {
+        self.stats.lost += 1;
+        self.ranges.on_lost(now, sequence, self.config.gather);
+    }
+
+    /// Ends the need to repair a packet; returns its state before.
+    fn settle(&mut self, id: PacketId) -> Option<PacketState> {
+        let (before, sequence) = self.flight.set(id, PacketState::Settled)?;
+        match before {
+            PacketState::InFlight { .. } | PacketState::Waiting => self.ranges.on_settled(sequence),
+            PacketState::Lost { .. } => self.ranges.on_repaired(sequence, 1),
+            PacketState::Settled => {}
+        }
+        Some(before)
+    }
+
+    /// Gives up the packets of a range that expired.
+    fn retire(&mut self, now: Instant) -> Option<Repair> {
+        let Range { start, count, .. } = self.ranges.retire(now, self.config.lane.expire_after)?;
+        let lost = |(state, _)| matches!(state, PacketState::Lost { .. });
+        let before = (0..count).map(|at| self.flight.set(start.plus(at), PacketState::Settled));
+        self.stats.abandoned += before.filter(|before| before.is_some_and(lost)).count() as u64;
+        Some(Repair::Abandon { start, count })
+    }
+
+    /// The next group of a range: a run of lost packets, or more with arrived ones between them.
+    fn first_group(&self, now: Instant, range: &Range) -> Option<Group> {
+        let lost = (0..range.count).filter(|offset| {
+            let state = self.flight.state(range.start.plus(*offset));
+            matches!(state, Some(PacketState::Lost { .. }))
+        });
+        let lost = lost.fold(0, |mask, offset| mask | 1 << offset);
+        // The receiver keeps delivered packets as long as a repair may take.
+        let is_fresh = now.since(range.first_sent) <= self.config.lane.expire_after / 2;
+        let bridges = self.config.bridges && self.config.codes && is_fresh;
+        Group::first_of(range.start, lost, if bridges { range.arrived } else { 0 })
+    }
+
+    /// The path that lost most of the group, and when the last of these left.
+    fn silent_path(&self, group: &Group) -> Option<(PathId, Instant)> {
+        let mut losses: BTreeMap<PathId, (u32, Instant)> = BTreeMap::new();
+        for id in group.lost_ids() {
+            if let Some(PacketState::Lost { path, sent }) = self.flight.state(id) {
+                let (count, newest) = losses.entry(path).or_insert((0, sent));
+                *count += 1;
+                *newest = sent.max(*newest);
+            }
+        }
+        let (path, (_, newest)) = losses.into_iter().max_by_key(|(_, (count, _))| *count)?;
+        self.answered.get(&path).is_none_or(|answered| *answered < newest).then_some((path, newest))
+    }
+
+    /// The repair of one group, or why it must wait. A silent path is spared for a while.
+    fn one_shot(
+        &self,
+        now: Instant,
+        group: &Group,
+        bytes: u64,
+        paths: &[PathOffer<'_>],
+    ) -> Result<Repair, Deferred> {
+        let usable = || paths.iter().filter(|path| path.snapshot.is_usable());
+        if self.config.spread == Spread::ByLoss
+            && let Some((silent, sent)) = self.silent_path(group)
+        {
+            let answering: Vec<_> = usable().filter(|path| path.snapshot.id != silent).collect();
+            let spared = sent + self.config.lane.deadline.mul_f64(SPARED_DEADLINES);
+            let may_wait = !answering.is_empty() && now < spared;
+            let repair = repair_of(&self.config, group, group.lost(), bytes, answering);
+            if let Some(repair) = repair {
+                return Ok(repair);
+            } else if may_wait {
+                return Err(Deferred::Sparing(spared));
+            }
+        }
+        repair_of(&self.config, group, group.lost(), bytes, usable().collect())
+            .ok_or(Deferred::NoWindow)
+    }
+
+    fn send(&mut self, repair: Repair) -> Option<Repair> {
+        self.stats.repairs += 1;
+        match repair {
+            Repair::Coded { start, count, shares, .. } if !self.config.codes => {
+                self.copies = uncoded(start, count, &shares);
+                self.copies.pop_front()
+            }
+            repair => Some(repair),
+        }
+    }
+
+    /// Watches whether a repair arrives: coded packets as a whole, others one by one.
+    fn watch(
+        &mut self,
+        now: Instant,
+        group: &Group,
+        repair: &Repair,
+        bytes: u64,
+        paths: &[PathOffer<'_>],
+    ) {
+        if !self.config.retries {
+            return;
+        }
+        let timeout = repair_timeout(repair, paths);
+        let together = if self.config.codes { vec![*group] } else { group.singles() };
+        for group in together {
+            let sent = group.lost_ids().filter_map(|id| match self.flight.state(id) {
+                Some(PacketState::Lost { sent, .. }) => Some(sent),
+                _ => None,
+            });
+            // Later it would be discarded, or not be worth its bytes.
+            let until = sent.min().unwrap_or(now) + self.config.lane.expire_after / 2;
+            self.pending_repairs.on_sent(now, SentRepair { group, bytes, until }, timeout);
+        }
+    }
+
+    fn poll_overdue_repair(&mut self, now: Instant, paths: &[PathOffer<'_>]) -> Option<Repair> {
+        while let Some((sent, missing)) = self.pending_repairs.poll_overdue_repair(now) {
+            let usable = paths.iter().filter(|path| path.snapshot.is_usable()).collect();
+            // If one of many is missing, it is not known which one.
+            let lost = if sent.group.lost() == 1 { 1 } else { missing.max(2) };
+            let Some(repair) = repair_of(&self.config, &sent.group, lost, sent.bytes, usable)
+            else {
+                continue; // a smaller one may find room
+            };
+            self.pending_repairs.on_sent_again(now, sent, repair_timeout(&repair, paths));
+            return self.send(repair);
+        }
+        None
+    }
 }
+
+/// Sparing a silent path for longer costs more than it brings where all are slow rather than dead.
+const SPARED_DEADLINES: f64 = 1.5;
 
 fn snapshots<'a>(paths: &[PathOffer<'a>]) -> impl Iterator<Item = &'a PathSnapshot> {
     paths.iter().map(|path| path.snapshot)
@@ -151,9 +284,7 @@ impl Recovery for Xnc {
     }
 
     fn on_frame_ended(&mut self) {
-        if let Some(last) = self.ranges.back_mut() {
-            last.open = false;
-        }
+        self.ranges.on_frame_ended();
     }
 
     fn on_repair_acknowledged(&mut self, start: PacketId) {
@@ -161,14 +292,12 @@ impl Recovery for Xnc {
     }
 
     fn needs(&self, id: PacketId) -> bool {
-        let range = || self.ranges.get(self.range_of(id)?.checked_sub(self.first_range)? as usize);
-        self.pending_repairs.covers(id)
-            || self.config.bridges && range().is_some_and(|range| range.kept)
+        self.pending_repairs.covers(id) || self.config.bridges && self.ranges.keeps(id)
     }
 
     fn poll_done(&mut self) -> Option<(PacketId, u32)> {
         let ended = || self.pending_repairs.poll_ended().map(|group| (group.start, group.count()));
-        self.done.pop_front().or_else(ended)
+        self.ranges.poll_done().or_else(ended)
     }
 
     fn poll_arrived(&mut self) -> Option<(PacketId, u64)> {
@@ -177,45 +306,20 @@ impl Recovery for Xnc {
 
     fn on_acknowledged(&mut self, _now: Instant, id: PacketId) {
         self.pending_repairs.on_acknowledged(id);
-        self.note_arrived(id);
-        let Some((before, sequence)) = self.flight.set(id, PacketState::Settled) else { return };
+        self.ranges.on_arrived(id);
+        let Some(before) = self.settle(id) else { return };
         if let PacketState::InFlight { path, sent } | PacketState::Lost { path, sent } = before {
             let answered = self.answered.entry(path).or_insert(sent);
             *answered = sent.max(*answered);
         }
-        match before {
-            PacketState::InFlight { .. } | PacketState::Waiting => {
-                if let Some(range) = self.range_mut(sequence) {
-                    range.in_flight = range.in_flight.saturating_sub(1);
-                }
-                self.note_settled(sequence);
-            }
-            PacketState::Lost { .. } => {
-                self.stats.spurious += 1;
-                self.on_range_repaired(sequence, 1);
-            }
-            PacketState::Settled => {}
-        }
+        self.stats.spurious += u64::from(matches!(before, PacketState::Lost { .. }));
     }
 
     fn on_abandoned(&mut self, _id: PacketId) {} // it never asks for `Repair::Again`
 
     fn on_superseded(&mut self, id: PacketId) -> bool {
         self.pending_repairs.on_superseded(id);
-        let Some((before, sequence)) = self.flight.set(id, PacketState::Settled) else {
-            return false;
-        };
-        match before {
-            PacketState::InFlight { .. } | PacketState::Waiting => {
-                if let Some(range) = self.range_mut(sequence) {
-                    range.in_flight = range.in_flight.saturating_sub(1);
-                }
-                self.note_settled(sequence);
-            }
-            PacketState::Lost { .. } => self.on_range_repaired(sequence, 1),
-            PacketState::Settled => return false,
-        }
-        true
+        self.settle(id).is_some_and(|before| before != PacketState::Settled)
     }
 
     fn on_lost(&mut self, now: Instant, id: PacketId, path: PathId) {
@@ -243,9 +347,10 @@ impl Recovery for Xnc {
         if let Some(again) = self.poll_overdue_repair(now, paths) {
             return Some(again);
         }
-        let pending: Vec<(u64, Deferred)> = self.pending.iter().map(|(s, p)| (*s, *p)).collect();
+        let pending: Vec<(u64, Deferred)> =
+            self.ranges.pending.iter().map(|(s, p)| (*s, *p)).collect();
         for (sequence, state) in pending {
-            let Some(range) = self.range_mut(sequence).map(|range| *range) else { continue };
+            let Some(range) = self.ranges.get(sequence).copied() else { continue };
             let accounted_for = !range.open && range.in_flight == 0;
             if !accounted_for && matches!(state, Deferred::Gathering(until) if until > now) {
                 continue;
@@ -255,13 +360,13 @@ impl Recovery for Xnc {
             let repair = match self.one_shot(now, &group, bytes, paths) {
                 Ok(repair) => repair,
                 Err(reason) => {
-                    self.pending.insert(sequence, reason);
+                    self.ranges.pending.insert(sequence, reason);
                     continue;
                 }
             };
             self.watch(now, &group, &repair, bytes, paths);
             group.lost_ids().for_each(|id| _ = self.flight.set(id, PacketState::Settled));
-            self.on_range_repaired(sequence, group.lost());
+            self.ranges.on_repaired(sequence, group.lost());
             self.stats.repaired += u64::from(group.lost());
             return self.send(repair);
         }
@@ -278,8 +383,8 @@ impl Recovery for Xnc {
 
     fn poll_timeout(&self) -> Option<Instant> {
         let expire_after = self.config.lane.expire_after + Duration::from_nanos(1);
-        let expiry = self.ranges.front().map(|range| range.last_sent + expire_after);
-        let waited = self.pending.values().filter_map(|pending| match pending {
+        let expiry = self.ranges.all.front().map(|range| range.last_sent + expire_after);
+        let waited = self.ranges.pending.values().filter_map(|pending| match pending {
             Deferred::Gathering(until) | Deferred::Sparing(until) => Some(*until),
             Deferred::NoWindow => None,
         });

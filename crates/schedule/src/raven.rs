@@ -42,8 +42,8 @@ use roadweave_proto::{Instant, PathId, PathOffer, PathSnapshot, PathStatus};
 
 use self::flows::{Flows, Mode};
 use self::forecast::Forecast;
-use self::networks::{NETWORKS_MAX, Network};
-use self::tables::{Interval, Tables};
+use self::networks::{NETWORKS_MAX, Network, Networks, RTT_MIN};
+use self::tables::Interval;
 use crate::{
     AcknowledgedDatagram, Decision, Ordered, PacketInfo, PathSet, RestoreError, Scheduler,
     best_status,
@@ -86,11 +86,8 @@ pub struct Raven {
     config: RavenConfig,
     flows: Flows,
     paths: Vec<PathState>,
-    networks: Vec<Network>,
+    networks: Networks,
     names: Vec<(PathId, String)>,
-    assumed: Tables,
-    pooled: Option<Tables>,
-    pooled_at: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -107,11 +104,15 @@ impl Raven {
             config: RavenConfig { confidence: config.confidence.min(100), ..config },
             flows: Flows::default(),
             paths: Vec::new(),
-            networks: Vec::new(),
+            networks: Networks::new(config),
             names: Vec::new(),
-            assumed: Tables::assumed(),
-            pooled: None,
-            pooled_at: None,
+        }
+    }
+
+    /// Learns from recorded round trips of the network `name`, ascending by time.
+    pub fn learn(&mut self, name: &str, samples: impl IntoIterator<Item = (Instant, Duration)>) {
+        if let Some(network) = self.networks.place(Some(name), &self.paths) {
+            self.networks.learn(network, samples);
         }
     }
 
@@ -125,15 +126,13 @@ impl Raven {
         });
         for path in paths.iter().map(|path| path.snapshot) {
             let Some(state) = self.state(path) else { continue };
-            let state = &self.paths[state];
             if path.bytes_in_flight == 0 {
                 self.flows.clear(path.id);
             }
             if let Some(at) = path.last_acknowledged
-                && state.forecast.newest().is_none_or(|newest| at.as_secs_f64() > newest)
+                && self.paths[state].forecast.newest().is_none_or(|it| at.as_secs_f64() > it)
             {
-                let position = self.paths.iter().position(|state| state.id == path.id);
-                position.into_iter().for_each(|state| self.sample(now, state, at, path.latest_rtt));
+                self.sample(now, state, at, path.latest_rtt);
             }
         }
     }
@@ -146,10 +145,20 @@ impl Raven {
             return None;
         }
         let name = self.names.iter().find(|(id, _)| *id == path.id).map(|(_, name)| name.clone());
-        let network = self.network(name.as_deref())?;
-        self.networks[network].log.end_run();
+        let network = self.networks.place(name.as_deref(), &self.paths)?;
+        self.networks.all[network].log.end_run();
         self.paths.push(PathState { id: path.id, network, forecast: Forecast::default() });
         Some(self.paths.len() - 1)
+    }
+
+    fn sample(&mut self, now: Instant, state: usize, at: Instant, rtt: Duration) {
+        let (at, rtt) = (at.as_secs_f64(), rtt.as_secs_f64());
+        if rtt < RTT_MIN {
+            return;
+        }
+        let PathState { network, forecast, .. } = &mut self.paths[state];
+        forecast.add(at, rtt, self.networks.tables(*network).lambda);
+        self.networks.sample(now, *network, at, rtt);
     }
 
     fn candidates(&self, now: Instant, flow: u64, paths: &[PathOffer<'_>]) -> Vec<CandidatePath> {
@@ -161,7 +170,8 @@ impl Raven {
                 let (predicted, newest) = (state.forecast.rtt()?, state.forecast.newest()?);
                 let age = (now.as_secs_f64() - newest).max(0.0);
                 let percent = self.config.confidence.clamp(1, 99);
-                Some((predicted, self.tables(state.network).interval(predicted, age, percent)))
+                let tables = self.networks.tables(state.network);
+                Some((predicted, tables.interval(predicted, age, percent)))
             });
             let waits = offer.queued_bytes.min(self.flows.busy_bytes(flow));
             let (predicted, interval) =
@@ -328,26 +338,27 @@ impl Scheduler for Raven {
         }
         self.names.push((path, name.to_owned()));
         if self.paths.iter().any(|state| state.id == path)
-            && let Some(network) = self.network(Some(name))
+            && let Some(network) = self.networks.place(Some(name), &self.paths)
         {
-            self.networks[network].log.end_run();
+            self.networks.all[network].log.end_run();
             let states = self.paths.iter_mut().filter(|state| state.id == path);
             states.for_each(|state| state.network = network);
         }
     }
 
     fn learned(&self) -> Option<String> {
-        Some(stored::write(&self.networks, self.pooled.as_ref()))
+        Some(stored::write(&self.networks.all, self.networks.pooled.as_ref()))
     }
 
     fn restore(&mut self, learned: &str) -> Result<(), RestoreError> {
         let (networks, pooled) = stored::read(learned)?;
         for network in networks {
-            let Some(place) = self.network(network.name.as_deref()) else { continue };
+            let name = network.name.as_deref();
+            let Some(place) = self.networks.place(name, &self.paths) else { continue };
             let learned_at = network.tables.is_some().then_some(Instant::ZERO);
-            self.networks[place] = Network { learned_at, ..network };
+            self.networks.all[place] = Network { learned_at, ..network };
         }
-        self.pooled = pooled.or(self.pooled.take());
+        self.networks.pooled = pooled.or(self.networks.pooled.take());
         Ok(())
     }
 }

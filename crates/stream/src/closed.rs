@@ -5,18 +5,24 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use roadweave_proto::wire::{ResetCode, StreamId};
+use roadweave_proto::wire::{ResetCode, StreamFrame, StreamId};
 
+use crate::credit::ReceiveCredit;
+use crate::error::Violation;
 use crate::ranges::Ranges;
+use crate::stream::RECORD;
 
-pub(crate) const CLOSED_MAX: usize = 1024;
+const CLOSED_MAX: usize = 1024;
 /// Ranges of numbers of the peer's streams: one more than a peer may have open, which may all be in
 /// flight on a path slower than their successors'. Beyond that the lowest gap is closed.
-pub(crate) const SEEN_MAX: usize = 4_097;
+const SEEN_MAX: usize = 4_097;
+/// The most pending answers; the peer asks again for more.
+const ANSWERS_MAX: usize = 1024;
 
 #[derive(Debug, Default)]
 pub(crate) struct Closed {
-    pub(crate) streams: BTreeMap<StreamId, Tombstone>,
+    streams: BTreeMap<StreamId, Tombstone>,
+    pub(crate) answers: BTreeMap<StreamId, StreamReply>,
     oldest_first: VecDeque<StreamId>,
     seen: Ranges,
 }
@@ -27,6 +33,14 @@ pub(crate) struct Tombstone {
     pub(crate) sent: u64,
     pub(crate) received: u64,
     pub(crate) is_final: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamReply {
+    /// All of it was received: its bytes.
+    Whole(u64),
+    /// It was reset, or is unknown.
+    Reset { code: ResetCode, final_size: u64 },
 }
 
 impl Closed {
@@ -53,13 +67,64 @@ impl Closed {
         }
     }
 
+    /// Takes a frame of a stream that is over. Returns whether it is answered.
+    pub(crate) fn handle_frame(
+        &mut self,
+        id: StreamId,
+        frame: &StreamFrame,
+        credit: &mut ReceiveCredit,
+    ) -> Result<bool, Violation> {
+        let end = match frame {
+            StreamFrame::Open(open) => open.data.len() as u64,
+            StreamFrame::Data(data) => data.offset + data.data.len() as u64,
+            StreamFrame::Reset { final_size, .. } => *final_size,
+            _ => 0,
+        };
+        let is_reset = matches!(frame, StreamFrame::Reset { .. });
+        let asks = match frame {
+            StreamFrame::Reset { is_answer, .. } => !is_answer,
+            StreamFrame::Acknowledged(_) | StreamFrame::Priority { .. } => false,
+            _ => true,
+        };
+        let answer = match self.streams.get_mut(&id) {
+            Some(tombstone) => {
+                // Data of a refused stream takes session credit.
+                let growth = end.saturating_sub(tombstone.received);
+                if !tombstone.is_final && growth > 0 {
+                    if !credit.allows(growth) {
+                        return Err(Violation::SessionCredit);
+                    }
+                    tombstone.received += growth;
+                    credit.on_received(growth);
+                    credit.on_consumed(growth);
+                }
+                tombstone.is_final |= is_reset;
+                let reset = |code| StreamReply::Reset { code, final_size: tombstone.sent };
+                match tombstone.code {
+                    None if is_reset => reset(ResetCode::Other),
+                    None => StreamReply::Whole(tombstone.received),
+                    Some(code) => reset(code),
+                }
+            }
+            None => StreamReply::Reset { code: ResetCode::Unknown, final_size: 0 },
+        };
+        let is_answered = asks && self.answers.len() < ANSWERS_MAX;
+        if is_answered {
+            self.answers.insert(id, answer);
+        }
+        Ok(is_answered)
+    }
+
     pub(crate) fn memory(&self) -> usize {
         let each = size_of::<(StreamId, Tombstone)>() + size_of::<StreamId>();
-        2 * self.streams.len() * each + 2 * self.seen.len() * SEEN
+        2 * self.streams.len() * each + 2 * self.seen.len() * SEEN + self.answers.len() * RECORD
     }
 }
 
-pub(crate) const SEEN: usize = size_of::<(u64, u64)>();
+const SEEN: usize = size_of::<(u64, u64)>();
+/// The upper bound of [`Closed::memory`].
+pub(crate) const CLOSED_MEMORY_MAX: usize =
+    2 * (CLOSED_MAX * 64 + SEEN_MAX * SEEN) + ANSWERS_MAX * RECORD;
 
 #[cfg(test)]
 mod tests {

@@ -53,6 +53,10 @@ impl Config {
             give_up_after: Duration::from_secs(120),
         }
     }
+
+    pub(crate) fn records_max(&self) -> usize {
+        (self.send_max / 512) as usize + self.opened_max + self.accepted_max
+    }
 }
 
 /// Properties of the lane that carries the streams.

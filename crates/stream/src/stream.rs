@@ -17,8 +17,10 @@ use std::time::Duration;
 use roadweave_proto::wire::{Acknowledged, Destination, ResetCode, StreamId, StreamPriority};
 use roadweave_proto::{Instant, earliest};
 
+use crate::closed::Tombstone;
 use crate::config::{Config, Obligation, Timing};
-use crate::event::{EventKind, Pending};
+use crate::credit::ReceiveCredit;
+use crate::event::{Event, EventKind, Pending};
 use crate::priority::{Asked, Favour, Rank};
 use crate::receive::ReceiveBuffer;
 use crate::send::SendBuffer;
@@ -107,7 +109,7 @@ impl Precedence {
         Rank::new(priority, is_head, self.turn, id)
     }
 
-    fn on_fresh_sent(&mut self, priority: StreamPriority, from: u64, fresh: u64) {
+    pub(crate) fn on_fresh_sent(&mut self, priority: StreamPriority, from: u64, fresh: u64) {
         let is_favoured = from >= self.first && (from < self.head || priority.is_raised());
         self.favour.on_sent(fresh, is_favoured);
     }
@@ -314,8 +316,46 @@ impl Stream {
         }
     }
 
-    pub(crate) fn on_fresh_sent(&mut self, from: u64, fresh: u64) {
-        self.precedence.on_fresh_sent(self.priority, from, fresh);
+    pub(crate) fn take_event(&mut self, id: StreamId) -> Option<Event> {
+        let kind = self.events.take()?;
+        Some(match kind {
+            EventKind::Opened => {
+                let destination = *self.destination.take().expect("kept until it is told");
+                Event::Opened { id, destination, priority: self.priority }
+            }
+            EventKind::Connected => Event::Connected(id),
+            EventKind::Readable => Event::Readable(id),
+            EventKind::Writable => Event::Writable(id),
+            EventKind::Stopped => {
+                let code = self.stopped_by_peer.unwrap_or(ResetCode::Other);
+                Event::Stopped { id, code }
+            }
+            EventKind::Acknowledged => Event::Acknowledged(id),
+            EventKind::Finished => Event::Finished(id),
+            EventKind::Reset => {
+                let reset = self.reset.map(|reset| (reset.code, reset.by_peer));
+                let (code, by_peer) = reset.unwrap_or((ResetCode::Other, false));
+                Event::Reset { id, code, by_peer }
+            }
+        })
+    }
+
+    /// Announces the credit if it is worth a frame.
+    pub(crate) fn offer_credit(&mut self, credit: &ReceiveCredit) {
+        if self.receive.highest > 0
+            && self.receive.wants_to_advertise(credit.share(self.receive.held()))
+        {
+            self.ack = Ack::Now;
+        }
+    }
+
+    pub(crate) fn tombstone(&self) -> Tombstone {
+        Tombstone {
+            code: self.reset.map(|reset| reset.code),
+            sent: self.send.next,
+            received: self.receive.highest,
+            is_final: self.receive.final_size.is_some(),
+        }
     }
 
     pub(crate) fn memory(&self) -> usize {

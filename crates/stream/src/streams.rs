@@ -2,22 +2,21 @@
 
 mod crowding;
 mod handle;
-mod timeout;
+mod table;
 mod transmit;
 
-use std::collections::BTreeMap;
+use bytes::Bytes;
+use roadweave_proto::wire::{
+    Destination, ResetCode, StreamFrame, StreamFrames, StreamId, StreamPriority, StreamsOffer,
+};
+use roadweave_proto::{Instant, Urgency, earliest};
 
-use roadweave_proto::wire::{Destination, ResetCode, StreamId, StreamPriority, StreamsOffer};
-use roadweave_proto::{Instant, Urgency};
-
-use self::crowding::Crowd;
-use self::handle::{ANSWERS_MAX, StreamReply};
-use crate::closed::{CLOSED_MAX, Closed, SEEN, SEEN_MAX, Tombstone};
+use self::table::StreamTable;
+use self::transmit::Output;
+use crate::closed::{CLOSED_MEMORY_MAX, Tombstone};
 use crate::config::{Config, Obligation, Stats, Timing};
-use crate::credit::{ReceiveCredit, SendCredit};
-use crate::error::{StreamError, Violation};
+use crate::error::{HandleError, StreamError, Violation};
 use crate::event::{Event, EventKind};
-use crate::index::Index;
 use crate::priority::Asked;
 use crate::ring::SLACK;
 use crate::stream::{Ack, RECORD, Stop, Stream};
@@ -28,54 +27,30 @@ use crate::stream::{Ack, RECORD, Stop, Stream};
 /// [`StreamError::NoSuchStream`] once the stream is over and its events were fetched.
 #[derive(Debug)]
 pub struct Streams {
-    pub(crate) config: Config,
-    pub(crate) timing: Timing,
-    pub(crate) table: BTreeMap<StreamId, Box<Stream>>,
-    pub(crate) index: Index,
-    pub(crate) closed: Closed,
-    pub(crate) answers: BTreeMap<StreamId, StreamReply>,
-    pub(crate) send_credit: SendCredit,
-    pub(crate) receive_credit: ReceiveCredit,
-    pub(crate) crowd: Crowd,
-    pub(crate) starved: Option<(Instant, u32)>,
-    pub(crate) turns: u64,
-    pub(crate) stats: Stats,
-    pub(crate) violation: Option<Violation>,
-    pub(crate) peer_takes_priorities: bool,
+    pub(crate) table: StreamTable,
+    output: Output,
+    violation: Option<Violation>,
+    peer_takes_priorities: bool,
     peer_takes_early: bool,
-    pub(crate) next_index: u64,
-    ours: usize,
-    freed: u64,
+    next_index: u64,
 }
 
 impl Streams {
     /// Creates an end without streams.
     pub fn new(config: Config) -> Self {
         Self {
-            receive_credit: ReceiveCredit::new(config.receive_max),
-            crowd: Crowd::default(),
-            config,
-            timing: Timing::default(),
-            table: BTreeMap::new(),
-            index: Index::default(),
-            closed: Closed::default(),
-            answers: BTreeMap::new(),
-            send_credit: SendCredit::default(),
-            starved: None,
-            turns: 0,
-            stats: Stats::default(),
+            table: StreamTable::new(config),
+            output: Output::default(),
             violation: None,
             peer_takes_priorities: false,
             peer_takes_early: false,
             next_index: 0,
-            ours: 0,
-            freed: 0,
         }
     }
 
     /// Sets the properties of the lane that carries the streams.
     pub fn set_timing(&mut self, timing: Timing) {
-        self.timing = timing;
+        self.table.timing = timing;
     }
 
     /// Opens a stream to `destination`. Bytes written before the next transmission leave with it.
@@ -91,18 +66,18 @@ impl Streams {
         if let Some(violation) = self.violation {
             return Err(StreamError::Closed(violation));
         }
-        if self.ours >= self.config.opened_max {
+        if self.table.ours >= self.table.config.opened_max {
             return Err(StreamError::TooMany);
         }
-        let id = StreamId(self.next_index << 1 | self.config.side as u64);
+        let id = StreamId(self.next_index << 1 | self.table.config.side as u64);
         self.next_index += 1;
-        let mut stream = Stream::new(true, priority, &self.config);
+        let mut stream = Stream::new(true, priority, &self.table.config);
         stream.destination = Some(Box::new(destination));
         if self.peer_takes_early {
-            stream.send.raise_credit(self.send_credit.early());
+            stream.send.raise_credit(self.output.credit.early());
         }
-        self.insert(now, id, stream);
-        self.receive_credit.update();
+        self.table.insert(now, id, stream);
+        self.table.receive_credit.update();
         Ok(id)
     }
 
@@ -111,14 +86,14 @@ impl Streams {
     /// # Errors
     /// When it was reset, or is not the peer's.
     pub fn accept(&mut self, now: Instant, id: StreamId) -> Result<(), StreamError> {
-        let stream = self.usable(id)?;
+        let stream = self.table.usable(id)?;
         if stream.is_ours || !stream.begun {
             return Err(StreamError::NotAccepted);
         }
         if stream.begin == Obligation::None {
             stream.begin = Obligation::Due;
         }
-        self.settle(now, id);
+        self.table.settle(now, id);
         Ok(())
     }
 
@@ -135,13 +110,13 @@ impl Streams {
         id: StreamId,
         bytes: &[u8],
     ) -> Result<usize, StreamError> {
-        let free = self.free();
-        let stream = self.writable(id)?;
+        let free = self.table.free();
+        let stream = self.table.writable(id)?;
         let room = free.saturating_sub(stream.send.buffered());
         let taken = bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX));
         stream.send.write(&bytes[..taken]);
         stream.wants_room = taken < bytes.len();
-        self.settle(now, id);
+        self.table.settle(now, id);
         Ok(taken)
     }
 
@@ -151,12 +126,12 @@ impl Streams {
     /// # Errors
     /// As [`Streams::write`].
     pub fn room(&mut self, now: Instant, id: StreamId) -> Result<usize, StreamError> {
-        let free = self.free();
-        let enough = self.enough_room();
-        let stream = self.writable(id)?;
+        let free = self.table.free();
+        let enough = self.table.enough_room();
+        let stream = self.table.writable(id)?;
         let room = free.saturating_sub(stream.send.buffered());
         stream.wants_room = room < enough;
-        self.settle(now, id);
+        self.table.settle(now, id);
         Ok(if room < enough { 0 } else { usize::try_from(room).unwrap_or(usize::MAX) })
     }
 
@@ -165,13 +140,13 @@ impl Streams {
     /// # Errors
     /// When the stream was reset, or was not accepted.
     pub fn finish(&mut self, now: Instant, id: StreamId) -> Result<(), StreamError> {
-        let stream = self.usable(id)?;
+        let stream = self.table.usable(id)?;
         if !stream.is_ours && stream.begin == Obligation::None {
             return Err(StreamError::NotAccepted);
         }
         stream.send.finish();
         stream.wants_room = false;
-        self.settle(now, id);
+        self.table.settle(now, id);
         Ok(())
     }
 
@@ -210,7 +185,7 @@ impl Streams {
         id: StreamId,
         take: impl FnOnce([&[u8]; 2]) -> usize,
     ) -> Result<usize, StreamError> {
-        let stream = self.usable(id)?;
+        let stream = self.table.usable(id)?;
         let was_done = stream.receive.is_done();
         let length = take(stream.receive.peek());
         assert!(length as u64 <= stream.receive.readable(), "taken and not there");
@@ -219,9 +194,8 @@ impl Streams {
         if stream.receive.is_done() && !was_done {
             stream.events.add(EventKind::Finished);
         }
-        self.receive_credit.on_consumed(length as u64);
-        self.offer_credit(id);
-        self.settle(now, id);
+        self.table.on_read(id, length as u64);
+        self.table.settle(now, id);
         Ok(length)
     }
 
@@ -230,7 +204,7 @@ impl Streams {
     /// # Errors
     /// When the stream was reset.
     pub fn stop(&mut self, now: Instant, id: StreamId, code: ResetCode) -> Result<(), StreamError> {
-        let stream = self.usable(id)?;
+        let stream = self.table.usable(id)?;
         let knows_end = stream.receive.final_size.is_some();
         let dropped = stream.receive.stop();
         stream.reading.is_announced = false;
@@ -239,8 +213,8 @@ impl Streams {
         } else if stream.stop.is_none() {
             stream.stop = Some(Stop { code, frame: Obligation::Due });
         }
-        self.receive_credit.on_consumed(dropped);
-        self.settle(now, id);
+        self.table.receive_credit.on_consumed(dropped);
+        self.table.settle(now, id);
         Ok(())
     }
 
@@ -254,11 +228,11 @@ impl Streams {
         id: StreamId,
         code: ResetCode,
     ) -> Result<(), StreamError> {
-        self.usable(id)?;
-        self.end(now, id, code);
-        let stream = self.table.get_mut(&id).expect("it was there");
+        self.table.usable(id)?;
+        self.table.end(now, id, code);
+        let stream = self.table.streams.get_mut(&id).expect("it was there");
         stream.events.clear();
-        self.settle(now, id);
+        self.table.settle(now, id);
         Ok(())
     }
 
@@ -280,7 +254,7 @@ impl Streams {
         priority: StreamPriority,
     ) -> Result<(), StreamError> {
         let takes = self.peer_takes_priorities;
-        let stream = self.usable(id)?;
+        let stream = self.table.usable(id)?;
         stream.priority = priority;
         if stream.is_ours && stream.asked.priority != priority {
             // The open frame carries it.
@@ -289,7 +263,7 @@ impl Streams {
                 false => stream.asked.ask(priority, takes),
             }
         }
-        self.settle(now, id);
+        self.table.settle(now, id);
         Ok(())
     }
 
@@ -298,7 +272,7 @@ impl Streams {
     /// # Errors
     /// When the stream was reset.
     pub fn asked_priority(&mut self, id: StreamId) -> Result<StreamPriority, StreamError> {
-        self.usable(id).map(|stream| stream.asked.priority)
+        self.table.usable(id).map(|stream| stream.asked.priority)
     }
 
     /// Changes the priority of the bytes that this end sends, until the peer asks for another. A
@@ -312,8 +286,8 @@ impl Streams {
         id: StreamId,
         priority: StreamPriority,
     ) -> Result<(), StreamError> {
-        self.usable(id)?.priority = priority;
-        self.settle(now, id);
+        self.table.usable(id)?.priority = priority;
+        self.table.settle(now, id);
         Ok(())
     }
 
@@ -323,60 +297,40 @@ impl Streams {
     /// # Errors
     /// When the stream was reset.
     pub fn set_head(&mut self, now: Instant, id: StreamId, bytes: u64) -> Result<(), StreamError> {
-        self.usable(id)?.precedence.head = bytes;
-        self.settle(now, id);
+        self.table.usable(id)?.precedence.head = bytes;
+        self.table.settle(now, id);
         Ok(())
     }
 
     /// The next event; call until `None`. A stream with unfetched events counts as open.
     pub fn poll_event(&mut self, now: Instant) -> Option<Event> {
-        let id = *self.index.eventful.first()?;
-        let stream = self.table.get_mut(&id)?;
-        let kind = stream.events.take()?;
-        let event = match kind {
-            EventKind::Opened => {
-                let destination = *stream.destination.take().expect("kept until it is told");
-                Event::Opened { id, destination, priority: stream.priority }
-            }
-            EventKind::Connected => Event::Connected(id),
-            EventKind::Readable => Event::Readable(id),
-            EventKind::Writable => Event::Writable(id),
-            EventKind::Stopped => {
-                let code = stream.stopped_by_peer.unwrap_or(ResetCode::Other);
-                Event::Stopped { id, code }
-            }
-            EventKind::Acknowledged => Event::Acknowledged(id),
-            EventKind::Finished => Event::Finished(id),
-            EventKind::Reset => {
-                let (code, by_peer) = stream
-                    .reset
-                    .map_or((ResetCode::Other, false), |reset| (reset.code, reset.by_peer));
-                Event::Reset { id, code, by_peer }
-            }
-        };
-        self.settle(now, id);
+        let id = *self.table.index.eventful.first()?;
+        let stream = self.table.streams.get_mut(&id)?;
+        let event = stream.take_event(id)?;
+        self.table.settle(now, id);
         Some(event)
     }
 
     /// Whether [`Streams::poll_transmit`] may have something to send.
     pub fn has_frames(&self) -> bool {
-        let index = &self.index;
+        let index = &self.table.index;
         let has_data = !index.again.is_empty() || !index.fresh.is_empty();
-        let owes = !index.control.is_empty() || !self.answers.is_empty();
-        has_data || owes || self.receive_credit.due().is_some()
+        let owes = !index.control.is_empty() || !self.table.closed.answers.is_empty();
+        has_data || owes || self.table.receive_credit.due().is_some()
     }
 
     /// The urgency of the data that leaves next; [`Urgency::LAST`] if no data may leave.
     pub fn next_urgency(&self) -> Urgency {
-        let may_send = self.send_credit.room() > 0 && self.index.records < self.records_max();
-        let fresh = self.index.fresh.first().filter(|_| may_send);
-        let next = self.index.again.first().into_iter().chain(fresh).min();
+        let may_send = self.output.credit.room() > 0
+            && self.table.index.records < self.table.config.records_max();
+        let fresh = self.table.index.fresh.first().filter(|_| may_send);
+        let next = self.table.index.again.first().into_iter().chain(fresh).min();
         next.map_or(Urgency::LAST, |rank| rank.urgency)
     }
 
     /// Whether [`Streams::poll_event`] has an event.
     pub fn has_events(&self) -> bool {
-        !self.index.eventful.is_empty()
+        !self.table.index.eventful.is_empty()
     }
 
     /// The violation that has ended all streams.
@@ -386,36 +340,36 @@ impl Streams {
 
     /// Streams that are open, or not yet over at both ends.
     pub fn open_streams(&self) -> usize {
-        self.table.len()
+        self.table.streams.len()
     }
 
     /// How many more [`Streams::open`] opens now.
     pub fn free_streams(&self) -> usize {
         match self.violation {
             Some(_) => 0,
-            None => self.config.opened_max.saturating_sub(self.ours),
+            None => self.table.config.opened_max.saturating_sub(self.table.ours),
         }
     }
 
     /// Bytes written and never sent, as far as session credit allows.
     pub fn unsent(&self) -> u64 {
-        self.index.unsent.min(self.send_credit.room())
+        self.table.index.unsent.min(self.output.credit.room())
     }
 
     /// The counters.
     pub fn stats(&self) -> Stats {
-        self.stats
+        self.table.stats
     }
 
     /// Bytes of memory: exact for buffers, estimated for tables.
     pub fn memory(&self) -> usize {
-        let streams: usize = self.table.values().map(|stream| stream.memory()).sum();
-        streams + self.table.len() * INDEXED + self.closed.memory() + self.answers.len() * RECORD
+        let streams: usize = self.table.streams.values().map(|stream| stream.memory()).sum();
+        streams + self.table.streams.len() * INDEXED + self.table.closed.memory()
     }
 
     /// Resets the streams that hold most, until all together hold at most `bytes`.
     pub fn shed(&mut self, now: Instant, bytes: usize) {
-        let holders = self.table.iter().map(|(id, stream)| (stream.memory(), *id));
+        let holders = self.table.streams.iter().map(|(id, stream)| (stream.memory(), *id));
         let mut holders: Vec<(usize, StreamId)> = holders.collect();
         holders.sort_unstable_by(|a, b| b.cmp(a));
         let mut excess = self.memory().saturating_sub(bytes);
@@ -423,9 +377,9 @@ impl Streams {
             if excess == 0 {
                 return;
             }
-            if self.table.get(&id).is_some_and(|stream| stream.reset.is_none()) {
-                self.end(now, id, ResetCode::TooMany);
-                let left = self.table.get(&id).map_or(0, |stream| stream.memory());
+            if self.table.streams.get(&id).is_some_and(|stream| stream.reset.is_none()) {
+                self.table.end(now, id, ResetCode::TooMany);
+                let left = self.table.streams.get(&id).map_or(0, |stream| stream.memory());
                 excess = excess.saturating_sub(held.saturating_sub(left));
             }
         }
@@ -433,127 +387,133 @@ impl Streams {
 
     /// The upper bound of [`Streams::memory`].
     pub fn memory_max(&self) -> usize {
-        let config = &self.config;
+        let config = &self.table.config;
         let streams = config.opened_max + config.accepted_max;
-        let receive_max = self.receive_credit.window;
-        let ranges = self.held_ranges_max() + streams * crate::receive::RANGES_MIN;
+        let receive_max = self.table.receive_credit.window;
+        let ranges = self.table.held_ranges_max() + streams * crate::receive::RANGES_MIN;
         let ranges = ranges.min(receive_max as usize);
         let each = size_of::<(StreamId, Stream)>() + size_of::<Destination>() + 256 + INDEXED;
         let buffers = 4 * (receive_max + config.send_max) as usize + 2 * streams * SLACK;
-        let closed = 2 * (CLOSED_MAX * 64 + SEEN_MAX * SEEN) + ANSWERS_MAX * RECORD;
-        let records = self.records_max() + roadweave_proto::wire::ACKNOWLEDGED_RANGES_MAX;
-        streams * each + buffers + closed + (ranges + records) * RECORD
+        let records = config.records_max() + roadweave_proto::wire::ACKNOWLEDGED_RANGES_MAX;
+        streams * each + buffers + CLOSED_MEMORY_MAX + (ranges + records) * RECORD
     }
 
-    pub(crate) fn records_max(&self) -> usize {
-        (self.config.send_max / 512) as usize + self.config.opened_max + self.config.accepted_max
+    /// Takes the body of a symbol that begins with [`STREAM_TAG`](roadweave_proto::wire::STREAM_TAG).
+    ///
+    /// # Errors
+    /// When it is malformed; or when the peer violated the protocol, so that all streams are over
+    /// (returned once; [`Streams::violation`] keeps it).
+    pub fn handle_symbol(&mut self, now: Instant, body: Bytes) -> Result<(), HandleError> {
+        let frames = StreamFrames::new(body).inspect_err(|_| self.table.stats.malformed += 1)?;
+        for frame in frames {
+            let frame = frame.inspect_err(|_| self.table.stats.malformed += 1)?;
+            if let Err(violation) = self.handle_frame(now, frame) {
+                self.close(now, violation);
+                return Err(violation.into());
+            }
+        }
+        Ok(())
     }
 
-    /// Beside `RANGES_MIN` of each stream; segments and gaps are rarely shorter than the divisor.
-    pub(crate) fn held_ranges_max(&self) -> usize {
-        (self.receive_credit.window / 1024) as usize
+    /// The body of the next symbol, of at most `room` bytes; call until `None`, or until the lane
+    /// takes no more. Below 300 bytes a stream to a long name cannot be opened.
+    pub fn poll_transmit(&mut self, now: Instant, room: usize) -> Option<Bytes> {
+        self.output.poll_transmit(now, room, &mut self.table)
     }
 
-    pub(crate) fn insert(&mut self, now: Instant, id: StreamId, stream: Stream) {
-        self.ours += usize::from(stream.is_ours);
-        self.table.insert(id, Box::new(stream));
-        self.settle(now, id);
+    /// When to call [`Streams::handle_timeout`].
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let timer = self.table.index.timers.first().map(|(at, _)| *at);
+        earliest([timer, self.output.starved.map(|(at, _)| at), self.table.crowd.look_at])
     }
 
-    pub(crate) fn theirs(&self) -> usize {
-        self.table.len() - self.ours
+    /// Handles expired timers; may be called at any time.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.table.handle_timeout(now);
+        self.output.handle_timeout(now, &mut self.table);
     }
 
-    pub(crate) fn is_ours(&self, id: StreamId) -> bool {
-        id.0 & 1 == self.config.side as u64
+    /// The lanes belong to another session: all that is not acknowledged is sent again at once.
+    pub fn on_new_session(&mut self, now: Instant) {
+        self.table.on_new_session(now, self.peer_takes_priorities);
+        self.output.starved = self.output.starved.map(|_| (now, 0));
     }
 
-    pub(crate) fn end(&mut self, now: Instant, id: StreamId, code: ResetCode) {
-        let Some(stream) = self.table.get_mut(&id) else { return };
-        let dropped = stream.receive.stop();
-        stream.end(code, false, false);
-        self.receive_credit.on_consumed(dropped);
-        self.settle(now, id);
-    }
-
-    pub(crate) fn offer_credit(&mut self, id: StreamId) {
-        if let Some(stream) = self.table.get_mut(&id)
-            && stream.receive.highest > 0
-            && stream.receive.wants_to_advertise(self.receive_credit.share(stream.receive.held()))
-        {
-            stream.ack = Ack::Now;
+    fn handle_frame(&mut self, now: Instant, frame: StreamFrame) -> Result<(), Violation> {
+        let (id, begins) = match &frame {
+            StreamFrame::SessionCredit(credit) => {
+                if self.output.credit.raise(*credit) {
+                    self.output.starved = None;
+                }
+                return Ok(());
+            }
+            StreamFrame::Open(open) => (open.id, true),
+            StreamFrame::Data(data) => (data.id, true),
+            StreamFrame::Acknowledged(acknowledged) => (acknowledged.id, false),
+            StreamFrame::Reset { id, .. } => (*id, false),
+            StreamFrame::Stop { id, .. } => (*id, true),
+            StreamFrame::Opened(id) | StreamFrame::Priority { id, .. } => (*id, false),
+        };
+        let is_of_wrong_end = match &frame {
+            StreamFrame::Open(_) | StreamFrame::Priority { .. } => self.table.is_ours(id),
+            StreamFrame::Opened(_) => !self.table.is_ours(id),
+            _ => false,
+        };
+        if is_of_wrong_end || self.table.is_ours(id) && id.0 >> 1 >= self.next_index {
+            return Err(Violation::StreamState);
+        }
+        let is_new = !self.table.is_ours(id) && !self.table.closed.has_seen(id);
+        let overtook = matches!(frame, StreamFrame::Acknowledged(_) | StreamFrame::Priority { .. });
+        if is_new && overtook {
+            // It overtook the open frame, so it concerns nothing that was sent here.
+            self.table.stats.ignored_frames += 1;
+            return Ok(());
+        }
+        if is_new {
+            self.begin(now, id, begins);
+        }
+        let Some(mut stream) = self.table.recipient(id) else {
+            let credit = &mut self.table.receive_credit;
+            let is_answered = self.table.closed.handle_frame(id, &frame, credit)?;
+            self.table.stats.ignored_frames += u64::from(!is_answered);
+            return Ok(());
+        };
+        let outcome = stream.handle_frame(now, frame);
+        self.table.settle(now, id);
+        match outcome {
+            Err(violation) if violation.is_of_one_stream() => {
+                self.table.stats.violations += 1;
+                self.table.end(now, id, ResetCode::Violation);
+                Ok(())
+            }
+            outcome => outcome,
         }
     }
 
-    pub(crate) fn settle(&mut self, now: Instant, id: StreamId) {
-        let Some(stream) = self.table.get_mut(&id) else { return };
-        stream.arm(now, &self.timing, self.config.give_up_after);
-        stream.watch_reader(now);
-        let is_over = stream.is_over();
-        let new = if is_over { Default::default() } else { stream.listing(id) };
-        let old = std::mem::replace(&mut stream.listed, new);
-        self.index.update(id, old, new);
-        self.freed += old.buffered.saturating_sub(new.buffered);
-        if is_over {
-            let stream = self.table.remove(&id).expect("it was there");
-            self.ours -= usize::from(stream.is_ours);
-            let tombstone = Tombstone {
-                code: stream.reset.map(|reset| reset.code),
-                sent: stream.send.next,
-                received: stream.receive.highest,
-                is_final: stream.receive.final_size.is_some(),
-            };
-            self.closed.insert(id, tombstone);
+    /// Opens a new stream of the peer, or notes that it is refused.
+    fn begin(&mut self, now: Instant, id: StreamId, begins: bool) {
+        self.table.closed.on_seen(id);
+        let has_room = self.table.theirs() < self.table.config.accepted_max;
+        if begins && self.violation.is_none() && has_room {
+            let stream = Stream::new(false, StreamPriority::default(), &self.table.config);
+            return self.table.insert(now, id, stream);
         }
-        self.note_crowding(now);
-        if old.wants_room && new.wants_room && new.buffered < old.buffered {
-            self.offer_room(id);
-        }
-        if self.freed >= self.config.send_max / 16 || self.index.buffered == 0 {
-            self.freed = 0;
-            let waiting: Vec<StreamId> = self.index.want_room.iter().copied().collect();
-            waiting.into_iter().for_each(|id| self.offer_room(id));
-        }
+        let code = match self.violation {
+            _ if !begins => ResetCode::Unknown,
+            Some(_) => ResetCode::Violation,
+            None => ResetCode::TooMany,
+        };
+        self.table.stats.refused += u64::from(begins);
+        let tombstone = Tombstone { code: Some(code), sent: 0, received: 0, is_final: false };
+        self.table.closed.insert(id, tombstone);
     }
 
-    fn offer_room(&mut self, id: StreamId) {
-        let free = self.free();
-        let enough = self.enough_room();
-        let Some(stream) = self.table.get_mut(&id) else { return };
-        if stream.wants_room && free.saturating_sub(stream.send.buffered()) >= enough {
-            stream.wants_room = false;
-            stream.events.add(EventKind::Writable);
-            let new = stream.listing(id);
-            let old = std::mem::replace(&mut stream.listed, new);
-            self.index.update(id, old, new);
-        }
-    }
-
-    fn free(&self) -> u64 {
-        self.config.send_max.saturating_sub(self.index.buffered)
-    }
-
-    fn enough_room(&self) -> u64 {
-        (self.config.send_max / 64).clamp(1, roadweave_proto::wire::STREAM_CREDIT)
-    }
-
-    fn writable(&mut self, id: StreamId) -> Result<&mut Stream, StreamError> {
-        let stream = self.usable(id)?;
-        if !stream.is_ours && stream.begin == Obligation::None {
-            return Err(StreamError::NotAccepted);
-        }
-        if !stream.send.is_open() {
-            return Err(StreamError::Finished);
-        }
-        Ok(stream)
-    }
-
-    fn usable(&mut self, id: StreamId) -> Result<&mut Stream, StreamError> {
-        let stream = self.table.get_mut(&id).ok_or(StreamError::NoSuchStream)?;
-        match stream.reset {
-            Some(reset) => Err(StreamError::Reset(reset.code)),
-            None => Ok(stream),
-        }
+    fn close(&mut self, now: Instant, violation: Violation) {
+        self.violation.get_or_insert(violation);
+        self.table.stats.violations += 1;
+        let open = self.table.streams.iter().filter(|(_, stream)| stream.reset.is_none());
+        let open: Vec<StreamId> = open.map(|(id, _)| *id).collect();
+        open.into_iter().for_each(|id| self.table.end(now, id, ResetCode::Violation));
     }
 }
 

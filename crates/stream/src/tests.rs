@@ -66,7 +66,7 @@ impl Pair {
 
 impl Streams {
     fn unacknowledged(&self) -> u64 {
-        self.table.values().map(|stream| stream.send.unacknowledged()).sum()
+        self.table.streams.values().map(|stream| stream.send.unacknowledged()).sum()
     }
 }
 

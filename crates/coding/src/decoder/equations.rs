@@ -107,7 +107,7 @@ impl Equations {
         };
         self.update(index, |block| {
             stats.drops.add(DropReason::Late, block.expire(oldest));
-            block.learn(full_id, symbol).count(stats);
+            count(block.learn(full_id, symbol), stats);
             stats.drops.add(DropReason::Inconsistent, block.settle(solved).count);
         });
         self.evict(stats);
@@ -213,7 +213,7 @@ impl Equations {
             match &mut merged {
                 None => merged = Some(block),
                 Some(merged) => {
-                    merged.merge(&mut block).count(stats);
+                    count(merged.merge(&mut block), stats);
                     self.recycle(block);
                 }
             }
@@ -264,11 +264,9 @@ impl Equations {
     }
 }
 
-impl Removed {
-    fn count(self, stats: &mut DecoderStats) {
-        stats.redundant += self.redundant;
-        stats.drops.add(DropReason::Inconsistent, self.inconsistent);
-    }
+fn count(removed: Removed, stats: &mut DecoderStats) {
+    stats.redundant += removed.redundant;
+    stats.drops.add(DropReason::Inconsistent, removed.inconsistent);
 }
 
 const SWEEPS_PER_AGE: u32 = 16;

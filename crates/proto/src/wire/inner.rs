@@ -22,7 +22,7 @@ pub mod protocol {
 
 const IPV4_HEADER: usize = 20;
 const IPV6_HEADER: usize = 40;
-pub(crate) const UDP_HEADER: usize = 8;
+const UDP_HEADER: usize = 8;
 
 /// The header fields of an inner packet, checked against its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +128,31 @@ impl<'a> InnerPacket<'a> {
         let ports: &[u8; 4] = self.payload.first_chunk()?;
         Some((u16::from_be_bytes([ports[0], ports[1]]), u16::from_be_bytes([ports[2], ports[3]])))
     }
+
+    pub(super) fn udp_payload(&self) -> Option<&[u8]> {
+        let is_udp = self.protocol == protocol::UDP && !self.later_fragment;
+        self.payload.get(UDP_HEADER..).filter(|_| is_udp)
+    }
+
+    /// A hash of the 5-tuple, the same on every machine and in every run, for one direction of a
+    /// flow. Without ports, as in later fragments, of the addresses and the protocol.
+    pub fn flow_hash(&self) -> u64 {
+        let mut hash = FNV_OFFSET;
+        for address in [self.source, self.destination] {
+            hash = match address {
+                IpAddr::V4(address) => fnv(hash, &address.octets()),
+                IpAddr::V6(address) => fnv(hash, &address.octets()),
+            };
+        }
+        hash = fnv(hash, &[self.protocol]);
+        if let Some((source, destination)) = self.ports() {
+            hash = fnv(hash, &source.to_be_bytes());
+            hash = fnv(hash, &destination.to_be_bytes());
+        }
+        // Mixes the low bits, since only a few of them choose a path.
+        let folded = (hash ^ hash >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        folded ^ folded >> 29
+    }
 }
 
 /// Neighbour discovery, possibly after extension headers (RFC 8200 section 4).
@@ -159,6 +184,12 @@ fn is_extension(protocol: u8) -> bool {
     matches!(protocol, HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION_OPTIONS)
 }
 
+/// FNV-1a with 64 bits.
+fn fnv(hash: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
@@ -172,6 +203,7 @@ pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::wire::{RtpHeader, SrtHeader, is_ice, is_quic_long, is_rtcp, mpeg_ts_packets};
 
     pub(crate) fn udp_v4(payload: &[u8]) -> Vec<u8> {
         let length = (IPV4_HEADER + UDP_HEADER + payload.len()) as u16;
@@ -224,8 +256,9 @@ pub(crate) mod tests {
         #[test]
         fn any_bytes_parse_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
             if let Ok(packet) = InnerPacket::parse(&bytes) {
-                let _ = (packet.ports(), packet.rtp(), packet.srt(), packet.mpeg_ts_packets());
-                let _ = (packet.is_ice(), packet.is_rtcp(), packet.is_quic_long());
+                let _ = (packet.ports(), RtpHeader::of(&packet), SrtHeader::of(&packet));
+                let _ = (mpeg_ts_packets(&packet), is_ice(&packet), is_rtcp(&packet));
+                let _ = is_quic_long(&packet);
             }
         }
     }
@@ -271,5 +304,36 @@ pub(crate) mod tests {
         assert!(!InnerPacket::parse(&packet).expect("well-formed").is_of_link());
         packet[12..16].copy_from_slice(&[169, 254, 1, 1]);
         assert!(InnerPacket::parse(&packet).expect("well-formed").is_of_link());
+    }
+
+    fn udp(source: [u8; 4], ports: [u8; 4], payload: &[u8]) -> Vec<u8> {
+        let mut packet = udp_v4(payload);
+        packet[12..16].copy_from_slice(&source);
+        packet[20..24].copy_from_slice(&ports);
+        packet
+    }
+
+    fn hash(packet: &[u8]) -> u64 {
+        InnerPacket::parse(packet).expect("well-formed").flow_hash()
+    }
+
+    #[test]
+    fn the_packets_of_a_flow_have_one_hash_and_other_flows_another() {
+        let flow = hash(&udp([10, 0, 0, 1], [0, 80, 0, 81], b"one"));
+        assert_eq!(flow, hash(&udp([10, 0, 0, 1], [0, 80, 0, 81], b"another, longer")));
+        assert_ne!(flow, hash(&udp([10, 0, 0, 2], [0, 80, 0, 81], b"one")));
+        assert_ne!(flow, hash(&udp([10, 0, 0, 1], [0, 80, 0, 82], b"one")));
+        assert_ne!(flow, hash(&udp([10, 0, 0, 1], [0, 81, 0, 80], b"one")), "the way back");
+    }
+
+    #[test]
+    fn flows_spread_over_a_few_paths() {
+        let mut counts = [0; 3];
+        for port in 0..300_u16 {
+            let [high, low] = port.to_be_bytes();
+            let hash = hash(&udp([10, 0, 0, 1], [high, low, 0, 81], b"x"));
+            counts[(hash % 3) as usize] += 1;
+        }
+        assert!(counts.iter().all(|count| *count > 70), "{counts:?}");
     }
 }

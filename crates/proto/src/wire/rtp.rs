@@ -17,15 +17,15 @@ pub struct RtpHeader {
     pub ssrc: u32,
 }
 
-impl InnerPacket<'_> {
-    /// The RTP header, if this can be RTP in UDP, directly or through a relay.
+impl RtpHeader {
+    /// The RTP header of a packet, if it can be RTP in UDP, directly or through a relay.
     ///
     /// The first byte excludes STUN, ZRTP, DTLS, TURN channels and QUIC on the same port (RFC 7983
     /// section 7, RFC 9443 section 3: RTP and RTCP have 128 to 191), the second RTCP (RFC 5761
     /// section 4). QUIC with a greased fixed bit (RFC 9287) and other protocols may match too: only
     /// several packets together show that it is RTP.
-    pub fn rtp(&self) -> Option<RtpHeader> {
-        let payload = self.udp_payload()?;
+    pub fn of(packet: &InnerPacket<'_>) -> Option<Self> {
+        let payload = packet.udp_payload()?;
         let rtp = relayed(payload).unwrap_or(payload);
         let header = rtp.first_chunk::<RTP_HEADER>()?;
         let is_rtcp = (192..=223).contains(&header[1]);
@@ -36,7 +36,7 @@ impl InnerPacket<'_> {
         let word = |at: usize| {
             u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
         };
-        Some(RtpHeader {
+        Some(Self {
             marker: header[1] & 0x80 != 0,
             sequence: u16::from_be_bytes([header[2], header[3]]),
             timestamp: word(4),
@@ -59,7 +59,7 @@ mod tests {
     use crate::wire::inner::tests::udp_v4;
 
     fn read(payload: &[u8]) -> Option<RtpHeader> {
-        InnerPacket::parse(&udp_v4(payload)).expect("well-formed").rtp()
+        RtpHeader::of(&InnerPacket::parse(&udp_v4(payload)).expect("well-formed"))
     }
 
     #[test]

@@ -35,17 +35,17 @@ pub enum SrtHeader {
     },
 }
 
-impl InnerPacket<'_> {
-    /// The SRT header, if this can be SRT in UDP.
-    pub fn srt(&self) -> Option<SrtHeader> {
-        let bytes = self.udp_payload()?;
+impl SrtHeader {
+    /// The SRT header of a packet, if it can be SRT in UDP.
+    pub fn of(packet: &InnerPacket<'_>) -> Option<Self> {
+        let bytes = packet.udp_payload()?;
         let header = bytes.first_chunk::<SRT_HEADER>()?;
         let word = |at: usize| {
             u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
         };
         let (first, timestamp, socket) = (word(0), word(8), word(12));
         if first == 0x8000_0000 && is_handshake(bytes) {
-            return Some(SrtHeader::Handshake);
+            return Some(Self::Handshake);
         }
         if socket == 0 {
             return None;
@@ -53,10 +53,10 @@ impl InnerPacket<'_> {
         match first >> 31 {
             // Keep-alive to peer error (section 3.2); their subtype is 0.
             1 if (0x8001..=0x8008).contains(&(first >> 16)) && first.trailing_zeros() >= 16 => {
-                Some(SrtHeader::Control { socket, timestamp })
+                Some(Self::Control { socket, timestamp })
             }
             0 if header[4] & SOLO == SOLO => {
-                Some(SrtHeader::Live { socket, timestamp, sequence: first })
+                Some(Self::Live { socket, timestamp, sequence: first })
             }
             _ => None,
         }
@@ -80,7 +80,7 @@ mod tests {
 
     fn read(payload: &[u8]) -> Option<SrtHeader> {
         let packet = udp_v4(payload);
-        InnerPacket::parse(&packet).expect("well-formed").srt()
+        SrtHeader::of(&InnerPacket::parse(&packet).expect("well-formed"))
     }
 
     fn words(words: &[u32]) -> Vec<u8> {

@@ -1,115 +1,162 @@
-//! What the user does with paths: opens, closes and restricts them.
+//! The paths of a connection: snapshots for schedulers, the best one, and the open gate.
 
-use std::net::SocketAddr;
+use std::net::IpAddr;
 
-use roadweave_proto::{Delays, Instant, PathId, Policy, UplinkId};
+use roadweave_proto::{
+    Instant, Pacing, PathId, PathSnapshot, PathStatus, Priority, SplitMix64, UplinkId,
+};
 
-use super::{Connection, ConnectionPhase, Wish};
-use crate::event::PathError;
-use crate::stats::{EcnMarking, PathStats};
+use crate::gate::GateState;
+use crate::path::Path;
+use crate::source::{Local, Source};
+use crate::virtual_address;
 
-impl Connection {
-    /// Asks for a path over `uplink` to `server`, an address of the peer. It opens as soon as the
-    /// peer allows; [`Event::PathUsable`](crate::Event::PathUsable) follows when it carries
-    /// datagrams. It is closed where the peer does not answer. An uplink may get a new path, with
-    /// another [`PathId`], later.
+#[derive(Default)]
+pub(super) struct Paths {
+    /// Ascending.
+    pub(super) all: Vec<Path>,
+    /// As schedulers see them.
+    pub(super) snapshots: Vec<PathSnapshot>,
+    /// When snapshots were taken; cleared by what makes them stale.
+    pub(super) taken: Option<Instant>,
+    pub(super) pacing: Pacing,
+    pub(super) only_open: Option<PathId>,
+    pub(super) last_path: Option<PathId>,
+}
+
+impl Paths {
+    pub(super) fn index(&self, id: PathId) -> Option<usize> {
+        self.all.binary_search_by_key(&id, |path| path.id).ok()
+    }
+
+    pub(super) fn get(&self, id: PathId) -> Option<&Path> {
+        Some(&self.all[self.index(id)?])
+    }
+
+    pub(super) fn by_quic(&mut self, id: noq_proto::PathId) -> Option<&mut Path> {
+        self.all.iter_mut().find(|path| path.quic_id() == id)
+    }
+
+    pub(super) fn uplink_of(&self, local: Option<IpAddr>) -> Option<UplinkId> {
+        local.and_then(virtual_address::uplink).or(self.all.first()?.uplink)
+    }
+
+    pub(super) fn of_source(&self, source: &Source) -> Option<PathId> {
+        let newest_first = || self.all.iter().rev();
+        let path = match source.local {
+            Local::Uplink(uplink) => newest_first().find(|path| path.uplink == Some(uplink)),
+            Local::Address(_) => newest_first().find(|path| path.remote == source.remote),
+        };
+        path.map(|path| path.id)
+    }
+
+    pub(super) fn insert(&mut self, path: Path) {
+        let index = self.all.partition_point(|other| other.id < path.id);
+        self.all.insert(index, path);
+        self.only_open = None;
+    }
+
+    pub(super) fn take_snapshots(&mut self, now: Instant) {
+        self.taken = Some(now);
+        self.snapshots.clear();
+        let pacing = self.pacing;
+        self.snapshots.extend(self.all.iter_mut().map(|path| path.snapshot(now, pacing)));
+    }
+
+    pub(super) fn after_sending(&mut self, now: Instant, index: usize) {
+        let path = &mut self.all[index];
+        path.last_asked = now;
+        let snapshot = path.snapshot(now, self.pacing);
+        if snapshot.room() < u64::from(snapshot.mtu) {
+            path.on_limited(now, &snapshot, self.pacing);
+        }
+        self.snapshots[index] = snapshot;
+    }
+
+    pub(super) fn open_only(&mut self, id: PathId) {
+        if self.only_open == Some(id) {
+            return;
+        }
+        for path in &self.all {
+            path.gate.set(if path.id == id { GateState::Open } else { GateState::Sealed });
+            path.gate.meter().disclaim();
+        }
+        self.only_open = Some(id);
+    }
+
+    pub(super) fn set_all_gates(&mut self, state: GateState) {
+        self.all.iter().for_each(|path| path.gate.set(state));
+        self.only_open = None;
+    }
+
+    pub(super) fn best(&self) -> Option<PathId> {
+        let with_status = |status| {
+            let paths = self.all.iter().filter(move |path| path.status() == status);
+            paths.min_by_key(|path| path.smoothed_rtt()).map(|path| path.id)
+        };
+        let heard_last = || {
+            let id = self.last_path?;
+            self.get(id)?.validated.then_some(id)
+        };
+        self.answering()
+            .min_by_key(|path| (is_backup(path), path.smoothed_rtt()))
+            .map(|path| path.id)
+            .or_else(heard_last)
+            .or_else(|| with_status(PathStatus::Usable))
+            .or_else(|| with_status(PathStatus::Suspect))
+            .or_else(|| with_status(PathStatus::Standby))
+    }
+
+    /// The path for feedback number `turn`: the best, and now and then another.
     ///
-    /// # Errors
-    /// Only clients open paths, one for each uplink, as many as the settings allow.
-    pub fn open_path(
-        &mut self,
-        now: Instant,
-        uplink: UplinkId,
-        server: SocketAddr,
-    ) -> Result<(), PathError> {
-        if !self.is_client {
-            return Err(PathError::NotClient);
-        }
-        if self.phase == ConnectionPhase::Closed {
-            return Err(PathError::Closed);
-        }
-        let taken = self.paths.iter().any(|path| path.uplink == Some(uplink));
-        if taken || self.wished_since(uplink).is_some() {
-            return Err(PathError::Exists);
-        }
-        if self.paths.len() + self.wishes.len() >= self.config.max_paths as usize {
-            return Err(PathError::TooMany);
-        }
-        self.wishes.push_back(Wish { uplink, server, since: now });
-        self.want_flush(now);
-        Ok(())
-    }
-
-    /// Since when a path over `uplink` waits for the peer to allow it; `None` if none waits.
-    pub fn wished_since(&self, uplink: UplinkId) -> Option<Instant> {
-        let wish = self.wishes.iter().find(|wish| wish.uplink == uplink);
-        wish.map(|wish| wish.since)
-    }
-
-    /// Closes a path for good. Datagrams in flight on it are reported lost, then
-    /// [`Event::PathClosed`](crate::Event::PathClosed) follows.
+    /// A silent path becomes suspect only after its probe timeout; until then every fourth feedback
+    /// takes the second best path, and each acknowledges all that came.
     ///
-    /// # Errors
-    /// There must be such a path, and another besides it.
-    pub fn close_path(&mut self, now: Instant, path: PathId) -> Result<(), PathError> {
-        use noq_proto::ClosePathError;
-        if self.phase == ConnectionPhase::Closed {
-            return Err(PathError::Closed);
-        }
-        let known = self.path(path).ok_or(PathError::Unknown)?.quic_id();
-        let code = noq_proto::TransportErrorCode::APPLICATION_ABANDON_PATH;
-        match self.quic.close_path(self.epoch.to_std(now), known, code.into()) {
-            Ok(()) => {
-                self.process(now);
-                self.want_flush(now);
-                Ok(())
-            }
-            Err(ClosePathError::ClosedPath) => Err(PathError::Unknown),
-            Err(ClosePathError::LastOpenPath | ClosePathError::MultipathNotNegotiated) => {
-                Err(PathError::Last)
-            }
-        }
+    /// Where the peer wants acknowledgements on all paths, one of two takes one of the others, by
+    /// lot: a packet of the library holds only acknowledgements of paths that received something
+    /// since the one before, and with even intervals a path might always have the same turn.
+    pub(super) fn feedback(&self, turn: u64, is_on_all: bool) -> Option<PathId> {
+        let best = self.best()?;
+        let may_rest = self.answering().any(|path| path.id == best && !is_backup(path));
+        let others = || {
+            let others = self.answering().filter(move |path| path.id != best);
+            others.filter(move |path| !(may_rest && is_backup(path)))
+        };
+        let other = match is_on_all {
+            true => drawn(turn, others),
+            false if turn % FEEDBACK_TURNS != FEEDBACK_TURNS - 1 => None,
+            false => others().min_by_key(|path| path.smoothed_rtt()),
+        };
+        Some(other.map_or(best, |path| path.id))
     }
 
-    /// Sets how a path may be used: its snapshots show it, and feedback keeps to it.
-    pub fn set_policy(&mut self, path: PathId, policy: Policy) {
-        let Some(index) = self.index(path) else { return };
-        self.paths[index].policy = policy;
-        if let Some(snapshot) = self.snapshots.all.get_mut(index) {
-            snapshot.policy = policy;
-        }
+    /// Usable paths that are not quiet while others are heard. A side that sends little suspects
+    /// nothing soon, so a path that died in an outage would still look good to it.
+    fn answering(&self) -> impl Iterator<Item = &Path> {
+        let newest = self.all.iter().map(|path| path.arrivals.last).max().unwrap_or_default();
+        self.all
+            .iter()
+            .filter(move |path| path.status() == PathStatus::Usable && !path.is_quiet(newest))
     }
 
-    /// Counts a datagram sent on `path` as redundant, or as not.
-    pub fn account(&mut self, path: PathId, bytes: u32, is_redundant: bool) {
-        let Some(index) = self.index(path) else { return };
-        let stats = &mut self.paths[index].stats;
-        let counter =
-            if is_redundant { &mut stats.redundant_bytes } else { &mut stats.source_bytes };
-        *counter += u64::from(bytes);
-        let left = self.paths[index].redundancy_left();
-        if let Some(snapshot) = self.snapshots.all.get_mut(index) {
-            snapshot.redundancy_left = left;
-        }
-    }
-
-    /// The peer's address on a path.
-    pub fn remote_address(&self, path: PathId) -> Option<SocketAddr> {
-        Some(self.path(path)?.remote)
-    }
-
-    /// The round trips of a path since its last change of address.
-    pub fn round_trips(&self, path: PathId) -> Option<Delays> {
-        Some(self.path(path)?.gate.meter().round_trips)
-    }
-
-    /// Whether the packets of a path leave marked as ECN-capable.
-    pub fn ecn_marking(&self, path: PathId) -> Option<EcnMarking> {
-        Some(self.path(path)?.ecn.marking)
-    }
-
-    /// Counters of a path.
-    pub fn path_stats(&self, path: PathId) -> Option<PathStats> {
-        Some(self.path(path)?.stats)
+    /// The path whose peer moved and was heard last: behind a closed gate its challenge does not
+    /// leave beside other frames. The library sends at most three times what came from there.
+    pub(super) fn moved(&self) -> Option<PathId> {
+        let moved = self.all.iter().filter(|path| path.answers_before.is_some());
+        moved.max_by_key(|path| path.arrivals.last).map(|path| path.id)
     }
 }
+
+fn drawn<'a, I: Iterator<Item = &'a Path>>(turn: u64, others: impl Fn() -> I) -> Option<&'a Path> {
+    let pair = turn / 2;
+    let is_others_turn = turn % 2 == SplitMix64::word(0, pair) % 2;
+    let count = others().count() as u64;
+    if count > 0 && is_others_turn { others().nth((pair % count) as usize) } else { None }
+}
+
+fn is_backup(path: &Path) -> bool {
+    path.policy.priority == Priority::Backup
+}
+
+/// One in this many feedbacks takes the second fastest path.
+const FEEDBACK_TURNS: u64 = 4;

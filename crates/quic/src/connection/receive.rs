@@ -8,10 +8,10 @@ use roadweave_proto::{Instant, PathId, peer_text};
 use super::upkeep::{ACK_DELAY, FEEDBACK_DELAY};
 use super::{Connection, ConnectionPhase, INTERVAL_MAX};
 use crate::event::{CloseReason, Event, PathCloseReason};
-use crate::gate::Gate;
+use crate::gate::{Gate, GateState};
 use crate::meter::sent::{Fate, TrackedPayload};
 use crate::payload::Payload;
-use crate::source::{Local, Source};
+use crate::source::Source;
 use crate::tls;
 use roadweave_identity::Refusal;
 
@@ -24,18 +24,20 @@ impl Connection {
         event: noq_proto::ConnectionEvent,
     ) {
         let received = source.received_by(now);
-        self.note_read_delay(now, now.since(received));
+        self.signs.on_read_delay(now, now.since(received));
         self.quic.handle_event(event);
-        if self.path_of(source).is_none() {
+        if self.paths.of_source(source).is_none() {
             self.scan_paths(now);
         }
-        let path = self.path_of(source);
-        if let Some(index) = path.and_then(|id| self.index(id)).filter(|at| self.has_frames(*at)) {
-            self.paths[index].on_heard(received, bytes);
-            self.paths[index].ecn.on_heard(source.ecn.is_some());
-            self.timing.last_path = path;
+        let path = self.paths.of_source(source);
+        if let Some(index) =
+            path.and_then(|id| self.paths.index(id)).filter(|at| self.has_frames(*at))
+        {
+            self.paths.all[index].on_heard(received, bytes);
+            self.paths.all[index].ecn.on_heard(source.ecn.is_some());
+            self.paths.last_path = path;
         }
-        let path = path.or(self.timing.last_path);
+        let path = path.or(self.paths.last_path);
         let any_data = self.take_datagrams(now, received, path, bytes);
         self.process(now);
         if matches!(self.phase, ConnectionPhase::Handshake { .. }) {
@@ -91,19 +93,10 @@ impl Connection {
     /// Whether frames have come in on a path since the last call. Anybody on the way can write
     /// packets with its connection ID that cannot be decrypted; these say nothing about the path.
     fn has_frames(&mut self, index: usize) -> bool {
-        let quic_id = self.paths[index].quic_id();
+        let quic_id = self.paths.all[index].quic_id();
         let Some(stats) = self.quic.path_stats(quic_id) else { return false };
-        let before = std::mem::replace(&mut self.paths[index].frames_heard, stats.frame_rx);
+        let before = std::mem::replace(&mut self.paths.all[index].frames_heard, stats.frame_rx);
         before != stats.frame_rx
-    }
-
-    fn path_of(&self, source: &Source) -> Option<PathId> {
-        let newest_first = || self.paths.iter().rev();
-        let path = match source.local {
-            Local::Uplink(uplink) => newest_first().find(|path| path.uplink == Some(uplink)),
-            Local::Address(_) => newest_first().find(|path| path.remote == source.remote),
-        };
-        path.map(|path| path.id)
     }
 
     /// Notes new paths and addresses: peers open paths and change addresses without notice.
@@ -116,7 +109,7 @@ impl Connection {
             if self.closing.contains(&quic_id) {
                 continue;
             }
-            match self.path_by_quic(quic_id).map(|path| path.remote) {
+            match self.paths.by_quic(quic_id).map(|path| path.remote) {
                 None => {
                     if let Some(gate) = Gate::of(&self.quic, quic_id) {
                         self.add_path(now, quic_id, None, network.remote(), gate);
@@ -141,10 +134,10 @@ impl Connection {
     ) {
         let gate = Gate::of(&self.quic, quic_id);
         let answers = self.challenge_answers(quic_id);
-        let Some(path) = self.path_by_quic(quic_id) else { return };
+        let Some(path) = self.paths.by_quic(quic_id) else { return };
         path.gate.meter().abandon();
         self.take_all_signals();
-        let Some(path) = self.path_by_quic(quic_id) else { return };
+        let Some(path) = self.paths.by_quic(quic_id) else { return };
         if let Some(gate) = gate {
             path.gate = gate;
         }
@@ -154,18 +147,18 @@ impl Connection {
         path.validated = false;
         path.asked_since = now;
         path.answers_before = Some(answers);
-        self.only_open = None;
+        self.paths.only_open = None;
         self.take_snapshots(now);
         self.want_flush(now);
     }
 
     fn confirm_addresses(&mut self, now: Instant) {
-        for index in 0..self.paths.len() {
-            let Some(before) = self.paths[index].answers_before else { continue };
-            let quic_id = self.paths[index].quic_id();
+        for index in 0..self.paths.all.len() {
+            let Some(before) = self.paths.all[index].answers_before else { continue };
+            let quic_id = self.paths.all[index].quic_id();
             if self.challenge_answers(quic_id) > before {
-                self.paths[index].answers_before = None;
-                self.paths[index].validated = true;
+                self.paths.all[index].answers_before = None;
+                self.paths.all[index].validated = true;
                 self.take_snapshots(now);
             }
         }
@@ -187,16 +180,16 @@ impl Connection {
         while let Some(payload) = self.quic.datagrams().recv() {
             let payload = detached(payload, packet_bytes);
             let Some(id) = path else { continue };
-            let Some(index) = self.index(id) else { continue };
+            let Some(index) = self.paths.index(id) else { continue };
             let datagram = match Payload::decode(payload) {
                 Some(Payload::Data(datagram)) => {
                     any_data = true;
                     self.note_interval(received);
-                    self.paths[index].stats.datagrams_received += 1;
+                    self.paths.all[index].stats.datagrams_received += 1;
                     datagram
                 }
                 Some(Payload::Feedback(datagram)) => {
-                    self.paths[index].stats.feedback_received += 1;
+                    self.paths.all[index].stats.feedback_received += 1;
                     datagram
                 }
                 Some(Payload::Fragment(fragment)) => {
@@ -209,7 +202,7 @@ impl Connection {
         }
         if any_data {
             self.timing.feedback_owed.get_or_insert(received);
-            self.note_demand(now);
+            self.signs.on_demand(now);
         }
         any_data
     }
@@ -222,24 +215,24 @@ impl Connection {
     }
 
     fn take_signals(&mut self) {
-        for index in 0..self.paths.len() {
-            if self.paths[index].gate.take_changed() {
+        for index in 0..self.paths.all.len() {
+            if self.paths.all[index].gate.take_changed() {
                 self.take_signals_of(index);
             }
         }
     }
 
     fn take_all_signals(&mut self) {
-        (0..self.paths.len()).for_each(|index| self.take_signals_of(index));
+        (0..self.paths.all.len()).for_each(|index| self.take_signals_of(index));
     }
 
     fn take_signals_of(&mut self, index: usize) {
-        self.snapshots.taken = None;
-        let path = &mut self.paths[index];
+        self.paths.taken = None;
+        let path = &mut self.paths.all[index];
         let id = path.id;
         let signals: Vec<_> = path.gate.meter().take_signals().collect();
         if path.judge_answer() {
-            self.snapshots.all[index].status = path.status();
+            self.paths.snapshots[index].status = path.status();
         }
         for (tracked, fate) in signals {
             self.on_fate(id, Some(tracked), fate);
@@ -247,7 +240,7 @@ impl Connection {
     }
 
     pub(super) fn on_fate(&mut self, id: PathId, tracked: Option<TrackedPayload>, fate: Fate) {
-        let stats = self.index(id).map(|index| &mut self.paths[index].stats);
+        let stats = self.paths.index(id).map(|index| &mut self.paths.all[index].stats);
         match (tracked, fate) {
             (None, _) => {}
             (Some(TrackedPayload::Datagram(token)), Fate::Acknowledged(acknowledged)) => {
@@ -264,12 +257,11 @@ impl Connection {
                 stats.into_iter().for_each(|stats| stats.datagrams_lost += 1);
                 self.events.push_back(Event::Lost { path: id, token });
             }
-            (Some(TrackedPayload::Fragment(number)), Fate::Acknowledged(_)) => {
-                self.messages.sender.on_acknowledged(number);
-                self.want_flush(Instant::ZERO);
-            }
-            (Some(TrackedPayload::Fragment(number)), Fate::Lost) => {
-                self.messages.sender.on_lost(number);
+            (Some(TrackedPayload::Fragment(number)), fate) => {
+                match fate {
+                    Fate::Acknowledged(_) => self.messages.sender.on_acknowledged(number),
+                    Fate::Lost => self.messages.sender.on_lost(number),
+                }
                 self.want_flush(Instant::ZERO);
             }
         }
@@ -295,7 +287,7 @@ impl Connection {
         self.peer.key = Some(peer);
         self.stats.handshake = Some(now - self.timing.began);
         self.events.push_back(Event::Connected { peer });
-        if let Some(path) = self.paths.first_mut() {
+        if let Some(path) = self.paths.all.first_mut() {
             path.validated = true;
             path.announced = true;
             path.gate.meter().start_tracking();
@@ -313,7 +305,7 @@ impl Connection {
         match event {
             PathEvent::Established { id, .. } => {
                 self.scan_paths(now);
-                if let Some(path) = self.path_by_quic(id) {
+                if let Some(path) = self.paths.by_quic(id) {
                     path.validated = true;
                     if !std::mem::replace(&mut path.announced, true) {
                         let id = path.id;
@@ -334,7 +326,7 @@ impl Connection {
                 self.closing.remove(&id);
             }
             PathEvent::RemoteStatus { id, status, .. } => {
-                if let Some(path) = self.path_by_quic(id) {
+                if let Some(path) = self.paths.by_quic(id) {
                     path.standby_by_peer = status == QuicPathStatus::Backup;
                     self.take_snapshots(now);
                 }
@@ -350,20 +342,19 @@ impl Connection {
         reason: PathCloseReason,
     ) {
         self.closing.insert(quic_id);
-        let Some(index) = self.paths.iter().position(|path| path.quic_id() == quic_id) else {
+        let Some(index) = self.paths.all.iter().position(|path| path.quic_id() == quic_id) else {
             return;
         };
-        self.paths[index].gate.meter().abandon();
+        self.paths.all[index].gate.meter().abandon();
         self.take_signals_of(index);
         // The library still reports it closed, if no other path can.
-        self.paths[index].set_gate(crate::gate::GateState::Closed);
-        let path = self.paths.remove(index);
+        self.paths.all[index].gate.set(GateState::Closed);
+        let path = self.paths.all.remove(index);
+        self.paths.only_open = None;
         let reason = self
-            .feedback
             .unresponsive
             .take_if(|id| *id == path.id)
             .map_or(reason, |_| PathCloseReason::Unresponsive);
-        self.only_open = None;
         self.events.push_back(Event::PathClosed(path.id, reason));
         self.take_snapshots(now);
         self.want_flush(now);
@@ -417,7 +408,7 @@ impl Connection {
             return;
         }
         self.take_all_signals();
-        self.paths.iter().for_each(|path| path.gate.meter().abandon());
+        self.paths.all.iter().for_each(|path| path.gate.meter().abandon());
         self.take_all_signals();
         while let Some((path, tracked)) = self.outgoing.unsent.pop_front() {
             self.on_fate(path, tracked, Fate::Lost);

@@ -1,11 +1,13 @@
 //! Everything that leaves: datagrams on their paths, and the flush.
 
+use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use noq_proto::{SendDatagramError, Transmit};
-use roadweave_proto::{Instant, PathId};
+use roadweave_proto::{Instant, PathId, UplinkId};
 
 use super::upkeep::MEASURE_SENDING;
 use super::{Connection, ConnectionPhase, Wish};
@@ -37,9 +39,9 @@ impl Connection {
     ) -> Result<(), SendError> {
         let (index, datagram) = self.check(path, datagram)?;
         self.refresh(now);
-        let snapshot = &self.snapshots.all[index];
+        let snapshot = &self.paths.snapshots[index];
         if datagram.len() as u64 > snapshot.room() {
-            self.paths[index].on_limited(now, snapshot, self.snapshots.pacing);
+            self.paths.all[index].on_limited(now, snapshot, self.paths.pacing);
             return Err(SendError::Blocked(datagram));
         }
         self.send_data(now, index, datagram, token)
@@ -71,9 +73,9 @@ impl Connection {
         token: u64,
     ) -> Result<(), SendError> {
         self.hand_over(now, index, Payload::Data(datagram), Some(TrackedPayload::Datagram(token)))?;
-        self.paths[index].stats.datagrams_sent += 1;
+        self.paths.all[index].stats.datagrams_sent += 1;
         self.timing.last_sent_data = now;
-        self.note_demand(now);
+        self.signs.on_demand(now);
         self.timing.measure.get_or_insert(now + MEASURE_SENDING);
         Ok(())
     }
@@ -92,7 +94,7 @@ impl Connection {
         let (index, datagram) = self.check(path, datagram)?;
         self.let_timers_fire(now);
         self.hand_over(now, index, Payload::Feedback(datagram), None)?;
-        self.paths[index].stats.feedback_sent += 1;
+        self.paths.all[index].stats.feedback_sent += 1;
         self.timing.last_asked_back = now;
         self.on_feedback_left();
         Ok(())
@@ -116,19 +118,21 @@ impl Connection {
         if !self.is_open() {
             return Err(SendError::Closed(datagram));
         }
-        let Some(index) = self.index(path) else { return Err(SendError::NotUsable(datagram)) };
-        let is_late = self.paths.iter().any(|path| path.gate.meter().is_overtaken());
+        let Some(index) = self.paths.index(path) else {
+            return Err(SendError::NotUsable(datagram));
+        };
+        let is_late = self.paths.all.iter().any(|path| path.gate.meter().is_overtaken());
         let asks = match is_late {
             true => now - self.timing.last_asked_back >= ASK_BACK_OVERTAKEN,
-            false => now - self.paths[index].last_asked >= ASK_BACK_INTERVAL,
+            false => now - self.paths.all[index].last_asked >= ASK_BACK_INTERVAL,
         };
         if asks {
             return self.send_feedback_on(now, path, datagram);
         }
         self.let_timers_fire(now);
-        self.open_only(path);
+        self.paths.open_only(path);
         self.drain(now);
-        self.snapshots.taken = None;
+        self.paths.taken = None;
         self.on_feedback_left();
         Ok(())
     }
@@ -158,32 +162,26 @@ impl Connection {
         self.send_fragments(now);
         self.ask_with_acknowledgements(now);
         if matches!(self.phase, ConnectionPhase::Handshake { .. }) {
-            self.set_all_gates(GateState::Open);
+            self.paths.set_all_gates(GateState::Open);
             self.drain(now);
         } else {
-            if let Some(outlet) = self.best_path().or_else(|| self.moved_path()) {
-                self.open_only(outlet);
+            if let Some(outlet) = self.paths.best().or_else(|| self.paths.moved()) {
+                self.paths.open_only(outlet);
                 self.drain(now);
             }
-            self.set_all_gates(GateState::Closed);
+            self.paths.set_all_gates(GateState::Closed);
             self.drain(now);
         }
         self.process(now);
         self.take_snapshots(now);
     }
 
-    /// The path whose peer moved and was heard last: behind a closed gate its challenge does not
-    /// leave beside other frames. The library sends at most three times what came from there.
-    fn moved_path(&self) -> Option<PathId> {
-        let moved = self.paths.iter().filter(|path| path.answers_before.is_some());
-        moved.max_by_key(|path| path.arrivals.last).map(|path| path.id)
-    }
-
     fn check(&mut self, path: PathId, datagram: Bytes) -> Result<(usize, Bytes), SendError> {
         if !self.is_open() {
             return Err(SendError::Closed(datagram));
         }
-        let Some(index) = self.index(path).filter(|&index| self.paths[index].validated) else {
+        let Some(index) = self.paths.index(path).filter(|&index| self.paths.all[index].validated)
+        else {
             return Err(SendError::NotUsable(datagram));
         };
         let max = self.max_datagram_size;
@@ -200,7 +198,7 @@ impl Connection {
         payload: Payload,
         tracked: Option<TrackedPayload>,
     ) -> Result<(), SendError> {
-        let id = self.paths[index].id;
+        let id = self.paths.all[index].id;
         self.write_off_unsent();
         if let Err(error) = self.quic.datagrams().send(payload.encode(), false) {
             return Err(match error {
@@ -210,21 +208,21 @@ impl Connection {
             });
         }
         self.outgoing.unsent.push_back((id, tracked));
-        self.open_only(id);
+        self.paths.open_only(id);
         if !self.pump(now, index) {
             // The library does not send on this path: better late on another than never.
             self.stats.delayed_in_library += 1;
-            self.snapshots.taken = None;
-            for other in 0..self.paths.len() {
-                if other != index && self.paths[other].validated {
-                    self.open_only(self.paths[other].id);
+            self.paths.taken = None;
+            for other in 0..self.paths.all.len() {
+                if other != index && self.paths.all[other].validated {
+                    self.paths.open_only(self.paths.all[other].id);
                     if self.pump(now, other) {
                         break;
                     }
                 }
             }
         }
-        self.after_sending(now, index);
+        self.paths.after_sending(now, index);
         Ok(())
     }
 
@@ -232,7 +230,7 @@ impl Connection {
     fn pump(&mut self, now: Instant, index: usize) -> bool {
         let mut space = self.quic.datagrams().send_buffer_space();
         for _ in 0..PUMP_MAX {
-            self.paths[index].gate.meter().disclaim();
+            self.paths.all[index].gate.meter().disclaim();
             if !self.transmit_one(now) {
                 return false;
             }
@@ -250,14 +248,14 @@ impl Connection {
 
     fn attribute(&mut self, index: usize) {
         let Some((intended, tracked)) = self.outgoing.unsent.pop_front() else { return };
-        if self.paths[index].gate.meter().claim(tracked) {
-            if self.paths[index].id != intended {
+        if self.paths.all[index].gate.meter().claim(tracked) {
+            if self.paths.all[index].id != intended {
                 self.stats.on_wrong_path += 1;
             }
             return;
         }
         self.stats.on_wrong_path += 1;
-        if !self.paths.iter().any(|path| path.gate.meter().claim(tracked)) {
+        if !self.paths.all.iter().any(|path| path.gate.meter().claim(tracked)) {
             self.on_fate(intended, tracked, Fate::Lost);
         }
     }
@@ -273,20 +271,10 @@ impl Connection {
         }
     }
 
-    fn after_sending(&mut self, now: Instant, index: usize) {
-        let path = &mut self.paths[index];
-        path.last_asked = now;
-        let snapshot = path.snapshot(now, self.snapshots.pacing);
-        if snapshot.room() < u64::from(snapshot.mtu) {
-            path.on_limited(now, &snapshot, self.snapshots.pacing);
-        }
-        self.snapshots.all[index] = snapshot;
-    }
-
     fn drain(&mut self, now: Instant) {
         for _ in 0..DRAIN_MAX {
             if !self.outgoing.unsent.is_empty() {
-                self.paths.iter().for_each(|path| path.gate.meter().disclaim());
+                self.paths.all.iter().for_each(|path| path.gate.meter().disclaim());
             }
             let space = self.quic.datagrams().send_buffer_space();
             if !self.transmit_one(now) {
@@ -320,7 +308,7 @@ impl Connection {
     }
 
     fn post(&mut self, now: Instant, transmit: &Transmit, packet: &[u8]) {
-        let uplink = if self.is_client { self.uplink_of(transmit.src_ip) } else { None };
+        let uplink = if self.is_client { self.paths.uplink_of(transmit.src_ip) } else { None };
         let mut route = Route {
             uplink,
             destination: transmit.destination,
@@ -328,7 +316,7 @@ impl Connection {
             ecn: transmit.ecn.and_then(|ecn| Ecn::from_bits(ecn as u8)),
         };
         let is_client = self.is_client;
-        let path = self.paths.iter_mut().rev().find(|path| match is_client {
+        let path = self.paths.all.iter_mut().rev().find(|path| match is_client {
             true => path.uplink == uplink,
             false => path.remote == transmit.destination,
         });
@@ -344,36 +332,20 @@ impl Connection {
         self.outgoing.outbox.push(route, packet);
     }
 
-    fn open_only(&mut self, id: PathId) {
-        if self.only_open == Some(id) {
-            return;
-        }
-        for path in &self.paths {
-            path.set_gate(if path.id == id { GateState::Open } else { GateState::Sealed });
-            path.gate.meter().disclaim();
-        }
-        self.only_open = Some(id);
-    }
-
-    fn set_all_gates(&mut self, state: GateState) {
-        self.paths.iter().for_each(|path| path.set_gate(state));
-        self.only_open = None;
-    }
-
     fn send_fragments(&mut self, now: Instant) {
         if !self.is_open() {
             return;
         }
         self.messages.sender.handle_timeout(now);
         while let Some((number, fragment)) = self.messages.sender.next()
-            && let Some(index) = self.best_path().and_then(|id| self.index(id))
-            && self.paths[index].validated
+            && let Some(index) = self.paths.best().and_then(|id| self.paths.index(id))
+            && self.paths.all[index].validated
         {
             let tracked = Some(TrackedPayload::Fragment(number));
             if self.hand_over(now, index, Payload::Fragment(fragment), tracked).is_err() {
                 return;
             }
-            let pto = self.snapshots.all[index].pto;
+            let pto = self.paths.snapshots[index].pto;
             self.messages.sender.on_sent(number, |attempts| {
                 now + (pto * (1 << attempts.min(10))).min(FRAGMENT_TIMEOUT_MAX)
             });
@@ -395,8 +367,8 @@ impl Connection {
     fn try_open(
         &mut self,
         now: Instant,
-        uplink: roadweave_proto::UplinkId,
-        server: std::net::SocketAddr,
+        uplink: UplinkId,
+        server: SocketAddr,
     ) -> Result<(), PathError> {
         let network = noq_proto::FourTuple::new(server, Some(virtual_address::of(uplink)));
         let std_now = self.epoch.to_std(now);
@@ -412,17 +384,15 @@ impl Connection {
         &mut self,
         now: Instant,
         quic_id: noq_proto::PathId,
-        uplink: Option<roadweave_proto::UplinkId>,
-        remote: std::net::SocketAddr,
-        gate: std::sync::Arc<Gate>,
+        uplink: Option<UplinkId>,
+        remote: SocketAddr,
+        gate: Arc<Gate>,
     ) {
         // The library shows the number of a path only as text.
         let Ok(number) = quic_id.to_string().parse() else { return };
         gate.meter().start_tracking();
         let path = Path::new(now, PathId(number), uplink, remote, gate);
-        let index = self.paths.partition_point(|other| other.id < path.id);
-        self.paths.insert(index, path);
-        self.only_open = None;
+        self.paths.insert(path);
         self.take_snapshots(now);
     }
 }

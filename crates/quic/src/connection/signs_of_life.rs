@@ -11,64 +11,72 @@
 //!
 //! A used connection's path should return soon. Probes of thousands of idle ones keep ends late.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-use super::Connection;
+use crate::config::TransportConfig;
+use crate::idle_probes::IdleProbes;
 use crate::path::Path;
+use crate::read_delay::ReadDelay;
 
-impl Connection {
-    pub(super) fn note_read_delay(&mut self, now: Instant, time: Duration) {
-        self.timing.read_delay.note(now, time);
+pub(super) struct SignsOfLife {
+    config: Arc<TransportConfig>,
+    idle_probes: Arc<IdleProbes>,
+    /// When the connection was last used.
+    demand: Instant,
+    pub(super) read_delay: ReadDelay,
+}
+
+impl SignsOfLife {
+    pub(super) fn new(config: Arc<TransportConfig>, idle_probes: Arc<IdleProbes>) -> Self {
+        let (demand, read_delay) = (Instant::ZERO, ReadDelay::default());
+        Self { config, idle_probes, demand, read_delay }
+    }
+
+    pub(super) fn on_read_delay(&mut self, now: Instant, time: Duration) {
+        self.read_delay.note(now, time);
         if self.is_used(now) {
-            self.timing.read_delay.on_used(now);
+            self.read_delay.on_used(now);
         }
     }
 
-    pub(super) fn note_demand(&mut self, now: Instant) {
-        self.timing.demand = now;
-        self.timing.read_delay.on_used(now);
+    pub(super) fn on_demand(&mut self, now: Instant) {
+        self.demand = now;
+        self.read_delay.on_used(now);
     }
 
-    /// When one path falls silent, the path or the peer may have failed. A restarted peer answers
-    /// with resets; the library recognises only the one for the path opened last.
-    pub(super) fn ask_idle_paths(&mut self, now: Instant) {
-        let pause = match self.is_used(now) {
+    /// How long a path that is not suspect may go unasked when another falls silent.
+    pub(super) fn idle_pause(&self, now: Instant) -> Duration {
+        match self.is_used(now) {
             true => self.config.probe_interval,
             false => self.config.probe_interval.max(self.config.keep_alive),
-        };
-        for index in 0..self.paths.len() {
-            let path = &self.paths[index];
-            let idle = now - path.last_asked >= pause;
-            if idle && path.validated && path.suspect.is_none() {
-                self.probe(now, index);
-            }
         }
     }
 
-    pub(super) fn ask_suspect(&mut self, now: Instant, index: usize) {
-        if self.probe_due(&self.paths[index]).is_none_or(|due| due > now) {
-            return;
+    /// Whether a suspect path of `paths` is to be probed now.
+    pub(super) fn poll_probe(&self, now: Instant, paths: &mut [Path], index: usize) -> bool {
+        if self.probe_due(&paths[index], paths).is_none_or(|due| due > now) {
+            return false;
         }
-        let is_used = self.is_used(now);
-        let Some(suspicion) = &mut self.paths[index].suspect else { return };
-        if is_used || suspicion.asked.is_none() {
-            return self.probe(now, index);
+        let Some(suspicion) = &mut paths[index].suspect else { return false };
+        if self.is_used(now) || suspicion.asked.is_none() {
+            return true;
         }
         let turn = *suspicion.turn.get_or_insert_with(|| self.idle_probes.turn(now));
-        if turn <= now {
-            suspicion.idle_questions += 1;
-            self.probe(now, index);
-        }
+        let is_due = turn <= now;
+        suspicion.idle_questions += u32::from(is_due);
+        is_due
     }
 
-    pub(super) fn probe_due(&self, path: &Path) -> Option<Instant> {
+    /// When a suspect path of `paths` is to be probed.
+    pub(super) fn probe_due(&self, path: &Path, paths: &[Path]) -> Option<Instant> {
         let suspicion = path.suspect?;
         let Some(asked) = suspicion.asked else { return Some(suspicion.since) };
         let interval = self.config.probe_interval;
         let lasts = asked.since(suspicion.since) > SLOW_PROBES_AFTER;
-        let mut known = self.paths.iter().filter(|path| path.validated);
+        let mut known = paths.iter().filter(|path| path.validated);
         let is_cut_off = known.all(|path| path.suspect.is_some());
         let soon = asked
             + match (lasts, is_cut_off) {
@@ -78,32 +86,20 @@ impl Connection {
             };
         // A peer that sends on it can answer as well.
         let is_heard = path.arrivals.last > asked;
-        if is_heard || soon < self.timing.demand + USED {
+        if is_heard || soon < self.demand + USED {
             return Some(soon);
         }
         if let Some(turn) = suspicion.turn {
             return Some(turn);
         }
         // Paths that fell silent together are probed apart.
-        let (count, apart) = (self.paths.len() as u32, interval * path.id.0.min(15));
+        let (count, apart) = (paths.len() as u32, interval * path.id.0.min(15));
         let slowest = self.config.keep_alive.max(interval) * count + apart;
         Some(asked + (interval * (1 << suspicion.idle_questions.min(10))).min(slowest))
     }
 
-    pub(super) fn probe(&mut self, now: Instant, index: usize) {
-        let path = &mut self.paths[index];
-        path.last_asked = now;
-        path.stats.probes_sent += 1;
-        if let Some(suspicion) = &mut path.suspect {
-            (suspicion.asked, suspicion.turn) = (Some(now), None);
-        }
-        let quic_id = path.quic_id();
-        let _ = self.quic.ping_path(quic_id);
-        self.want_flush(now);
-    }
-
     fn is_used(&self, now: Instant) -> bool {
-        now < self.timing.demand + USED
+        now < self.demand + USED
     }
 }
 

@@ -15,7 +15,7 @@ impl Connection {
         let coalescing = self.coalescing();
         let library = self.quic.poll_timeout();
         let library =
-            library.map(|at| self.timing.read_delay.put_off(self.epoch.of_std(at)) + coalescing);
+            library.map(|at| self.signs.read_delay.put_off(self.epoch.of_std(at)) + coalescing);
         if self.phase == ConnectionPhase::Closed {
             return earliest([library, self.timing.flush]);
         }
@@ -37,11 +37,11 @@ impl Connection {
     }
 
     fn path_timeouts(&self) -> Option<Instant> {
-        let best = if self.is_client { self.best_path() } else { None };
-        let read_delay = &self.timing.read_delay;
-        self.paths.iter().fold(None, |due, path| {
-            let (timeout, probe) = (path.poll_timeout(read_delay), self.probe_due(path));
-            earliest([due, timeout, probe, self.keep_alive_due(path, best)])
+        let best = if self.is_client { self.paths.best() } else { None };
+        let read_delay = &self.signs.read_delay;
+        self.paths.all.iter().fold(None, |due, path| {
+            let probe = self.signs.probe_due(path, &self.paths.all);
+            earliest([due, path.poll_timeout(read_delay), probe, self.keep_alive_due(path, best)])
         })
     }
 
@@ -52,7 +52,7 @@ impl Connection {
         if self.messages.sender.poll_timeout().is_some_and(|at| at <= now) {
             self.want_flush(now);
         }
-        self.paths.iter().for_each(|path| path.gate.detect_losses(now));
+        self.paths.all.iter().for_each(|path| path.gate.detect_losses(now));
         self.process(now);
         match self.phase {
             ConnectionPhase::Closed => {}
@@ -65,7 +65,7 @@ impl Connection {
         }
         self.flush(now);
         self.take_snapshots(now);
-        self.paths.iter_mut().for_each(|path| path.release(now));
+        self.paths.all.iter_mut().for_each(|path| path.release(now));
     }
 
     /// The path on which feedback should leave now, if any is due.
@@ -79,12 +79,12 @@ impl Connection {
         if now < since + FEEDBACK_DELAY || !self.is_open() {
             return None;
         }
-        self.feedback_path()
+        self.paths.feedback(self.timing.feedback_count, self.acknowledges_on_all)
     }
 
     /// Spreads feedback over all answering paths by lot, or sends it mostly on the fastest one.
     pub fn acknowledge_on_all(&mut self, is_on: bool) {
-        self.feedback.is_on_all = is_on;
+        self.acknowledges_on_all = is_on;
     }
 
     pub(super) fn want_flush(&mut self, at: Instant) {
@@ -102,7 +102,7 @@ impl Connection {
 
     /// Fires the library's timers, as late as packets are handed over, since these may stop them.
     pub(super) fn run_library_timers(&mut self, now: Instant) -> bool {
-        let std_now = self.epoch.to_std(now - self.timing.read_delay.time(now));
+        let std_now = self.epoch.to_std(now - self.signs.read_delay.time(now));
         let due = self.quic.poll_timeout().is_some_and(|at| at <= std_now);
         if due {
             self.quic.handle_timeout(std_now);
@@ -119,14 +119,14 @@ impl Connection {
     /// Makes every path suspect until it answers something that leaves from `now` on: this end was
     /// paused, and its knowledge of the networks is outdated.
     pub fn suspect_all_paths(&mut self, now: Instant) {
-        self.paths.iter_mut().for_each(|path| path.set_suspect(now, now));
+        self.paths.all.iter_mut().for_each(|path| path.set_suspect(now, now));
         self.handle_timeout(now);
     }
 
     /// Makes the path over `uplink` suspect until it answers something that leaves from `now` on:
     /// it may have moved into another network.
     pub fn suspect_path_on(&mut self, now: Instant, uplink: UplinkId) {
-        let mut paths = self.paths.iter_mut();
+        let mut paths = self.paths.all.iter_mut();
         if let Some(path) = paths.find(|path| path.uplink == Some(uplink)) {
             path.set_suspect(now, now);
             self.handle_timeout(now);
@@ -135,8 +135,8 @@ impl Connection {
 
     /// Probes every path now, suspect or not.
     pub fn ask_paths(&mut self, now: Instant) {
-        for index in 0..self.paths.len() {
-            if self.paths[index].validated {
+        for index in 0..self.paths.all.len() {
+            if self.paths.all[index].validated {
                 self.probe(now, index);
             }
         }
@@ -156,7 +156,7 @@ impl Connection {
 
     /// When a packet of the peer last came in, on any path.
     pub fn last_heard(&self) -> Instant {
-        self.paths.iter().map(|path| path.arrivals.last).max().unwrap_or(self.timing.began)
+        self.paths.all.iter().map(|path| path.arrivals.last).max().unwrap_or(self.timing.began)
     }
 
     /// When the last datagram of the peer's [`send_on`](Connection::send_on) came in; zero if none.
@@ -166,7 +166,7 @@ impl Connection {
 
     /// The silence of the peer that is unusual on the path that is heard most: 60 ms to 2.5 s.
     pub fn quiet_after(&self) -> Duration {
-        self.paths.iter().map(|path| path.arrivals.quiet_after()).min().unwrap_or_default()
+        self.paths.all.iter().map(|path| path.arrivals.quiet_after()).min().unwrap_or_default()
     }
 
     fn give_up_handshake(&mut self, now: Instant) {
@@ -177,23 +177,45 @@ impl Connection {
     }
 
     fn look_after_paths(&mut self, now: Instant) {
-        let (best, read_delay) = (self.best_path(), self.timing.read_delay);
-        for index in 0..self.paths.len() {
-            let path = &mut self.paths[index];
+        let (best, read_delay) = (self.paths.best(), self.signs.read_delay);
+        for index in 0..self.paths.all.len() {
+            let path = &mut self.paths.all[index];
             if path.judge(now, &read_delay) {
-                self.snapshots.all[index].status = path.status();
+                self.paths.snapshots[index].status = path.status();
                 self.ask_idle_paths(now);
             }
-            let path = &self.paths[index];
-            if path.suspect.is_some() {
-                self.ask_suspect(now, index);
-            } else if self.keep_alive_due(path, best).is_some_and(|due| due <= now) {
+            let path = &self.paths.all[index];
+            let is_due = match path.suspect {
+                Some(_) => self.signs.poll_probe(now, &mut self.paths.all, index),
+                None => self.keep_alive_due(path, best).is_some_and(|due| due <= now),
+            };
+            if is_due {
                 self.probe(now, index);
             }
         }
         self.measure_quiet_paths(now);
         self.close_unresponsive_paths(now);
         self.update_keys_when_quiet(now);
+    }
+
+    /// When one path falls silent, the path or the peer may have failed. A restarted peer answers
+    /// with resets; the library recognises only the one for the path opened last.
+    fn ask_idle_paths(&mut self, now: Instant) {
+        let pause = self.signs.idle_pause(now);
+        for index in 0..self.paths.all.len() {
+            let path = &self.paths.all[index];
+            let idle = now - path.last_asked >= pause;
+            if idle && path.validated && path.suspect.is_none() {
+                self.probe(now, index);
+            }
+        }
+    }
+
+    fn probe(&mut self, now: Instant, index: usize) {
+        let path = &mut self.paths.all[index];
+        path.on_probed(now);
+        let _ = self.quic.ping_path(path.quic_id());
+        self.want_flush(now);
     }
 
     /// Only clients keep silent paths alive: their networks forget bindings.
@@ -213,10 +235,10 @@ impl Connection {
     /// Makes a packet of acknowledgements ask for one in return now and then, to find dead paths.
     pub(super) fn ask_with_acknowledgements(&mut self, now: Instant) {
         let receiving = now - self.timing.last_data < RECEIVING && self.is_open();
-        let Some(best) = self.best_path().filter(|_| receiving) else { return };
-        let Some(index) = self.index(best) else { return };
-        let interval = (self.snapshots.all[index].smoothed_rtt / 4).max(ASK_INTERVAL_MIN);
-        if now - self.paths[index].last_asked >= interval {
+        let Some(best) = self.paths.best().filter(|_| receiving) else { return };
+        let Some(index) = self.paths.index(best) else { return };
+        let interval = (self.paths.snapshots[index].smoothed_rtt / 4).max(ASK_INTERVAL_MIN);
+        if now - self.paths.all[index].last_asked >= interval {
             self.probe(now, index);
             self.timing.flush = None;
         }
@@ -234,8 +256,8 @@ impl Connection {
         };
         let flowing = now - self.timing.last_data.max(self.timing.last_sent_data) < interval;
         self.timing.measure = flowing.then_some(now + interval);
-        for index in 0..self.paths.len() {
-            let path = &self.paths[index];
+        for index in 0..self.paths.all.len() {
+            let path = &self.paths.all[index];
             let stale = now - path.last_asked >= interval && path.suspect.is_none();
             if flowing && path.validated && stale {
                 self.probe(now, index);
@@ -245,12 +267,12 @@ impl Connection {
 
     fn close_unresponsive_paths(&mut self, now: Instant) {
         let limit = self.config.unresponsive_timeout;
-        let answering = self.snapshots.all.iter().any(|path| path.status == PathStatus::Usable);
-        let overdue = self.paths.iter().find(|path| {
+        let answering = self.paths.snapshots.iter().any(|path| path.status == PathStatus::Usable);
+        let overdue = self.paths.all.iter().find(|path| {
             answering && path.suspect.is_some_and(|suspicion| now - suspicion.since > limit)
         });
         if let Some(id) = overdue.map(|path| path.id) {
-            self.feedback.unresponsive = Some(id);
+            self.unresponsive = Some(id);
             let _ = self.close_path(now, id);
         }
     }
@@ -266,7 +288,7 @@ impl Connection {
     pub(super) fn finish_rekeying(&mut self, now: Instant) {
         let ConnectionPhase::Rekeying { since } = self.phase else { return };
         let acknowledged = |at: Option<Instant>| at.is_some_and(|at| at >= since);
-        if self.paths.iter().any(|path| acknowledged(path.gate.meter().acknowledged_up_to())) {
+        if self.paths.all.iter().any(|path| acknowledged(path.gate.meter().acknowledged_up_to())) {
             self.phase = ConnectionPhase::Open;
             self.want_flush(now);
         }
@@ -278,9 +300,9 @@ impl Connection {
             return;
         }
         let slowest =
-            self.snapshots.all.iter().map(|path| path.smoothed_rtt).max().unwrap_or_default();
-        let quiet = self.snapshots.all.iter().all(|path| path.bytes_in_flight == 0)
-            && self.paths.iter().all(|path| now - path.arrivals.last > slowest);
+            self.paths.snapshots.iter().map(|path| path.smoothed_rtt).max().unwrap_or_default();
+        let quiet = self.paths.snapshots.iter().all(|path| path.bytes_in_flight == 0)
+            && self.paths.all.iter().all(|path| now - path.arrivals.last > slowest);
         if quiet {
             self.quic.force_key_update();
             self.timing.sent_under_key = 0;

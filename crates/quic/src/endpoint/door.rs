@@ -21,7 +21,6 @@ use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-use super::Endpoint;
 use super::half_open::HalfOpen;
 use crate::source::Source;
 
@@ -43,23 +42,27 @@ impl Door {
         self.open.clone()
     }
 
-    fn set(&mut self, quic: &mut noq_proto::Endpoint, shut: bool) {
+    /// Opens or shuts the door of `quic` for a packet. Returns whether a client that begins with it
+    /// is turned away.
+    pub(super) fn handle_packet(
+        &mut self,
+        now: Instant,
+        source: &Source,
+        packet: &[u8],
+        half_open: &HalfOpen,
+        quic: &mut noq_proto::Endpoint,
+    ) -> bool {
+        if !is_first(packet) {
+            return false;
+        }
+        let received = source.received_by(now);
+        let shut =
+            now.since(received) > REPEATED_AFTER && has_no_place(half_open, received, source);
         if self.is_shut != shut {
             self.is_shut = shut;
             let config = if shut { &self.shut } else { &self.open };
             quic.set_server_config(Some(config.clone()));
         }
-    }
-}
-
-impl Endpoint {
-    /// Returns whether a client that begins with this packet is turned away.
-    pub(super) fn set_door(&mut self, now: Instant, source: &Source, packet: &[u8]) -> bool {
-        let Some(door) = self.door.as_mut().filter(|_| is_first(packet)) else { return false };
-        let received = source.received_by(now);
-        let shut =
-            now.since(received) > REPEATED_AFTER && has_no_place(&self.half_open, received, source);
-        door.set(&mut self.quic, shut);
         shut
     }
 }

@@ -28,7 +28,8 @@ use std::time::Duration;
 use roadweave_proto::Instant;
 
 use crate::config::TransportConfig;
-use crate::event::ConnectionId;
+use crate::connection::Connection;
+use crate::event::{ConnectionId, EndpointEvent};
 
 #[derive(Debug, Default)]
 pub(super) struct HalfOpen {
@@ -128,12 +129,24 @@ impl HalfOpen {
             .fold((0, 0), |(all, own), it| (all + 1, own + usize::from(it.source == source)))
     }
 
-    pub(super) fn unreported(&self, id: ConnectionId) -> Option<SocketAddr> {
-        self.handshakes.get(&id)?.unreported
-    }
-
-    pub(super) fn report(&mut self, id: ConnectionId) {
-        self.handshakes.get_mut(&id).into_iter().for_each(|handshake| handshake.unreported = None);
+    /// The outcome of a handshake, once.
+    pub(super) fn settle(
+        &mut self,
+        id: ConnectionId,
+        connection: &mut Connection,
+    ) -> Option<EndpointEvent> {
+        let handshake = self.handshakes.get_mut(&id)?;
+        let remote = handshake.unreported?;
+        if connection.peer().is_some() {
+            self.end(id);
+            return Some(EndpointEvent::Incoming(id));
+        }
+        let reason = connection.take_failure()?;
+        handshake.unreported = None;
+        Some(match connection.peer.refused {
+            Some((key, why)) => EndpointEvent::Refused { remote, key, why },
+            None => EndpointEvent::HandshakeFailed { remote, reason },
+        })
     }
 
     pub(super) fn end(&mut self, id: ConnectionId) {

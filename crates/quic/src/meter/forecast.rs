@@ -20,57 +20,55 @@ use roadweave_proto::{Instant, Pacing, Rate};
 
 use super::Meter;
 
-impl Meter {
-    /// The initial round-trip time before the first sample.
-    pub(crate) fn expected_rtt(&self, now: Instant, pacing: Pacing) -> Duration {
-        if !self.rtt.is_sampled() {
-            return self.rtt.smoothed();
-        }
-        // Where packets overtake each other, the recent minimum shows luck rather than the route.
-        let route = match self.is_overtaken() {
-            true => self.rtt.smoothed(),
-            false => self.rtt.fresh_min(),
-        };
-        route.max(self.time_to_drain(now, pacing)).max(self.owed_for(now))
+/// The initial round-trip time before the first sample.
+pub(crate) fn expected_rtt(meter: &Meter, now: Instant, pacing: Pacing) -> Duration {
+    if !meter.rtt.is_sampled() {
+        return meter.rtt.smoothed();
     }
+    // Where packets overtake each other, the recent minimum shows luck rather than the route.
+    let route = match meter.is_overtaken() {
+        true => meter.rtt.smoothed(),
+        false => meter.rtt.fresh_min(),
+    };
+    route.max(time_to_drain(meter, now, pacing)).max(owed_for(meter, now))
+}
 
-    /// The time that the path takes for the bytes in flight.
-    ///
-    /// While it is fully used and its round-trip time has grown, its rate is what it delivered in
-    /// the last round trip, or passed in it if that was more. Otherwise it can do at least its
-    /// recent best, and without a queue twice as much, as in slow start.
-    ///
-    /// Where a sender leaves room, longer round trips are others' queue, or one on the way back. A
-    /// stream leaves at the first sign; a transfer still doubles with a queue of acknowledgements.
-    fn time_to_drain(&self, now: Instant, pacing: Pacing) -> Duration {
-        let base = self.rtt.recent_min();
-        let queued = self.rtt.latest() > base + base / QUEUE_SHARE + QUEUE_MIN;
-        let rate = match (queued, self.is_app_limited(now)) {
-            (true, true) if pacing != Pacing::Rate => self.delivery.best(),
-            (true, false) => self.delivery.newest().max(self.passed(now)),
-            _ => self.delivery.best().max(self.passed(now)) * 2,
-        };
-        if rate == Rate::ZERO {
-            return Duration::ZERO; // nothing is known
-        }
-        Duration::from_secs_f64((self.in_flight() as f64 / rate.bytes_per_second()).min(DRAIN_MAX))
+/// The time that the path takes for the bytes in flight.
+///
+/// While it is fully used and its round-trip time has grown, its rate is what it delivered in
+/// the last round trip, or passed in it if that was more. Otherwise it can do at least its
+/// recent best, and without a queue twice as much, as in slow start.
+///
+/// Where a sender leaves room, longer round trips are others' queue, or one on the way back. A
+/// stream leaves at the first sign; a transfer still doubles with a queue of acknowledgements.
+fn time_to_drain(meter: &Meter, now: Instant, pacing: Pacing) -> Duration {
+    let base = meter.rtt.recent_min();
+    let queued = meter.rtt.latest() > base + base / QUEUE_SHARE + QUEUE_MIN;
+    let rate = match (queued, meter.is_app_limited(now)) {
+        (true, true) if pacing != Pacing::Rate => meter.delivery.best(),
+        (true, false) => meter.delivery.newest().max(passed(meter, now)),
+        _ => meter.delivery.best().max(passed(meter, now)) * 2,
+    };
+    if rate == Rate::ZERO {
+        return Duration::ZERO; // nothing is known
     }
+    Duration::from_secs_f64((meter.in_flight() as f64 / rate.bytes_per_second()).min(DRAIN_MAX))
+}
 
-    /// Zero if the last acknowledgement is old or the path not fully used: rates double meanwhile.
-    fn passed(&self, now: Instant) -> Rate {
-        let is_recent = |at| now.since(at) <= self.rtt.smoothed();
-        let passed = self.passed.filter(|(at, _)| is_recent(*at) && !self.is_app_limited(now));
-        passed.map_or(Rate::ZERO, |(_, rate)| rate)
-    }
+/// Zero if the last acknowledgement is old or the path not fully used: rates double meanwhile.
+fn passed(meter: &Meter, now: Instant) -> Rate {
+    let is_recent = |at| now.since(at) <= meter.rtt.smoothed();
+    let passed = meter.passed.filter(|(at, _)| is_recent(*at) && !meter.is_app_limited(now));
+    passed.map_or(Rate::ZERO, |(_, rate)| rate)
+}
 
-    /// How long the peer has owed an answer to a packet newer than those it acknowledged.
-    fn owed_for(&self, now: Instant) -> Duration {
-        let owed = match self.newest_acknowledged {
-            Some((newest, _)) => self.sent.oldest_after(newest),
-            None => self.sent.oldest(),
-        };
-        owed.map_or(Duration::ZERO, |packet| now.since(packet.at))
-    }
+/// How long the peer has owed an answer to a packet newer than those it acknowledged.
+fn owed_for(meter: &Meter, now: Instant) -> Duration {
+    let owed = match meter.newest_acknowledged {
+        Some((newest, _)) => meter.sent.oldest_after(newest),
+        None => meter.sent.oldest(),
+    };
+    owed.map_or(Duration::ZERO, |packet| now.since(packet.at))
 }
 
 const QUEUE_SHARE: u32 = 4;
@@ -103,9 +101,9 @@ mod tests {
     #[test]
     fn even_streams_are_expected_to_go_on_and_pauses_to_last() {
         let (meter, start) = steady();
-        let expected = meter.expected_rtt(start + MS * 199, Pacing::Window);
+        let expected = expected_rtt(&meter, start + MS * 199, Pacing::Window);
         assert!((MS * 40..=MS * 42).contains(&expected), "{expected:?}");
-        assert_eq!(meter.expected_rtt(start + MS * 260, Pacing::Window), MS * 100);
+        assert_eq!(expected_rtt(&meter, start + MS * 260, Pacing::Window), MS * 100);
     }
 
     #[test]
@@ -115,7 +113,7 @@ mod tests {
             meter.on_acknowledged(start + MS * 240, start + MS * sent, 1000, u64::from(sent));
         }
         meter.on_acks_end(start + MS * 240);
-        let expected = meter.expected_rtt(start + MS * 260, Pacing::Window);
+        let expected = expected_rtt(&meter, start + MS * 260, Pacing::Window);
         assert!(expected < MS * 50, "packet 160 alone is missing: {expected:?}");
     }
 
@@ -125,7 +123,7 @@ mod tests {
         for pn in 200..360 {
             meter.on_sent(start + MS * 200, 1000, pn);
         }
-        let expected = meter.expected_rtt(start + MS * 200, Pacing::Window);
+        let expected = expected_rtt(&meter, start + MS * 200, Pacing::Window);
         assert!((MS * 95..=MS * 105).contains(&expected), "200 packets, two each ms: {expected:?}");
     }
 
@@ -145,7 +143,7 @@ mod tests {
                 pn += 1;
             }
         }
-        let expected = |pacing| meter.expected_rtt(start + MS * 319, pacing);
+        let expected = |pacing| expected_rtt(&meter, start + MS * 319, pacing);
         let transfer = expected(Pacing::Rate);
         assert!((MS * 55..=MS * 62).contains(&transfer), "{transfer:?}");
         assert!(expected(Pacing::Window) >= MS * 110, "to a stream the queue may be its own");
@@ -168,7 +166,7 @@ mod tests {
                 pn += 1;
             }
             meter.on_limited(now, true, Duration::ZERO);
-            let expected = meter.expected_rtt(now, Pacing::Window);
+            let expected = expected_rtt(&meter, now, Pacing::Window);
             assert!(round == 0 || expected <= MS * 17, "round {round}: {expected:?}");
         }
     }
@@ -176,6 +174,6 @@ mod tests {
     #[test]
     fn nothing_is_expected_of_a_path_without_a_sample_but_the_initial_round_trip() {
         let meter = Meter::new(MS * 100, 1452);
-        assert_eq!(meter.expected_rtt(Instant::from_millis(1_000), Pacing::Window), MS * 100);
+        assert_eq!(expected_rtt(&meter, Instant::from_millis(1_000), Pacing::Window), MS * 100);
     }
 }

@@ -22,21 +22,21 @@ pub(crate) struct Ramp {
     pub(crate) rate: Rate,
 }
 
-impl Meter {
-    pub(crate) fn ramp(&self, now: Instant) -> Ramp {
-        let rtt = &self.rtt;
+impl Ramp {
+    pub(crate) fn of(meter: &Meter, now: Instant) -> Self {
+        let rtt = &meter.rtt;
         let least = rtt.recent_min();
-        let jitter = self.reordering.most().saturating_sub(rtt.smoothed());
-        let calm = rtt.smoothed() <= least + least / 2 + RAMP_SLACK + jitter
-            && self.loss() < RAMP_LOSS_MAX;
-        let busy = self.utilization.is_busy_for(now, RAMP_TIME);
+        let jitter = meter.reordering.most().saturating_sub(rtt.smoothed());
+        let calm =
+            rtt.smoothed() <= least + least / 2 + RAMP_SLACK + jitter && meter.loss < RAMP_LOSS_MAX;
+        let busy = meter.utilization.is_busy_for(now, RAMP_TIME);
         if !calm || busy || !rtt.is_sampled() {
-            return Ramp::default();
+            return Self::default();
         }
         let delivered =
-            (self.delivery.newest().bytes_per_second() * rtt.smoothed().as_secs_f64()) as u64;
-        let window = (delivered * 2).max(u64::from(self.mtu) * RAMP_PACKETS);
-        Ramp { window, rate: Rate::of(window, rtt.smoothed().max(GRANULARITY)) }
+            (meter.delivery.newest().bytes_per_second() * rtt.smoothed().as_secs_f64()) as u64;
+        let window = (delivered * 2).max(u64::from(meter.mtu) * RAMP_PACKETS);
+        Self { window, rate: Rate::of(window, rtt.smoothed().max(GRANULARITY)) }
     }
 }
 

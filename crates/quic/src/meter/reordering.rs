@@ -3,7 +3,7 @@
 //! ```text
 //! sent     1   2   3   4   5
 //! answered     2               1 was overtaken, and comes after all: so late a packet may be
-//!                  3   5       4 was overtaken; it may come yet, or is lost (`loss`)
+//!                  3   5       4 was overtaken; it may come yet, or is lost
 //! ```
 
 use std::collections::VecDeque;

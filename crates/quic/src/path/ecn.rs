@@ -13,14 +13,11 @@
 
 use std::time::Duration;
 
-use roadweave_proto::Instant;
-
-use super::Path;
 use crate::stats::EcnMarking;
 
 /// An address without a first answer gets unmarked packets after this: satellites answer by then.
-const FIRST_ANSWER: Duration = Duration::from_millis(700);
-const SUSPECT: Duration = Duration::from_millis(500);
+pub(super) const FIRST_ANSWER: Duration = Duration::from_millis(700);
+pub(super) const SUSPECT: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ecn {
@@ -34,24 +31,18 @@ impl Ecn {
     pub(crate) fn on_heard(&mut self, is_marked: bool) {
         self.heard_unmarked = !is_marked;
     }
-}
 
-impl Path {
-    pub(crate) fn marks(&mut self, now: Instant, wants: bool) -> bool {
+    /// Whether the next packet is marked. `wants`: the library marks it; `is_late`: an answer is.
+    pub(super) fn on_sent(&mut self, wants: bool, is_late: bool) -> bool {
         if !wants {
-            if self.ecn.marking == EcnMarking::Marked {
-                let is_lost = self.ecn.withheld;
-                self.ecn.marking = if is_lost { EcnMarking::Lost } else { EcnMarking::Unreported };
+            if self.marking == EcnMarking::Marked {
+                self.marking =
+                    if self.withheld { EcnMarking::Lost } else { EcnMarking::Unreported };
             }
             return false;
         }
-        self.ecn.marking = EcnMarking::Marked;
-        let is_late = match &self.suspect {
-            _ if !self.validated => now >= self.asked_since + FIRST_ANSWER,
-            Some(suspicion) => now >= suspicion.since + SUSPECT && self.stats.probes_sent % 2 == 1,
-            None => false,
-        };
-        self.ecn.withheld |= is_late;
-        !is_late && !self.ecn.heard_unmarked
+        self.marking = EcnMarking::Marked;
+        self.withheld |= is_late;
+        !is_late && !self.heard_unmarked
     }
 }

@@ -13,9 +13,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use roadweave_proto::{Instant, PacketId};
+use roadweave_proto::{Instant, PacketId, PathOffer, PathSnapshot};
 
 use super::group::Group;
+use super::snapshots;
+use crate::Repair;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SentRepair {
@@ -139,6 +141,20 @@ fn push(groups: &mut VecDeque<Group>, group: Group) {
     groups.push_back(group);
 }
 
+/// When a repair should have arrived: by the slowest of its paths.
+pub(super) fn repair_timeout(repair: &Repair, paths: &[PathOffer<'_>]) -> Duration {
+    let taken = |path: &&PathSnapshot| match repair {
+        Repair::Copies { paths, .. } => paths.contains(&path.id),
+        Repair::Coded { shares, .. } => shares.iter().any(|(id, _)| *id == path.id),
+        _ => false,
+    };
+    let slowest = snapshots(paths).filter(taken).map(|path| path.expected_rtt).max();
+    let slowest = slowest.unwrap_or_default();
+    (slowest + (slowest / 8).max(REPAIR_SLACK)).max(REPAIR_TIMEOUT_MIN)
+}
+
+const REPAIR_SLACK: Duration = Duration::from_millis(5);
+const REPAIR_TIMEOUT_MIN: Duration = Duration::from_millis(50);
 const OPEN_MAX: usize = 256;
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 

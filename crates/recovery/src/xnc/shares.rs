@@ -2,12 +2,57 @@
 
 use std::collections::VecDeque;
 
-use roadweave_proto::{PacketId, PathId};
+use roadweave_proto::{PacketId, PathId, PathOffer};
 
+use super::group::Group;
+use super::{Spread, XncConfig};
 use crate::Repair;
 
 /// Bounds a repair to twice its size.
-pub(super) const LOSS_MAX: f64 = 0.5;
+const LOSS_MAX: f64 = 0.5;
+
+/// The repair of a group with `lost` missing packets, if the windows of `usable` allow it.
+pub(super) fn repair_of(
+    config: &XncConfig,
+    group: &Group,
+    lost: u32,
+    bytes: u64,
+    mut usable: Vec<&PathOffer<'_>>,
+) -> Option<Repair> {
+    let room = |path: &PathOffer<'_>| path.repair_room() / bytes.max(1);
+    let extra = u64::from(config.extra);
+    let needed = if lost == 1 { 1 } else { u64::from(lost) + extra };
+    if config.spread == Spread::Fastest {
+        let fitting = usable.iter().filter(|path| room(path) >= needed);
+        let fastest = fitting.map(|path| path.snapshot);
+        let fastest = fastest.min_by_key(|path| (path.smoothed_rtt, path.id))?.id;
+        return Some(match lost {
+            1 => group.copies(vec![fastest]),
+            _ => group.coded(vec![(fastest, saturating(needed))]),
+        });
+    }
+    usable.retain(|path| room(path) > 0);
+    if lost == 1 {
+        if config.spread == Spread::ByLoss {
+            usable.sort_by_key(|path| path.snapshot.expected_rtt);
+            usable.truncate(2);
+            usable.sort_by_key(|path| path.snapshot.id);
+        }
+        let paths: Vec<PathId> = usable.iter().map(|path| path.snapshot.id).collect();
+        return (!paths.is_empty()).then(|| group.copies(paths));
+    }
+    let rooms: Vec<(PathId, u64)> =
+        usable.iter().map(|path| (path.snapshot.id, room(path))).collect();
+    let path_max = (needed as f64 * config.path_share).floor() as u64;
+    if config.spread == Spread::EveryPath {
+        let free = rooms.iter().map(|(_, room)| room).sum::<u64>();
+        return (free >= needed).then(|| group.coded(every_path(&rooms, path_max)));
+    }
+    let loss = usable.iter().map(|path| f64::from(path.snapshot.loss)).fold(0.0, f64::max);
+    let size = outlasting_any_path(&rooms, lost.into(), extra, loss)?;
+    let size = Size { cap: size.cap.min(path_max), ..size };
+    Some(group.coded(in_proportion(&rooms, size)))
+}
 
 /// As many packets as `rooms` hold, at most `cap` on each path (CellFusion section 4.5.2).
 pub(super) fn every_path(rooms: &[(PathId, u64)], cap: u64) -> Vec<(PathId, u16)> {
@@ -89,6 +134,6 @@ pub(super) fn uncoded(start: PacketId, count: u16, shares: &[(PathId, u16)]) -> 
         .collect()
 }
 
-pub(super) fn saturating(packets: u64) -> u16 {
+fn saturating(packets: u64) -> u16 {
     u16::try_from(packets).unwrap_or(u16::MAX)
 }

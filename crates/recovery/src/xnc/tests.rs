@@ -66,7 +66,7 @@ fn scattered_losses_are_runs_of_their_own_and_a_single_packet_goes_on_every_usab
 fn ranges_end_after_r_packets_after_t_and_with_a_frame() {
     let paths = [path(0, 400, 100)];
     let mut xnc = usual();
-    let starts = |xnc: &Xnc| xnc.ranges.iter().map(|range| range.start.0).collect::<Vec<_>>();
+    let starts = |xnc: &Xnc| xnc.ranges.all.iter().map(|range| range.start.0).collect::<Vec<_>>();
     (0..11).for_each(|id| xnc.on_sent(at(0), sent(id, 0), &paths));
     assert_eq!(starts(&xnc), [0, 10]);
     xnc.on_sent(at(59), sent(11, 0), &paths);

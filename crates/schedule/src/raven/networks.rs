@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-use super::Raven;
 use super::log::Log;
 use super::tables::{self, Tables};
+use super::{PathState, RavenConfig};
 
 #[derive(Debug, Default)]
 pub(super) struct Network {
@@ -18,54 +18,64 @@ pub(super) struct Network {
     pub(super) new_samples: usize,
 }
 
-impl Raven {
-    /// Learns from recorded round trips of the network `name`, ascending by time.
-    pub fn learn(&mut self, name: &str, samples: impl IntoIterator<Item = (Instant, Duration)>) {
-        let Some(network) = self.network(Some(name)) else { return };
-        self.networks[network].log.end_run();
-        let mut now = Instant::ZERO;
-        for (at, rtt) in samples {
-            self.networks[network].log.add(at.as_secs_f64(), rtt.as_secs_f64());
-            now = at;
-        }
-        self.networks[network].log.end_run();
-        self.relearn(now, network);
-        self.learn_pooled(now);
+#[derive(Debug)]
+pub(super) struct Networks {
+    config: RavenConfig,
+    pub(super) all: Vec<Network>,
+    assumed: Tables,
+    pub(super) pooled: Option<Tables>,
+    pooled_at: Option<Instant>,
+}
+
+impl Networks {
+    pub(super) fn new(config: RavenConfig) -> Self {
+        let (all, assumed) = (Vec::new(), Tables::assumed());
+        Self { config, all, assumed, pooled: None, pooled_at: None }
     }
 
-    pub(super) fn network(&mut self, name: Option<&str>) -> Option<usize> {
+    /// The place of the network `name`; `None` if `paths` use all places for others.
+    pub(super) fn place(&mut self, name: Option<&str>, paths: &[PathState]) -> Option<usize> {
         let known = |network: &Network| name.is_some() && network.name.as_deref() == name;
-        if let Some(known) = self.networks.iter().position(known) {
+        if let Some(known) = self.all.iter().position(known) {
             return Some(known);
         }
-        if name.is_some_and(|name| name.len() > NAME_MAX) {
-            return self.network(None);
-        }
-        if self.networks.len() < NETWORKS_MAX {
-            let name = name.map(str::to_owned);
-            self.networks.push(Network { name, ..Network::default() });
-            return Some(self.networks.len() - 1);
+        let name = name.filter(|name| name.len() <= NAME_MAX);
+        let network = Network { name: name.map(str::to_owned), ..Network::default() };
+        if self.all.len() < NETWORKS_MAX {
+            self.all.push(network);
+            return Some(self.all.len() - 1);
         }
         // Replaces one that no path uses, nameless ones first.
-        let free = |at: &usize| !self.paths.iter().any(|path| path.network == *at);
-        let free = (0..self.networks.len()).filter(free);
-        let place = free.min_by_key(|at| self.networks[*at].name.is_some())?;
-        self.networks[place] = Network { name: name.map(str::to_owned), ..Network::default() };
+        let free = |at: &usize| !paths.iter().any(|path| path.network == *at);
+        let free = (0..self.all.len()).filter(free);
+        let place = free.min_by_key(|at| self.all[*at].name.is_some())?;
+        self.all[place] = network;
         Some(place)
     }
 
-    pub(super) fn sample(&mut self, now: Instant, state: usize, at: Instant, rtt: Duration) {
-        let (at, rtt) = (at.as_secs_f64(), rtt.as_secs_f64());
-        if rtt < RTT_MIN {
+    /// Learns from recorded round trips of a network, ascending by time.
+    pub(super) fn learn(
+        &mut self,
+        place: usize,
+        samples: impl IntoIterator<Item = (Instant, Duration)>,
+    ) {
+        self.all[place].log.end_run();
+        let mut now = Instant::ZERO;
+        for (at, rtt) in samples {
+            self.all[place].log.add(at.as_secs_f64(), rtt.as_secs_f64());
+            now = at;
+        }
+        self.all[place].log.end_run();
+        self.relearn(now, place);
+        self.learn_pooled(now);
+    }
+
+    /// Logs a round trip, both in seconds, and learns once enough are new.
+    pub(super) fn sample(&mut self, now: Instant, place: usize, at: f64, rtt: f64) {
+        let network = &mut self.all[place];
+        if !network.log.add(at, rtt) {
             return;
         }
-        let place = self.paths[state].network;
-        let lambda = self.tables(place).lambda;
-        self.paths[state].forecast.add(at, rtt, lambda);
-        if !self.networks[place].log.add(at, rtt) {
-            return;
-        }
-        let network = &mut self.networks[place];
         network.new_samples += 1;
         let is_due = match network.learned_at {
             None => network.new_samples >= FIRST_LEARNING,
@@ -83,7 +93,7 @@ impl Raven {
     }
 
     fn relearn(&mut self, now: Instant, place: usize) {
-        let network = &mut self.networks[place];
+        let network = &mut self.all[place];
         network.new_samples = 0;
         network.learned_at = Some(now);
         if let Some(tables) = Tables::learn(&[&network.log]) {
@@ -92,14 +102,14 @@ impl Raven {
     }
 
     fn learn_pooled(&mut self, now: Instant) {
-        let logs: Vec<&Log> = self.networks.iter().map(|network| &network.log).collect();
+        let logs: Vec<&Log> = self.all.iter().map(|network| &network.log).collect();
         self.pooled = Tables::learn(&logs).or(self.pooled.take());
         self.pooled_at = Some(now);
     }
 
     /// The tables of a network, or else of all of them, or else the assumed ones.
     pub(super) fn tables(&self, place: usize) -> &Tables {
-        self.networks[place].tables.as_ref().or(self.pooled.as_ref()).unwrap_or(&self.assumed)
+        self.all[place].tables.as_ref().or(self.pooled.as_ref()).unwrap_or(&self.assumed)
     }
 }
 

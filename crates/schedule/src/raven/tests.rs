@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::log::Log;
+use super::tables::Tables;
 use super::*;
 use crate::testing::{Among, at, packet_of as packet, path, to};
 
@@ -289,9 +290,10 @@ fn what_was_learned_lives_on() {
     let paths = [0, 1, 2].map(|id| path(id, 50, 30_000));
     pupil.select_among(at(0), &packet(1200), &paths);
     pupil.name_path(PathId(2), "wlan0");
-    let tables = |path: usize| pupil.tables(pupil.paths[path].network);
-    assert_eq!(tables(0), teacher.networks[0].tables.as_ref().expect("learned"));
-    assert_eq!(tables(2), teacher.networks[1].tables.as_ref().expect("learned"), "named later");
+    let tables = |path: usize| pupil.networks.tables(pupil.paths[path].network);
+    let teacher = teacher.networks;
+    assert_eq!(tables(0), teacher.all[0].tables.as_ref().expect("learned"));
+    assert_eq!(tables(2), teacher.all[1].tables.as_ref().expect("learned"), "named later");
     assert_eq!(tables(1), teacher.pooled.as_ref().expect("learned"), "nobody knows this one");
 }
 
@@ -320,7 +322,7 @@ fn stored_state_is_bounded_for_any_number_of_networks() {
 #[test]
 fn a_network_is_learned_when_there_is_enough_and_then_once_a_day() {
     let (mut raven, paths) = measured(90, &[50]);
-    let learned_at = |raven: &Raven| raven.networks[0].learned_at;
+    let learned_at = |raven: &Raven| raven.networks.all[0].learned_at;
     let mut now = at(1_000);
     for n in 0..99 {
         acknowledge(&mut raven, now, 0, 50 + n % 7);
@@ -424,7 +426,8 @@ fn memory_is_bounded_however_many_paths_come_and_go() {
         acknowledge(&mut raven, at(u64::from(id) * 1000), 2 * id, 50);
     }
     assert_eq!(raven.paths.len(), 2);
-    assert!(raven.networks.len() <= NETWORKS_MAX && raven.names.len() <= NETWORKS_MAX);
-    let newest = raven.networks.iter().find(|network| network.name.as_deref() == Some("modem499"));
+    let networks = raven.networks.all;
+    assert!(networks.len() <= NETWORKS_MAX && raven.names.len() <= NETWORKS_MAX);
+    let newest = networks.iter().find(|network| network.name.as_deref() == Some("modem499"));
     assert!(newest.is_some(), "the newest are remembered");
 }

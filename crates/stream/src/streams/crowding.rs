@@ -6,12 +6,14 @@
 //!
 //! A slow reader, or one that pauses with no more than its share, loses nothing: shares leave room.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use roadweave_proto::Instant;
-use roadweave_proto::wire::{ResetCode, StreamId};
+use roadweave_proto::wire::StreamId;
 
-use super::Streams;
+use crate::credit::ReceiveCredit;
+use crate::stream::Stream;
 
 /// How long a reader may take next to nothing. A slow one (250 kB/s) reads in lumps 7 seconds
 /// apart: a kernel with room for 4 MiB asks for more when a third of that is gone.
@@ -24,40 +26,45 @@ const CROWDED_AGAIN: Duration = Duration::from_secs(1);
 const LATE: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Default)]
-pub(crate) struct Crowd {
-    pub(crate) look_at: Option<Instant>,
+pub(super) struct Crowd {
+    pub(super) look_at: Option<Instant>,
     looked: Option<Instant>,
 }
 
-impl Streams {
-    pub(crate) fn note_crowding(&mut self, now: Instant) {
-        let credit = &self.receive_credit;
+impl Crowd {
+    pub(super) fn on_credit(&mut self, now: Instant, credit: &ReceiveCredit) {
         if credit.is_crowded() {
-            let is_same = self.crowd.looked.is_some_and(|looked| now.since(looked) < CROWDED);
-            self.crowd.look_at.get_or_insert(now + if is_same { CROWDED_AGAIN } else { CROWDED });
+            let is_same = self.looked.is_some_and(|looked| now.since(looked) < CROWDED);
+            self.look_at.get_or_insert(now + if is_same { CROWDED_AGAIN } else { CROWDED });
         } else if credit.has_some_room() {
-            self.crowd.look_at = None;
+            self.look_at = None;
         }
     }
 
-    pub(crate) fn forgive_readers(&mut self, now: Instant) {
-        let look_at = self.crowd.look_at.map(|_| now + CROWDED);
-        self.crowd = Crowd { look_at, looked: None };
-        self.table.values_mut().for_each(|stream| stream.forgive_reader(now));
+    pub(super) fn forgive(&mut self, now: Instant, streams: &mut BTreeMap<StreamId, Box<Stream>>) {
+        *self = Self { look_at: self.look_at.map(|_| now + CROWDED), looked: None };
+        streams.values_mut().for_each(|stream| stream.forgive_reader(now));
     }
 
-    pub(crate) fn make_room(&mut self, now: Instant) {
-        let Some(at) = self.crowd.look_at.filter(|at| *at <= now) else { return };
+    /// Returns the streams that are to lose their place.
+    pub(super) fn handle_timeout(
+        &mut self,
+        now: Instant,
+        streams: &mut BTreeMap<StreamId, Box<Stream>>,
+        credit: &ReceiveCredit,
+    ) -> Vec<StreamId> {
+        let Some(at) = self.look_at.filter(|at| *at <= now) else { return Vec::new() };
         if now.since(at) > LATE {
-            return self.forgive_readers(now);
+            self.forgive(now, streams);
+            return Vec::new();
         }
-        self.crowd = Crowd { look_at: Some(now + CROWDED_AGAIN), looked: Some(now) };
+        *self = Self { look_at: Some(now + CROWDED_AGAIN), looked: Some(now) };
         // What the unread streams may come to hold, since their peers go on sending.
         let mut unread: Vec<(u64, StreamId)> = Vec::new();
-        let mut claimed = self.receive_credit.held();
-        for (id, stream) in &self.table {
+        let mut claimed = credit.held();
+        for (id, stream) in streams {
             let (held, claim) = (stream.receive.held(), stream.receive.claim());
-            let share = self.receive_credit.share(held);
+            let share = credit.share(held);
             let is_unread =
                 stream.reading.unread.is_some_and(|(since, _)| since + STALL_TIMEOUT <= now);
             if is_unread && claim > share + share / 2 {
@@ -66,13 +73,14 @@ impl Streams {
             }
         }
         unread.sort_unstable_by(|a, b| b.cmp(a));
+        let mut ended = Vec::new();
         for (claim, id) in unread {
-            if claimed <= self.receive_credit.window / 4 * 3 {
+            if claimed <= credit.window / 4 * 3 {
                 break;
             }
             claimed -= claim;
-            self.stats.unread += 1;
-            self.end(now, id, ResetCode::Unread);
+            ended.push(id);
         }
+        ended
     }
 }

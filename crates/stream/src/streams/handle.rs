@@ -1,126 +1,53 @@
-//! Input: the frames of the peer.
+//! Input: the frames of one stream.
 
-use bytes::Bytes;
 use roadweave_proto::Instant;
-use roadweave_proto::wire::{
-    Acknowledged, Data, Open, ResetCode, StreamFrame, StreamFrames, StreamId, StreamPriority,
-};
+use roadweave_proto::wire::{Acknowledged, Data, Open, ResetCode, StreamFrame};
 
-use super::Streams;
-use crate::closed::Tombstone;
-use crate::config::{ACK_DELAY, Obligation};
-use crate::error::{HandleError, Violation};
+use crate::config::{ACK_DELAY, Obligation, Stats};
+use crate::credit::ReceiveCredit;
+use crate::error::Violation;
 use crate::event::EventKind;
 use crate::receive::Received;
 use crate::stream::{Ack, Stream};
 
-/// The most pending answers; the peer asks again for more.
-pub(crate) const ANSWERS_MAX: usize = 1024;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StreamReply {
-    /// All of it was received: its bytes.
-    Whole(u64),
-    /// It was reset, or is unknown.
-    Reset { code: ResetCode, final_size: u64 },
+/// A stream with what its frames may change beside it.
+pub(super) struct Recipient<'a> {
+    pub(super) stream: &'a mut Stream,
+    pub(super) credit: &'a mut ReceiveCredit,
+    pub(super) stats: &'a mut Stats,
+    /// Whether there is memory for another range of received bytes.
+    pub(super) may_hold_range: bool,
+    /// Whether there is memory for another record of sent bytes.
+    pub(super) may_add_record: bool,
 }
 
-impl Streams {
-    /// Takes the body of a symbol that begins with [`STREAM_TAG`](roadweave_proto::wire::STREAM_TAG).
-    ///
-    /// # Errors
-    /// When it is malformed; or when the peer violated the protocol, so that all streams are over
-    /// (returned once; [`Streams::violation`] keeps it).
-    pub fn handle_symbol(&mut self, now: Instant, body: Bytes) -> Result<(), HandleError> {
-        let frames = StreamFrames::new(body).inspect_err(|_| self.stats.malformed += 1)?;
-        for frame in frames {
-            let frame = frame.inspect_err(|_| self.stats.malformed += 1)?;
-            if let Err(violation) = self.handle_frame(now, frame) {
-                self.close(now, violation);
-                return Err(violation.into());
-            }
-        }
-        Ok(())
-    }
-
-    fn handle_frame(&mut self, now: Instant, frame: StreamFrame) -> Result<(), Violation> {
-        let (id, begins) = match &frame {
-            StreamFrame::SessionCredit(credit) => {
-                if self.send_credit.raise(*credit) {
-                    self.starved = None;
-                }
-                return Ok(());
-            }
-            StreamFrame::Open(open) => (open.id, true),
-            StreamFrame::Data(data) => (data.id, true),
-            StreamFrame::Acknowledged(acknowledged) => (acknowledged.id, false),
-            StreamFrame::Reset { id, .. } => (*id, false),
-            StreamFrame::Stop { id, .. } => (*id, true),
-            StreamFrame::Opened(id) | StreamFrame::Priority { id, .. } => (*id, false),
-        };
-        let is_of_wrong_end = match &frame {
-            StreamFrame::Open(_) | StreamFrame::Priority { .. } => self.is_ours(id),
-            StreamFrame::Opened(_) => !self.is_ours(id),
-            _ => false,
-        };
-        if is_of_wrong_end || self.is_ours(id) && id.0 >> 1 >= self.next_index {
-            return Err(Violation::StreamState);
-        }
-        let is_new = !self.is_ours(id) && !self.closed.has_seen(id);
-        let overtook = matches!(frame, StreamFrame::Acknowledged(_) | StreamFrame::Priority { .. });
-        if is_new && overtook {
-            // It overtook the open frame, so it concerns nothing that was sent here.
-            self.stats.ignored_frames += 1;
-            return Ok(());
-        }
-        if is_new && !self.begin(now, id, begins) || !self.table.contains_key(&id) {
-            return self.answer(id, &frame);
-        }
-        let outcome = self.handle_stream(now, id, frame);
-        self.settle(now, id);
-        match outcome {
-            Err(violation) if violation.is_of_one_stream() => {
-                self.stats.violations += 1;
-
-                self.end(now, id, ResetCode::Violation);
-                Ok(())
-            }
-            outcome => outcome,
-        }
-    }
-
-    fn begin(&mut self, now: Instant, id: StreamId, begins: bool) -> bool {
-        self.closed.on_seen(id);
-        if begins && self.violation.is_none() && self.theirs() < self.config.accepted_max {
-            self.insert(now, id, Stream::new(false, StreamPriority::default(), &self.config));
-            return true;
-        }
-        let code = match self.violation {
-            _ if !begins => ResetCode::Unknown,
-            Some(_) => ResetCode::Violation,
-            None => ResetCode::TooMany,
-        };
-        self.stats.refused += u64::from(begins);
-        let tombstone = Tombstone { code: Some(code), sent: 0, received: 0, is_final: false };
-        self.closed.insert(id, tombstone);
-        false
-    }
-
-    fn handle_stream(
+impl Recipient<'_> {
+    pub(super) fn handle_frame(
         &mut self,
         now: Instant,
-        id: StreamId,
         frame: StreamFrame,
     ) -> Result<(), Violation> {
-        let stream = self.table.get_mut(&id).expect("the caller has looked");
+        let stream = &mut *self.stream;
         stream.retries.waiting_since = None;
         match frame {
             StreamFrame::Reset { code, final_size, is_answer, .. } => {
-                return self.handle_reset(id, code, final_size, is_answer);
+                return self.handle_reset(code, final_size, is_answer);
             }
             // Data of a reset stream counts by its final size.
             _ if stream.reset.is_some() => self.stats.ignored_frames += 1,
-            StreamFrame::Open(open) => self.handle_open(now, open)?,
+            StreamFrame::Open(Open { id, priority, destination, fin, data }) => {
+                if !stream.begun {
+                    stream.begun = true;
+                    // A change of priority may have overtaken it.
+                    if stream.asked.change == 0 {
+                        (stream.priority, stream.asked.priority) = (priority, priority);
+                    }
+                    stream.destination = Some(Box::new(destination));
+                    stream.events.add(EventKind::Opened);
+                }
+                self.handle_data(now, Data { id, offset: 0, fin, data })?;
+                self.stream.ack = Ack::Now;
+            }
             StreamFrame::Data(data) => {
                 if stream.is_ours && !stream.begun {
                     stream.begun = true;
@@ -156,37 +83,17 @@ impl Streams {
         Ok(())
     }
 
-    fn handle_open(&mut self, now: Instant, open: Open) -> Result<(), Violation> {
-        let Open { id, priority, destination, fin, data } = open;
-        let stream = self.table.get_mut(&id).expect("the caller has looked");
-        if !stream.begun {
-            stream.begun = true;
-            // A change of priority may have overtaken it.
-            if stream.asked.change == 0 {
-                (stream.priority, stream.asked.priority) = (priority, priority);
-            }
-            stream.destination = Some(Box::new(destination));
-            stream.events.add(EventKind::Opened);
-        }
-        self.handle_data(now, Data { id, offset: 0, fin, data })?;
-        if let Some(stream) = self.table.get_mut(&id) {
-            stream.ack = Ack::Now;
-        }
-        Ok(())
-    }
-
     fn handle_data(&mut self, now: Instant, data: Data) -> Result<(), Violation> {
-        let Data { id, offset, fin, data } = data;
-        let may_split = self.index.held_ranges < self.held_ranges_max();
-        let stream = self.table.get_mut(&id).expect("the caller has looked");
+        let Data { offset, fin, data, .. } = data;
+        let stream = &mut *self.stream;
         let length = data.len() as u64;
         self.stats.received += length;
         let growth = stream.receive.growth(offset + length, fin)?;
-        if !self.receive_credit.allows(growth) {
+        if !self.credit.allows(growth) {
             return Err(Violation::SessionCredit);
         }
         let knew_end = stream.receive.final_size.is_some();
-        let received = stream.receive.receive(offset, &data, fin, may_split);
+        let received = stream.receive.receive(offset, &data, fin, self.may_hold_range);
         match received {
             Received::Dropped => {
                 self.stats.dropped += length;
@@ -204,7 +111,7 @@ impl Streams {
             _ => Ack::Now,
         };
         if length == 0 && !fin {
-            self.receive_credit.is_due = true;
+            self.credit.is_due = true;
         }
         if stream.receive.final_size.is_some() {
             stream.stop = None;
@@ -216,24 +123,23 @@ impl Streams {
         if stream.receive.is_done() && !knew_end && !stream.receive.is_stopped {
             stream.events.add(EventKind::Finished);
         }
-        let is_stopped = stream.receive.is_stopped;
-        self.receive_credit.on_received(growth);
-        if is_stopped {
-            self.receive_credit.on_consumed(growth);
+        self.credit.on_received(growth);
+        if stream.receive.is_stopped {
+            self.credit.on_consumed(growth);
         }
-        self.offer_credit(id);
+        stream.offer_credit(self.credit);
         Ok(())
     }
 
     fn handle_acknowledged(&mut self, acknowledged: Acknowledged) -> Result<(), Violation> {
-        let Acknowledged { id, begun, fin, contiguous, credit, ranges } = acknowledged;
-        let may_split = self.index.records < self.records_max();
-        let stream = self.table.get_mut(&id).expect("the caller has looked");
+        let Acknowledged { begun, fin, contiguous, credit, ranges, .. } = acknowledged;
+        let stream = &mut *self.stream;
         if begun && matches!(stream.begin, Obligation::None | Obligation::Due) {
             return Err(Violation::NeverSent);
         }
         let was_done = stream.send.is_done();
-        let mut is_progress = stream.send.on_acknowledged(contiguous, &ranges, fin, may_split)?;
+        let mut is_progress =
+            stream.send.on_acknowledged(contiguous, &ranges, fin, self.may_add_record)?;
         is_progress |= stream.send.raise_credit(credit);
         if begun && stream.begin != Obligation::Met {
             (stream.begin, is_progress) = (Obligation::Met, true);
@@ -253,17 +159,16 @@ impl Streams {
 
     fn handle_reset(
         &mut self,
-        id: StreamId,
         code: ResetCode,
         final_size: u64,
         is_answer: bool,
     ) -> Result<(), Violation> {
-        let stream = self.table.get_mut(&id).expect("the caller has looked");
+        let stream = &mut *self.stream;
         let mut growth = 0;
         // A peer that does not know the stream does not know its size.
         if code != ResetCode::Unknown {
             match stream.receive.end_at(final_size) {
-                Ok(further) if self.receive_credit.allows(further) => growth = further,
+                Ok(further) if self.credit.allows(further) => growth = further,
                 Ok(_) => return Err(Violation::SessionCredit),
                 Err(_) => self.stats.violations += 1,
             }
@@ -279,61 +184,8 @@ impl Streams {
             // A peer that refuses the stream must still learn how much was sent.
             None => stream.end(code, true, !is_answer || code == ResetCode::Unknown),
         }
-        self.receive_credit.on_received(growth);
-        self.receive_credit.on_consumed(dropped);
+        self.credit.on_received(growth);
+        self.credit.on_consumed(dropped);
         Ok(())
-    }
-
-    fn answer(&mut self, id: StreamId, frame: &StreamFrame) -> Result<(), Violation> {
-        let end = match frame {
-            StreamFrame::Open(open) => Some(open.data.len() as u64),
-            StreamFrame::Data(data) => Some(data.offset + data.data.len() as u64),
-            StreamFrame::Reset { final_size, .. } => Some(*final_size),
-            _ => None,
-        };
-        let is_reset = matches!(frame, StreamFrame::Reset { .. });
-        let asks = !matches!(
-            frame,
-            StreamFrame::Reset { is_answer: true, .. }
-                | StreamFrame::Acknowledged(_)
-                | StreamFrame::Priority { .. }
-        );
-        let answer = match self.closed.streams.get_mut(&id) {
-            Some(tombstone) => {
-                // Data of a refused stream takes session credit.
-                let growth = end.unwrap_or(0).saturating_sub(tombstone.received);
-                if !tombstone.is_final && growth > 0 {
-                    if !self.receive_credit.allows(growth) {
-                        return Err(Violation::SessionCredit);
-                    }
-                    tombstone.received += growth;
-                    self.receive_credit.on_received(growth);
-                    self.receive_credit.on_consumed(growth);
-                }
-                tombstone.is_final |= is_reset;
-                match tombstone.code {
-                    None if is_reset => {
-                        StreamReply::Reset { code: ResetCode::Other, final_size: tombstone.sent }
-                    }
-                    None => StreamReply::Whole(tombstone.received),
-                    Some(code) => StreamReply::Reset { code, final_size: tombstone.sent },
-                }
-            }
-            None => StreamReply::Reset { code: ResetCode::Unknown, final_size: 0 },
-        };
-        if asks && self.answers.len() < ANSWERS_MAX {
-            self.answers.insert(id, answer);
-        } else {
-            self.stats.ignored_frames += 1;
-        }
-        Ok(())
-    }
-
-    fn close(&mut self, now: Instant, violation: Violation) {
-        self.violation.get_or_insert(violation);
-        self.stats.violations += 1;
-        let open = self.table.iter().filter(|(_, stream)| stream.reset.is_none());
-        let open: Vec<StreamId> = open.map(|(id, _)| *id).collect();
-        open.into_iter().for_each(|id| self.end(now, id, ResetCode::Violation));
     }
 }

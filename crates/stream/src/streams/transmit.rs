@@ -11,26 +11,27 @@ use roadweave_proto::wire::{
     ACKNOWLEDGED_RANGES_MAX, Acknowledged, Data, Open, STREAM_TAG, StreamFrame, StreamId,
 };
 
-use super::Streams;
-use super::handle::StreamReply;
+use super::table::StreamTable;
+use crate::closed::{Closed, StreamReply};
 use crate::config::Obligation;
+use crate::credit::SendCredit;
 use crate::priority::Rank;
 use crate::send::Segment;
 use crate::stream::{Ack, Stream};
 
-pub(crate) struct Symbol {
+struct Symbol {
     out: Vec<u8>,
     room: usize,
 }
 
 impl Symbol {
-    pub(crate) fn new(room: usize) -> Self {
+    fn new(room: usize) -> Self {
         let mut out = Vec::with_capacity(room.min(roadweave_proto::wire::MAX_SYMBOL_BODY));
         out.push(STREAM_TAG);
         Self { out, room }
     }
 
-    pub(crate) fn room(&self) -> usize {
+    fn room(&self) -> usize {
         self.room.saturating_sub(self.out.len())
     }
 
@@ -42,135 +43,99 @@ impl Symbol {
         fits
     }
 
-    pub(crate) fn put_data(&mut self, id: StreamId, stream: &Stream, segment: &Segment) {
+    fn put_data(&mut self, id: StreamId, stream: &Stream, segment: &Segment) {
         let Segment { offset, length, fin } = *segment;
         let header = Data { id, offset, fin, data: Bytes::new() };
         header.write_header(length as usize, &mut self.out);
         stream.send.copy_to(segment, &mut self.out);
     }
 
-    pub(crate) fn finish(self) -> Option<Bytes> {
+    fn finish(self) -> Option<Bytes> {
         (self.out.len() > 1).then(|| self.out.into())
     }
 }
 
-impl Streams {
-    /// The body of the next symbol, of at most `room` bytes; call until `None`, or until the lane
-    /// takes no more. Below 300 bytes a stream to a long name cannot be opened.
-    pub fn poll_transmit(&mut self, now: Instant, room: usize) -> Option<Bytes> {
+/// The sending side of all streams together.
+#[derive(Debug, Default)]
+pub(super) struct Output {
+    pub(super) credit: SendCredit,
+    /// While new bytes wait for credit: when to ask for some, and how often that was in vain.
+    pub(super) starved: Option<(Instant, u32)>,
+    turns: u64,
+}
+
+impl Output {
+    /// Asks for credit again.
+    pub(super) fn handle_timeout(&mut self, now: Instant, table: &mut StreamTable) {
+        let Some((_, attempts)) = self.starved.take_if(|(at, _)| *at <= now) else { return };
+        if self.credit.room() == 0
+            && let Some(id) = table.index.fresh.first().map(|rank| rank.id)
+        {
+            let attempts = attempts + 1;
+            self.starved = Some((now + table.timing.retransmit_timeout(attempts), attempts));
+            if let Some(stream) = table.streams.get_mut(&id) {
+                stream.probe = Obligation::Due;
+            }
+            table.settle(now, id);
+        }
+    }
+
+    pub(super) fn poll_transmit(
+        &mut self,
+        now: Instant,
+        room: usize,
+        table: &mut StreamTable,
+    ) -> Option<Bytes> {
         let mut symbol = Symbol::new(room);
-        if let Some(credit) = self.receive_credit.due()
+        if let Some(credit) = table.receive_credit.due()
             && symbol.put(&StreamFrame::SessionCredit(credit))
         {
-            self.receive_credit.on_advertised();
+            table.receive_credit.on_advertised();
         }
-        self.put_answers(&mut symbol);
-        while let Some(id) = self.index.control.first().copied() {
-            let fits = self.put_control(now, id, &mut symbol);
-            self.settle(now, id);
+        put_answers(&mut table.closed, &mut symbol);
+        while let Some(id) = table.index.control.first().copied() {
+            let fits = put_control(now, id, table, &mut symbol);
+            table.settle(now, id);
             if !fits {
                 break;
             }
         }
-        while let Some(rank) = self.next_rank(now) {
-            let fits = self.put_stream(now, rank.id, &mut symbol);
-            self.settle(now, rank.id);
+        while let Some(rank) = self.next_rank(now, table) {
+            let fits = self.put_stream(now, rank.id, table, &mut symbol);
+            table.settle(now, rank.id);
             if !fits {
                 break;
             }
         }
         let symbol = symbol.finish()?;
-        self.stats.symbols += symbol.len() as u64;
+        table.stats.symbols += symbol.len() as u64;
         Some(symbol)
     }
 
-    fn put_answers(&mut self, symbol: &mut Symbol) {
-        while let Some((&id, &answer)) = self.answers.first_key_value() {
-            let frame = match answer {
-                StreamReply::Whole(size) => StreamFrame::Acknowledged(Acknowledged {
-                    id,
-                    begun: true,
-                    fin: true,
-                    contiguous: size,
-                    credit: size,
-                    ranges: Vec::new(),
-                }),
-                StreamReply::Reset { code, final_size } => {
-                    StreamFrame::Reset { id, code, final_size, is_answer: true }
-                }
-            };
-            if !symbol.put(&frame) {
-                break;
-            }
-            self.answers.pop_first();
-        }
-    }
-
-    fn put_control(&mut self, now: Instant, id: StreamId, symbol: &mut Symbol) -> bool {
-        let Some(stream) = self.table.get_mut(&id) else { return true };
-        let window = self.receive_credit.share(stream.receive.held());
-        if let Some(reset) = &mut stream.reset {
-            let final_size = stream.send.next;
-            let (code, is_answer) = (reset.code, reset.is_agreed && reset.by_peer);
-            let fits = symbol.put(&StreamFrame::Reset { id, code, final_size, is_answer });
-            if fits {
-                reset.frame = if reset.is_agreed { Obligation::Met } else { Obligation::Sent(now) };
-            }
-            return fits;
-        }
-        if !stream.is_ours && stream.begin.is_due() {
-            if !symbol.put(&StreamFrame::Opened(id)) {
-                return false;
-            }
-            stream.begin = Obligation::Sent(now);
-        }
-        if let Some(stop) = &mut stream.stop
-            && stop.frame.is_due()
-        {
-            if !symbol.put(&StreamFrame::Stop { id, code: stop.code }) {
-                return false;
-            }
-            stop.frame = Obligation::Sent(now);
-        }
-        if stream.asked.is_due {
-            let (change, priority) = (stream.asked.change, stream.asked.priority);
-            if !symbol.put(&StreamFrame::Priority { id, change, priority }) {
-                return false;
-            }
-            stream.asked.is_due = false;
-        }
-        if stream.ack == Ack::Now && !put_acknowledgement(id, stream, window, symbol) {
-            return false;
-        }
-        if stream.probe.is_due() {
-            let probe = Segment { offset: stream.send.next, length: 0, fin: false };
-            if Data::header_len(id, probe.offset, 0) > symbol.room() {
-                return false;
-            }
-            symbol.put_data(id, stream, &probe);
-            stream.probe = Obligation::Sent(now);
-        }
-        true
-    }
-
-    fn next_rank(&mut self, now: Instant) -> Option<Rank> {
-        let again = self.index.again.first().copied();
-        let mut fresh = self.index.fresh.first().copied();
-        if fresh.is_some() && self.send_credit.room() == 0 {
-            let timeout = self.timing.retransmit_timeout(0);
+    fn next_rank(&mut self, now: Instant, table: &StreamTable) -> Option<Rank> {
+        let again = table.index.again.first().copied();
+        let mut fresh = table.index.fresh.first().copied();
+        if fresh.is_some() && self.credit.room() == 0 {
+            let timeout = table.timing.retransmit_timeout(0);
             self.starved.get_or_insert((now + timeout, 0));
             fresh = None;
         }
-        if self.index.records >= self.records_max() {
+        if table.index.records >= table.config.records_max() {
             fresh = None;
         }
         again.into_iter().chain(fresh).min()
     }
 
-    fn put_stream(&mut self, now: Instant, id: StreamId, symbol: &mut Symbol) -> bool {
-        let credit = self.send_credit.room();
-        let Some(stream) = self.table.get_mut(&id) else { return false };
-        let window = self.receive_credit.share(stream.receive.held());
+    fn put_stream(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        table: &mut StreamTable,
+        symbol: &mut Symbol,
+    ) -> bool {
+        let credit = self.credit.room();
+        let Some(stream) = table.streams.get_mut(&id) else { return false };
+        let window = table.receive_credit.share(stream.receive.held());
         let opens = stream.is_ours && stream.begin.is_due();
         let sent = if opens {
             let sent = put_open(now, id, stream, credit, symbol);
@@ -188,11 +153,80 @@ impl Streams {
         let Some((length, fresh)) = sent else { return false };
         self.turns += 1;
         stream.precedence.turn = self.turns;
-        self.send_credit.used += fresh;
-        self.stats.sent += fresh;
-        self.stats.sent_again += length - fresh;
+        self.credit.used += fresh;
+        table.stats.sent += fresh;
+        table.stats.sent_again += length - fresh;
         true
     }
+}
+
+fn put_answers(closed: &mut Closed, symbol: &mut Symbol) {
+    while let Some((&id, &answer)) = closed.answers.first_key_value() {
+        let frame = match answer {
+            StreamReply::Whole(size) => StreamFrame::Acknowledged(Acknowledged {
+                id,
+                begun: true,
+                fin: true,
+                contiguous: size,
+                credit: size,
+                ranges: Vec::new(),
+            }),
+            StreamReply::Reset { code, final_size } => {
+                StreamFrame::Reset { id, code, final_size, is_answer: true }
+            }
+        };
+        if !symbol.put(&frame) {
+            break;
+        }
+        closed.answers.pop_first();
+    }
+}
+
+fn put_control(now: Instant, id: StreamId, table: &mut StreamTable, symbol: &mut Symbol) -> bool {
+    let Some(stream) = table.streams.get_mut(&id) else { return true };
+    let window = table.receive_credit.share(stream.receive.held());
+    if let Some(reset) = &mut stream.reset {
+        let final_size = stream.send.next;
+        let (code, is_answer) = (reset.code, reset.is_agreed && reset.by_peer);
+        let fits = symbol.put(&StreamFrame::Reset { id, code, final_size, is_answer });
+        if fits {
+            reset.frame = if reset.is_agreed { Obligation::Met } else { Obligation::Sent(now) };
+        }
+        return fits;
+    }
+    if !stream.is_ours && stream.begin.is_due() {
+        if !symbol.put(&StreamFrame::Opened(id)) {
+            return false;
+        }
+        stream.begin = Obligation::Sent(now);
+    }
+    if let Some(stop) = &mut stream.stop
+        && stop.frame.is_due()
+    {
+        if !symbol.put(&StreamFrame::Stop { id, code: stop.code }) {
+            return false;
+        }
+        stop.frame = Obligation::Sent(now);
+    }
+    if stream.asked.is_due {
+        let (change, priority) = (stream.asked.change, stream.asked.priority);
+        if !symbol.put(&StreamFrame::Priority { id, change, priority }) {
+            return false;
+        }
+        stream.asked.is_due = false;
+    }
+    if stream.ack == Ack::Now && !put_acknowledgement(id, stream, window, symbol) {
+        return false;
+    }
+    if stream.probe.is_due() {
+        let probe = Segment { offset: stream.send.next, length: 0, fin: false };
+        if Data::header_len(id, probe.offset, 0) > symbol.room() {
+            return false;
+        }
+        symbol.put_data(id, stream, &probe);
+        stream.probe = Obligation::Sent(now);
+    }
+    true
 }
 
 fn put_acknowledgement(
@@ -244,12 +278,13 @@ fn put_segment(
 
 fn sent(now: Instant, stream: &mut Stream, segment: &Segment) -> u64 {
     let fresh = stream.send.on_sent(now, segment);
-    stream.on_fresh_sent(segment.offset + segment.length - fresh, fresh);
+    let from = segment.offset + segment.length - fresh;
+    stream.precedence.on_fresh_sent(stream.priority, from, fresh);
     fresh
 }
 
 /// How many bytes fit, if that is all or enough to be worth a frame.
-pub(crate) fn data_room(id: StreamId, all: &Segment, symbol: &Symbol) -> Option<u64> {
+fn data_room(id: StreamId, all: &Segment, symbol: &Symbol) -> Option<u64> {
     let room = symbol.room();
     let room = room.checked_sub(Data::header_len(id, all.offset, room))? as u64;
     (room >= all.length.min(SEGMENT_MIN)).then_some(room)

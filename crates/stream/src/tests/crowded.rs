@@ -49,7 +49,7 @@ impl World {
     }
 
     fn is_crowded(&self) -> bool {
-        self.pair.server.receive_credit.is_crowded()
+        self.pair.server.table.receive_credit.is_crowded()
     }
 
     fn unread(&self) -> u64 {
@@ -57,7 +57,7 @@ impl World {
     }
 
     fn is_open(&self, id: StreamId) -> bool {
-        self.pair.server.table.contains_key(&id)
+        self.pair.server.table.streams.contains_key(&id)
     }
 
     fn check_next_is_read(&mut self, transfers: u64) {
@@ -121,7 +121,7 @@ fn what_waits_for_its_host_is_not_unread() {
             let _ = pair.client.write(pair.now, *id, &[1; 4096]);
         }
     });
-    assert!(pair.server.receive_credit.is_crowded());
+    assert!(pair.server.table.receive_credit.is_crowded());
     assert_eq!((pair.server.stats().unread, pair.server.open_streams()), (0, 64));
 }
 

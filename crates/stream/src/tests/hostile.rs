@@ -98,7 +98,7 @@ fn streams_beyond_the_limit_are_refused_and_their_bytes_are_given_back() {
         };
         assert_eq!(refused.iter().any(is_refusal), id >= 4, "{id}");
     }
-    assert_eq!(streams.receive_credit.held(), 4000, "of the four");
+    assert_eq!(streams.table.receive_credit.held(), 4000, "of the four");
     assert_eq!(streams.stats().refused, 996);
 }
 
@@ -115,28 +115,28 @@ fn a_peer_that_leaves_gaps_costs_a_bound() {
     }
     // As many as there is credit for, and those that each may have.
     let most = SESSION_CREDIT as usize / 1024 + 3 * crate::receive::RANGES_MIN;
-    let held: usize = streams.table.values().map(|stream| stream.receive.records()).sum();
+    let held: usize = streams.table.streams.values().map(|stream| stream.receive.records()).sum();
     assert_eq!(held, most);
     assert_eq!(streams.stats().dropped, 4 * (STREAM_CREDIT / 2 - 1) - most as u64);
     for id in [0, 2, 4, 6] {
         streams.stop(NOW, StreamId(id), ResetCode::Other).expect("open");
     }
-    assert_eq!(streams.index.held_ranges, 0);
+    assert_eq!(streams.table.index.held_ranges, 0);
 }
 
 #[test]
 fn a_peer_that_never_reads_holds_back_one_writer() {
     let mut pair = Pair::new(4);
-    pair.client.config.give_up_after = Duration::from_secs(20);
+    pair.client.table.config.give_up_after = Duration::from_secs(20);
     let id = pair.open();
     let mut written = 0;
     pair.run(Duration::from_secs(60), |pair| {
         written += pair.client.write(pair.now, id, &[0; 5000]).expect("the peer still answers");
         while pair.server.poll_event(pair.now).is_some() {}
     });
-    let most = pair.client.config.send_max + pair.server.config.receive_max;
+    let most = pair.client.table.config.send_max + pair.server.table.config.receive_max;
     assert!(written as u64 <= most, "{written} bytes were taken");
-    assert!(pair.server.receive_credit.held() <= pair.server.config.receive_max);
+    assert!(pair.server.table.receive_credit.held() <= pair.server.table.config.receive_max);
     let stats = pair.client.stats();
     let idle = stats.symbols - stats.sent;
     assert!(idle < stats.sent / 20, "{idle} bytes to ask for credit");
@@ -229,9 +229,10 @@ fn frames_at_random_cost_a_bound() {
             events(&mut streams, now);
         }
         let is_waiting = |stream: &Stream| stream.reset.is_some() && !stream.events.is_empty();
-        assert!(!streams.table.values().any(|stream| is_waiting(stream)), "seed {seed}");
-        let buffered: u64 = streams.table.values().map(|stream| stream.send.buffered()).sum();
-        assert_eq!(streams.index.buffered, buffered, "seed {seed}");
+        assert!(!streams.table.streams.values().any(|stream| is_waiting(stream)), "seed {seed}");
+        let buffered: u64 =
+            streams.table.streams.values().map(|stream| stream.send.buffered()).sum();
+        assert_eq!(streams.table.index.buffered, buffered, "seed {seed}");
     }
 }
 

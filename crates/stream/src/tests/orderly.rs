@@ -82,7 +82,7 @@ fn segments_that_are_late_alternately_are_all_buffered() {
     pair.run(Duration::from_millis(2500), |pair| {
         pair.client.write(pair.now, id, &[1; 10_000]).expect("open");
         read += drain(&mut pair.server, pair.now, id);
-        most = most.max(pair.server.index.held_ranges);
+        most = most.max(pair.server.table.index.held_ranges);
     });
     assert!(most > 1000, "{most} gaps");
     assert_eq!((pair.server.stats().dropped, pair.client.stats().sent_again), (0, 0));
@@ -103,7 +103,7 @@ fn responses_that_are_not_read_leave_room_for_the_next() {
         read += drain(&mut pair.client, pair.now, ids[31]);
     });
     assert!(read > 5_000_000, "{read} bytes in three seconds");
-    assert!(pair.client.receive_credit.held() < pair.client.config.receive_max);
+    assert!(pair.client.table.receive_credit.held() < pair.client.table.config.receive_max);
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn ten_thousand_idle_streams_cost_little() {
 fn writers_share_the_free_buffer_and_are_notified_when_there_is_room() {
     let mut pair = Pair::new(4);
     let now = pair.now;
-    let most = pair.client.config.send_max as usize;
+    let most = pair.client.table.config.send_max as usize;
     let (first, second) = (pair.open(), pair.open());
     let all = vec![0; most + 1];
     assert_eq!(pair.client.write(now, first, &all), Ok(most));

@@ -30,7 +30,7 @@ impl Superseded {
 }
 
 fn rtp_of(packet: &[u8]) -> Option<RtpHeader> {
-    InnerPacket::parse(packet).ok()?.rtp()
+    RtpHeader::of(&InnerPacket::parse(packet).ok()?)
 }
 
 #[derive(Debug, Default)]

@@ -157,7 +157,7 @@ impl Frames {
 
 fn rtp(placed: &Placed) -> Option<(Source, RtpHeader)> {
     let packet = InnerPacket::parse(placed.unit.packet.as_deref()?).ok()?;
-    let header = packet.rtp()?;
+    let header = RtpHeader::of(&packet)?;
     Some(((packet.flow_hash(), header.ssrc), header))
 }
 
