@@ -14,6 +14,7 @@ use crate::document::{
 };
 use crate::envelope::{Payload, Signed};
 use crate::frame::Report;
+use crate::inner::usable_gateways;
 use crate::name::Name;
 use crate::revocation::Head;
 use crate::statement::{Role, Scope};
@@ -323,8 +324,12 @@ impl Agent {
                     to_anchor_us: 0,
                     last_resort: false,
                 };
-                let rate_kbps = anchor.rate_kbps;
-                Some(Egress { tenant: anchor.tenant, anchor: server, rate_kbps })
+                Some(Egress {
+                    tenant: anchor.tenant,
+                    anchor: server,
+                    rate_kbps: anchor.rate_kbps,
+                    gateways: usable_gateways(anchor.gateways),
+                })
             };
             document.body.anchors.into_iter().filter_map(verified).collect()
         });
