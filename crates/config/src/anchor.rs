@@ -94,8 +94,11 @@ pub struct ProxyFields {
     pub public_key: PublicKey,
 }
 
+/// The port that an anchor listens on by default.
+pub const ANCHOR_PORT: u16 = 4434;
+
 fn default_anchor_listen() -> SocketAddr {
-    SocketAddr::from(([0_u16; 8], 4434))
+    SocketAddr::from(([0_u16; 8], ANCHOR_PORT))
 }
 
 impl AnchorFile {

@@ -29,7 +29,7 @@ mod transport;
 mod tun;
 mod values;
 
-pub use anchor::{AnchorFile, ProxyFields};
+pub use anchor::{ANCHOR_PORT, AnchorFile, ProxyFields};
 pub use client::{
     BeforeJoin, ClientFile, ClientLimits, LocalNetworks, RouteFields, ServerFields, UplinkFields,
 };
@@ -52,7 +52,7 @@ pub use proxy::{AnchorFields, ProxyFile, ProxyTenantFields};
 pub use reader::{Fault, FileError, Validate, check, load, parse, read_text, reading_group};
 pub use router::{LinkSocket, RouterFile, RouterLinkFields, RouterOrdering};
 pub use secret::{PrivateKey, WriteError, create_secret, write_secrets};
-pub use server::{ServerFile, ServerLimits};
+pub use server::{SERVER_PORT, ServerFile, ServerLimits};
 pub use speedtest::SpeedtestFields;
 pub use strategy::StrategyName;
 pub use streams::{AnchorStreams, ClientStreams, ProxyStreams, ServerStreams, TcpRule, TcpWay};

@@ -100,8 +100,11 @@ pub struct ServerLimits {
     pub client_memory_mb: ClientMemoryMb,
 }
 
+/// The port that a server or a proxy listens on by default.
+pub const SERVER_PORT: u16 = 4433;
+
 pub(crate) fn default_listen() -> SocketAddr {
-    SocketAddr::from(([0_u16; 8], 4433))
+    SocketAddr::from(([0_u16; 8], SERVER_PORT))
 }
 
 pub(crate) fn default_addresses() -> Vec<IpNet> {

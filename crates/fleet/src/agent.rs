@@ -16,6 +16,7 @@ mod trial;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use ipnet::IpNet;
 use roadweave_identity::PublicKey;
 use roadweave_proto::Instant;
 
@@ -106,6 +107,8 @@ pub struct Egress {
     pub anchor: VerifiedServer,
     /// The limit of all its boxes together through this proxy, for each direction.
     pub rate_kbps: Option<u32>,
+    /// The anchor's own inner addresses, each with the length of its network.
+    pub gateways: Vec<IpNet>,
 }
 
 /// The ends of sessions of revoked keys.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use ipnet::IpNet;
 use roadweave_identity::{Identity, PublicKey};
 use serde::{Deserialize, Serialize};
 
@@ -292,6 +293,9 @@ pub struct Anchor {
     /// The limit of all boxes of the tenant together through the proxy, for each direction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_kbps: Option<u32>,
+    /// Its own inner addresses, each with the length of its network.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gateways: Vec<IpNet>,
 }
 
 impl Body for Anchors {

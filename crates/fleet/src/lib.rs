@@ -23,6 +23,7 @@ mod digest;
 mod document;
 mod envelope;
 mod frame;
+mod inner;
 mod name;
 mod placement;
 mod plan;
@@ -49,6 +50,7 @@ pub use frame::{
     Down, FRAME_MAX, FrameDecoder, FrameError, HeldVersions, Join, Outcome, Report, Sample, Up,
     encode,
 };
+pub use inner::{INNER_NETWORKS_MAX, gateway_of, inner_lengths};
 pub use name::Name;
 pub use placement::{Band, HealthState};
 pub use plan::{

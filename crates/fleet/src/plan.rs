@@ -17,6 +17,7 @@ mod tables;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ipnet::IpNet;
 use roadweave_identity::{Identity, PublicKey};
 
 pub use self::configurations::toml_text;
@@ -29,6 +30,7 @@ use crate::digest::Digest;
 use crate::document::{Anchor, Anchors, Body, Candidates, Configuration, Document, Kind, Version};
 use crate::envelope::{Envelope, EnvelopeError, Signed};
 use crate::frame::Outcome;
+use crate::inner::gateway_of;
 use crate::name::Name;
 use crate::records::{
     Config, Device, DeviceState, Egress, Lock, Pool, Proxy, ProxyRole, ProxyState, Rollout, Tenant,
@@ -294,6 +296,7 @@ impl<'a> Planning<'a> {
         let record = record.filter(|it| it.settings.egress == Egress::Anchor);
         let (Some(record), Ok(name)) = (record, tenant.parse::<Name>()) else { return Vec::new() };
         let rate_kbps = record.settings.limits.rate_mbps.map(|rate| rate.saturating_mul(1_000));
+        let gateways: Vec<IpNet> = record.settings.prefixes.iter().filter_map(gateway_of).collect();
         let of_tenant = self
             .fleet
             .gates()
@@ -302,7 +305,8 @@ impl<'a> Planning<'a> {
             let (tenant, chain) = (name.clone(), chain(it.statement.as_deref())?);
             let addresses = it.settings.addresses.iter().map(ToString::to_string).collect();
             let rank = (it.state != ProxyState::Active, Some(&*id.1) != first);
-            Some((rank, (&*id.1, Anchor { tenant, chain, addresses, rate_kbps })))
+            let gateways = gateways.clone();
+            Some((rank, (&*id.1, Anchor { tenant, chain, addresses, rate_kbps, gateways })))
         };
         let mut found: Vec<_> = of_tenant.filter_map(anchor).collect();
         found.sort_by_key(|(rank, _)| *rank);

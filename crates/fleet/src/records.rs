@@ -419,7 +419,7 @@ pub struct RolloutSettings {
     /// The share of boxes with the configuration after each wave, per cent, ascending to 100.
     #[serde(default = "all_at_once")]
     pub waves: Vec<u32>,
-    /// How long a wave rests before the next, seconds.
+    /// How long a wave waits for silent boxes before the next, seconds.
     #[serde(default = "ten_minutes")]
     #[cfg_attr(feature = "openapi", schema(maximum = 315360000))]
     pub rest_s: u32,

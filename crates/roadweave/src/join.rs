@@ -30,7 +30,7 @@ pub struct JoinArgs {
     #[arg(long, value_enum, default_value_t = RoleName::Box)]
     role: RoleName,
     /// The address of a proxy or an anchor, such as 192.0.2.1:4433; may be repeated. Default: port
-    /// 4433 at the address that the controller sees
+    /// 4433, of an anchor 4434, at the address that the controller sees
     #[arg(long)]
     address: Vec<SocketAddr>,
     /// The folder for the key and the fleet's documents; default: the one that client and server

@@ -5,6 +5,7 @@ use roadweave_fleet::records::{
     Config, ConfigSettings, Device, DeviceSettings, Pool, PoolSettings, Proxy, ProxySettings,
     Rollout, RolloutSettings, Scope, Tenant, TenantSettings, Token, TokenRole, TokenSettings,
 };
+use roadweave_fleet::{INNER_NETWORKS_MAX, inner_lengths};
 
 use super::{MILLION, SPAN_MAX, Settings, at_most, public_key, slug, tags, title, word};
 
@@ -35,16 +36,16 @@ records! {
 impl Settings for TenantSettings {
     fn validate(&self) -> Result<(), String> {
         title("title", &self.title)?;
-        if self.prefixes.len() > PREFIXES_MAX {
-            return Err(format!("prefixes: at most {PREFIXES_MAX}"));
+        if self.prefixes.len() > INNER_NETWORKS_MAX {
+            return Err(format!("prefixes: at most {INNER_NETWORKS_MAX}"));
         }
         for (at, prefix) in self.prefixes.iter().enumerate() {
             if prefix.trunc() != *prefix {
                 return Err(format!("prefixes: {prefix} has host bits; write {}", prefix.trunc()));
             }
-            let short = if prefix.addr().is_ipv4() { 8..=30 } else { 32..=126 };
-            if !short.contains(&prefix.prefix_len()) {
-                let (least, most) = (short.start(), short.end());
+            let lengths = inner_lengths(prefix.addr());
+            if !lengths.contains(&prefix.prefix_len()) {
+                let (least, most) = (lengths.start(), lengths.end());
                 return Err(format!("prefixes: {prefix} must be between /{least} and /{most}"));
             }
             let overlaps = |other: &IpNet| other.contains(prefix) || prefix.contains(other);
@@ -151,7 +152,6 @@ impl Settings for RolloutSettings {
     }
 }
 
-const PREFIXES_MAX: usize = 8;
 const DEVICES_MAX: u32 = 100_000;
 const NETWORKS_MAX: usize = 16;
 const USES_MAX: u32 = 10_000;

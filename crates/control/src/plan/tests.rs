@@ -295,16 +295,19 @@ fn a_token_lets_in_what_it_is_for_and_an_anchor_hears_of_proxies() {
         wrong.send(&Up::Join(Join { secret, tenant, role, name, chain, addresses })).await;
         let Some(Down::Refused { reason, retry: false }) = wrong.receive().await else { panic!() };
         assert_eq!(reason, "the token is for anchors");
-        let mut anchor = TestMember::join(&port, 30, Role::Anchor, &of_anchor, "192.0.2.9:1").await;
+        let mut anchor = TestMember::join(&port, 30, Role::Anchor, &of_anchor, "").await;
         let mut proxy = TestMember::new(&port, 20, Role::Proxy, None, "192.0.2.1:1").await;
         let _device = TestMember::device(&port, 1).await;
         anchor.until("proxy and box", |it| it.admitted().len() == 2).await;
         proxy.until("the box", |it| it.admitted().len() == 1).await;
         leave_at_anchor(&port).await;
         let names_anchor = |event: &AgentEvent| match event {
-            AgentEvent::Anchors(all) => all
-                .iter()
-                .any(|it| it.anchor.addresses == ["192.0.2.9:1"] && it.rate_kbps == Some(40_000)),
+            AgentEvent::Anchors(all) => all.iter().any(|it| {
+                let is_limited = it.rate_kbps == Some(40_000);
+                let is_named = it.gateways == ["10.7.0.1/24".parse().unwrap()];
+                // Where an anchor listens by default.
+                it.anchor.addresses == ["127.0.0.1:4434"] && is_limited && is_named
+            }),
             _ => false,
         };
         proxy.until("the anchor", |it| it.events.iter().any(names_anchor)).await;

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
+use roadweave_fleet::gateway_of;
 use sqlx::Row as _;
 
 use super::sql::values;
@@ -294,9 +295,9 @@ impl Change<'_> {
         let taken = rows.iter().map(|row| row.try_get::<String, _>("address"));
         let taken: HashSet<String> = taken.collect::<Result<_, _>>()?;
         let free = of.iter().map(|prefix| {
-            // The anchor is the first host; in IPv6 after the anycast address (RFC 4291, 2.6.1).
-            let own = if prefix.addr().is_ipv4() { 1 } else { 2 };
-            let mut hosts = prefix.hosts().skip(own).take(taken.len() + 1);
+            let gateway = gateway_of(prefix).map(|it| it.addr());
+            let others = prefix.hosts().skip_while(|host| Some(*host) <= gateway);
+            let mut hosts = others.take(taken.len() + 1);
             hosts.find(|address| !taken.contains(&address.to_string())).ok_or_else(|| {
                 StoreError::Refused(format!("the prefix {prefix} has no free address"))
             })

@@ -14,6 +14,7 @@ use crate::document::{
 };
 use crate::envelope::{Payload, Signed};
 use crate::frame::Report;
+use crate::inner::usable_gateways;
 use crate::name::Name;
 use crate::revocation::Head;
 use crate::statement::{Role, Scope};
@@ -246,7 +247,12 @@ impl PersistedState {
                     to_anchor_us: 0,
                     last_resort: false,
                 };
-                Some(Egress { tenant: anchor.tenant, anchor: server, rate_kbps: anchor.rate_kbps })
+                Some(Egress {
+                    tenant: anchor.tenant,
+                    anchor: server,
+                    rate_kbps: anchor.rate_kbps,
+                    gateways: usable_gateways(anchor.gateways),
+                })
             };
             AgentEvent::Anchors(document.body.anchors.into_iter().filter_map(verified).collect())
         });

@@ -1,5 +1,6 @@
 use super::*;
-use crate::testing::{identity, key, name, sign};
+use crate::statement::Role;
+use crate::testing::{chain, identity, key, name, sign, statement};
 use crate::trust::TrustList;
 
 fn version(epoch: u64, number: u64) -> Version {
@@ -116,4 +117,15 @@ fn an_approver_signs_only_the_text_that_was_read() {
         let error = waiting(hidden, hidden).sign(&identity(7)).err();
         assert_eq!(error, Some(DocumentError::Hidden), "{hidden:?}");
     }
+}
+
+#[test]
+fn an_anchor_without_gateways_is_written_as_before_they_were_known() {
+    let chain = chain(&[(1, &statement(30, Role::Anchor))]);
+    let (tenant, addresses) = (north(), vec!["192.0.2.7:4434".to_owned()]);
+    let anchor = Anchor { tenant, chain, addresses, rate_kbps: None, gateways: Vec::new() };
+    let written = serde_json::to_value(&anchor).expect("plain data");
+    let fields: Vec<&String> = written.as_object().expect("fields").keys().collect();
+    assert_eq!(fields, ["addresses", "chain", "tenant"]);
+    assert_eq!(serde_json::from_value::<Anchor>(written).expect("readable"), anchor);
 }

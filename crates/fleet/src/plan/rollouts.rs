@@ -161,12 +161,11 @@ fn covered(fleet: &Fleet, id: &RecordId, rollout: &Rollout) -> BTreeSet<PublicKe
 
 fn plan(rollout: &Rollout) -> Plan {
     let RolloutSettings { waves, rest_s, refusals_max, .. } = &rollout.settings;
-    let percent = |share: &u32| Wave::Percent(u8::try_from(*share).unwrap_or(100).min(100));
+    let percent = |share: &u32| Wave(u8::try_from(*share).unwrap_or(100).min(100));
     Plan {
         waves: waves.iter().map(percent).collect(),
         patience: Duration::from_secs((*rest_s).into()),
         failed_percent_max: u8::try_from(*refusals_max).unwrap_or(100).min(100),
-        failed_max: u32::MAX,
         ..Plan::default()
     }
 }

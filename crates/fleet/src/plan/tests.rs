@@ -148,6 +148,34 @@ fn an_anchor_that_is_drained_gives_way_to_the_tenants_other_one() {
 }
 
 #[test]
+fn a_proxy_knows_the_anchors_addresses_in_the_networks_of_its_tenant_alone() {
+    let mut world = World::new(0, &[20]);
+    world.gate(30, ProxyRole::Anchor);
+    let tenant = |name: &str, prefixes: &[&str]| {
+        let prefixes = prefixes.iter().map(|it| it.parse().unwrap()).collect();
+        let settings = TenantSettings { egress: Egress::Anchor, prefixes, ..Default::default() };
+        let id = (name.to_owned(), name.to_owned());
+        (id, Tenant { id: name.to_owned(), host: false, settings })
+    };
+    let gateways = |world: &mut World| -> Vec<String> {
+        let drafts = world.planning().anchors();
+        let Content::Anchors(list) = &drafts[0].content else { panic!("{drafts:?}") };
+        let named = list.anchors.iter().flat_map(|it| &it.gateways).map(ToString::to_string);
+        let named = named.collect();
+        world.write(&drafts);
+        named
+    };
+    world.fleet.tenants.extend([
+        tenant("north", &["10.7.0.0/24", "fd07::/64"]),
+        tenant("south", &["10.8.0.0/24"]),
+    ]);
+    assert_eq!(gateways(&mut world), ["10.7.0.1/24", "fd07::1/64"]);
+    assert!(world.planning().anchors().is_empty(), "nothing new");
+    world.fleet.tenants.extend([tenant("north", &["10.9.0.0/16"])]);
+    assert_eq!(gateways(&mut world), ["10.9.0.1/16"]);
+}
+
+#[test]
 fn a_proxy_that_has_not_measured_is_no_nearer_to_the_anchor_than_others() {
     let world = World::new(1, &[20, 21]);
     let mut proxies = Proxies::new(at(0));

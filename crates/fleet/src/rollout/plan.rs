@@ -31,21 +31,15 @@ impl Target {
     }
 }
 
-/// How many boxes have the version once this wave and all before are through.
+/// The percentage of boxes that have the version once this wave and all before are through; one
+/// box at least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
-pub enum Wave {
-    Number(u32),
-    /// A share of the boxes, percent; one box at least.
-    Percent(u8),
-}
+pub struct Wave(pub u8);
 
 impl Wave {
     fn boxes(self, all: usize) -> usize {
-        match self {
-            Self::Number(number) => number as usize,
-            Self::Percent(percent) => (all * usize::from(percent)).div_ceil(100),
-        }
+        (all * usize::from(self.0)).div_ceil(100)
     }
 }
 
@@ -53,26 +47,19 @@ impl TryFrom<String> for Wave {
     type Error = InvalidPlan;
 
     fn try_from(text: String) -> Result<Self, InvalidPlan> {
-        let wave = match text.strip_suffix('%') {
-            Some(percent) => percent.parse().ok().filter(|n| *n <= 100).map(Self::Percent),
-            None => text.parse().ok().map(Self::Number),
-        };
-        wave.filter(|wave| !matches!(wave, Self::Number(0) | Self::Percent(0)))
-            .ok_or(InvalidPlan::Wave)
+        let percent = text.strip_suffix('%').and_then(|percent| percent.parse().ok());
+        percent.filter(|it| (1..=100).contains(it)).map(Self).ok_or(InvalidPlan::Wave)
     }
 }
 
 impl From<Wave> for String {
     fn from(wave: Wave) -> Self {
-        match wave {
-            Wave::Number(number) => number.to_string(),
-            Wave::Percent(percent) => format!("{percent}%"),
-        }
+        format!("{}%", wave.0)
     }
 }
 
+/// Stored plans may have fields of former versions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Plan {
     /// Its waves, ascending. The rest follows in a last one.
     pub waves: Vec<Wave>,
@@ -83,18 +70,15 @@ pub struct Plan {
     pub confirmed_min: u8,
     /// The percentage of boxes that may fail; one more halts the rollout.
     pub failed_percent_max: u8,
-    /// The most boxes that may fail, whatever the percentage.
-    pub failed_max: u32,
 }
 
 impl Default for Plan {
     fn default() -> Self {
         Self {
-            waves: vec![Wave::Number(1), Wave::Percent(5), Wave::Percent(25)],
+            waves: vec![Wave(1), Wave(5), Wave(25)],
             patience: Duration::from_secs(3_600),
             confirmed_min: 50,
             failed_percent_max: 2,
-            failed_max: 20,
         }
     }
 }
@@ -108,12 +92,12 @@ impl Plan {
 
     pub(super) fn tolerated(&self, begun: u32) -> u32 {
         let share = u64::from(begun) * u64::from(self.failed_percent_max) / 100;
-        self.failed_max.min(u32::try_from(share).unwrap_or(u32::MAX))
+        u32::try_from(share).unwrap_or(u32::MAX)
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPlan {
-    #[error("a wave is a number of boxes as in 20, or a share as in 5%, and not 0")]
+    #[error("a wave is a share of the boxes, 1% to 100%")]
     Wave,
 }

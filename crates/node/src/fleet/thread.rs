@@ -237,7 +237,7 @@ impl<C> Thread<C> {
 }
 
 fn anchor(
-    Egress { tenant, anchor: server, rate_kbps }: &Egress,
+    Egress { tenant, anchor: server, rate_kbps, gateways }: &Egress,
 ) -> Option<(ProxyTenant, Vec<ServerName>)> {
     let names: Vec<ServerName> =
         server.addresses.iter().filter_map(|address| address.parse().ok()).collect();
@@ -246,7 +246,7 @@ fn anchor(
         return None;
     }
     let rate_limit = rate_kbps.map(|rate| Rate::from_kbps(rate.into()));
-    let (name, gateways) = (tenant.to_string(), Vec::new());
+    let (name, gateways) = (tenant.to_string(), gateways.clone());
     let addresses = Vec::new();
     Some((ProxyTenant { name, anchor: server.key, addresses, gateways, rate_limit }, names))
 }

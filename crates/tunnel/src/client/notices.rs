@@ -200,7 +200,7 @@ impl fmt::Display for Notice {
                 }
                 write!(
                     f,
-                    "; next attempt over this uplink in {} s, other addresses are tried meanwhile",
+                    "; next attempt at this address over this uplink in {} s, others meanwhile",
                     secs(rest)
                 )
             }

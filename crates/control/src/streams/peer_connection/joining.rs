@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
+use roadweave_config::{ANCHOR_PORT, SERVER_PORT};
 use roadweave_fleet::{
     Chain, ControllerSession, Head, Join, Name, Revocation, Revocations, Role, Scope, Signed,
 };
@@ -82,7 +83,8 @@ impl PeerConnection<'_> {
         let reported = asks.addresses.iter().filter_map(|text| text.parse().ok());
         let mut addresses: Vec<SocketAddr> = reported.collect();
         if addresses.is_empty() {
-            addresses.push(SocketAddr::new(self.address.ip().to_canonical(), PROXY_PORT));
+            let port = if role == ProxyRole::Anchor { ANCHOR_PORT } else { SERVER_PORT };
+            addresses.push(SocketAddr::new(self.address.ip().to_canonical(), port));
         }
         let Streams { store, authority, .. } = self.streams;
         let as_what = (role, addresses);
@@ -178,5 +180,4 @@ impl PeerConnection<'_> {
     }
 }
 
-const PROXY_PORT: u16 = 4433;
 const WHY: &str = "revoked before the database was restored, according to a proxy";

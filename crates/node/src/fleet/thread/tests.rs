@@ -3,7 +3,7 @@
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use roadweave_fleet::{Configuration, ControllerSessionEvent, Member, Version};
+use roadweave_fleet::{Configuration, ControllerSessionEvent, Member, VerifiedServer, Version};
 use roadweave_identity::PublicKey;
 use roadweave_linux::netns::{WAIT_MAX, wait_or_show};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
@@ -247,4 +247,20 @@ fn after_offline_max_no_member_is_admitted_until_a_controller_is_there() {
     assert!(fleet.status(Instant::ZERO).is_closed);
     controller.store().is_down = false;
     until(&fleet, |updates| updates.is_closed == Some(false));
+}
+
+#[test]
+fn a_proxy_announces_the_inner_addresses_of_the_fleets_anchor() {
+    let server = VerifiedServer {
+        key: key(30),
+        name: name("anchor"),
+        site: None,
+        addresses: vec!["192.0.2.7:4434".to_owned()],
+        to_anchor_us: 0,
+        last_resort: false,
+    };
+    let gateways = vec!["10.77.0.1/16".parse().expect("an address")];
+    let egress = Egress { tenant: name("north"), anchor: server, rate_kbps: None, gateways };
+    let (tenant, _) = anchor(&egress).expect("its address is valid");
+    assert_eq!(tenant.gateways, egress.gateways);
 }

@@ -159,6 +159,10 @@ impl TestNetwork {
     pub fn state(&self) -> Vec<String> {
         let mut state = Vec::new();
         for namespace in [&self.vehicle, &self.server] {
+            // The local route of an IPv6 address comes when the address has been checked.
+            wait_until("no address is tentative", || {
+                namespace.run("ip -6 address show tentative").unwrap().trim().is_empty()
+            });
             let mut add = |kind: &str, line: &str| {
                 state.push(format!("{} {kind} {}", namespace.name(), line.trim()));
             };
