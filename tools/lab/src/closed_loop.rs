@@ -17,7 +17,7 @@ use roadweave_tunnel::Strategy;
 use crate::run::{RunOutcome, run};
 use crate::scenario::Scenario;
 use crate::traffic::{Detail, FrameSource, TrafficKind, TrafficSpec, VideoReport};
-use crate::video::encoder::{AdaptiveEncoder, ssim_db};
+use crate::video::encoder::AdaptiveEncoder;
 use crate::video::quality::Player;
 use crate::world::WorldError;
 
@@ -136,15 +136,6 @@ impl ViewerFigures {
             sent_mbps: traffic.sent_bytes as f64 * 8e-6 / seconds.max(1e-9),
             redundancy: outcome.run.figures.redundancy,
         }
-    }
-}
-
-impl VideoReport {
-    fn quality_of(&self, frame: usize) -> f64 {
-        self.ssim_db.get(frame).copied().unwrap_or_else(|| {
-            let sent = &self.stream.log.frames[frame];
-            ssim_db(self.frame_bytes(sent), sent.idr)
-        })
     }
 }
 

@@ -11,13 +11,16 @@ mod file;
 mod lane;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
+use roadweave_config::read_text;
 use roadweave_emulate::{Drive, DuplexLink};
 use roadweave_proto::Rate;
 use roadweave_quic::CongestionControl;
 use roadweave_tunnel::{LaneConfig, Strategy, default_lanes};
 
+use self::file::{Problem, ScenarioError, ScenarioFile};
 use crate::event::{CrossTraffic, ScriptEvent, apply_to_traces};
 use crate::traffic::TrafficSpec;
 use crate::world::{Machine, World, WorldConfig, WorldError};
@@ -81,6 +84,24 @@ impl Scenario {
             drive.links.iter().zip(0..).map(|(link, index)| DuplexLink::new(link, index, seed));
         let video = TrafficSpec::video(bitrate, Duration::from_secs(seconds.into()));
         Self { traffic: vec![video], seconds, seed, ..Self::new(name, links.collect(), strategy) }
+    }
+
+    /// Reads a scenario, with recordings relative to its directory. Errors name the file, the line,
+    /// the field and the fix.
+    pub fn read(file: &Path) -> Result<Self, ScenarioError> {
+        Self::parse(file, &read_text(file, false)?)
+    }
+
+    /// The scenario of `text`; `file` is its name in errors, and recordings are relative to its
+    /// directory. Fails like [`Scenario::read`].
+    pub fn parse(file: &Path, text: &str) -> Result<Self, ScenarioError> {
+        let parsed: ScenarioFile = roadweave_config::parse(file, text)?;
+        let default_name = || file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let dir = file.parent().unwrap_or(Path::new(""));
+        parsed.resolve(default_name, dir).map_err(|problem| match problem {
+            Problem::Fault(fault) => fault.in_file(file, text).into(),
+            Problem::Trace(source) => ScenarioError::Trace { file: file.into(), source },
+        })
     }
 
     /// Duration of the stream.

@@ -41,3 +41,18 @@ pub struct ServerTraffic {
     /// Bytes sent into the links.
     pub on_links: u64,
 }
+
+impl ServerTraffic {
+    /// The difference to `before`; counters of replaced sessions are lost.
+    pub(super) fn since(&self, before: &Self) -> Self {
+        Self {
+            source: self.source.saturating_sub(before.source),
+            datagrams: self.datagrams.saturating_sub(before.datagrams),
+            again: self.again.saturating_sub(before.again),
+            further: self.further.saturating_sub(before.further),
+            lost: self.lost.saturating_sub(before.lost),
+            further_datagrams: self.further_datagrams.saturating_sub(before.further_datagrams),
+            on_links: self.on_links.saturating_sub(before.on_links),
+        }
+    }
+}
