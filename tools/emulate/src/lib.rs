@@ -40,7 +40,6 @@ mod load;
 mod loss;
 mod mahimahi;
 mod random;
-mod reshape;
 mod statistics;
 mod synthetic;
 mod timeline;
