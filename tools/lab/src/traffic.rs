@@ -279,6 +279,63 @@ impl Base {
     }
 }
 
+/// A transfer with answers: its schedule, and the packets of both directions.
+#[derive(Debug)]
+struct TwoWay {
+    base: Base,
+    begin: Instant,
+    end: Instant,
+    has_begun: bool,
+    data: DataStream,
+    answers: DataStream,
+}
+
+impl TwoWay {
+    fn of(spec: &TrafficSpec, start: Instant) -> Self {
+        let begin = start + spec.begin;
+        Self {
+            base: Base::of(spec),
+            begin,
+            end: begin + spec.lasting,
+            has_begun: false,
+            data: DataStream::default(),
+            answers: DataStream::default(),
+        }
+    }
+
+    fn stream(&mut self, direction: Direction) -> &mut DataStream {
+        if direction == self.base.direction { &mut self.data } else { &mut self.answers }
+    }
+
+    /// Records a packet that is sent; returns its number in its direction.
+    fn note_sent(&mut self, now: Instant, direction: Direction) -> u64 {
+        let stream = self.stream(direction);
+        stream.note_sent(now);
+        stream.log.packets.len() as u64 - 1
+    }
+
+    fn is_on(&self, now: Instant) -> bool {
+        (self.begin..self.end).contains(&now)
+    }
+
+    /// `due`: the timeout of the transfer once it has begun.
+    fn poll_timeout(&self, due: Option<Instant>) -> Option<Instant> {
+        let due = if self.has_begun { due? } else { self.begin };
+        (due < self.end).then_some(due)
+    }
+
+    /// Seconds until the transfer was complete, or until `end`.
+    fn lasted(&self, completed: Option<Instant>, end: Instant) -> f64 {
+        let lasted = completed.unwrap_or(end.min(self.end)).since(self.begin);
+        lasted.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+
+    fn report(&self, detail: Detail) -> TrafficReport {
+        let sent = self.data.log.packets.len() + self.answers.log.packets.len();
+        self.base.report(sent, &self.data.delays(), detail)
+    }
+}
+
 impl Detail {
     fn is_hidden(&self) -> bool {
         matches!(self, Self::None | Self::Stream(_) | Self::Video(_))
