@@ -113,11 +113,7 @@ pub enum LinkError {
     },
     /// There are no links, or too many.
     #[error("{count} links; an emulation has 1 to {LINKS_MAX}")]
-    Count {
-        /// Their number.
-        count: usize,
-    },
-    /// A recording cannot be read.
+    Count { count: usize },
     #[error(transparent)]
     Trace(#[from] TraceError),
 }

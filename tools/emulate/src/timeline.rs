@@ -49,10 +49,7 @@ pub enum TimelineError {
     },
     /// The end does not follow the last step.
     #[error("the end at {length:?} must be later than the last value's begin")]
-    TooShort {
-        /// The end.
-        length: Duration,
-    },
+    TooShort { length: Duration },
 }
 
 impl<V: Copy> Timeline<V> {

@@ -16,7 +16,7 @@ use roadweave_quic::CongestionControl;
 use roadweave_tunnel::{LaneConfig, StreamsConfig, default_lanes};
 use serde::Serialize;
 
-use crate::tcp::{Algorithm, SocketConfig, fetch};
+use crate::tcp::{SocketConfig, fetch};
 use crate::web::{Loading, Visit};
 use crate::world::{World, WorldConfig, WorldError};
 
@@ -83,7 +83,7 @@ impl Download {
     }
 
     /// Goodput of the same download by TCP over the first link without a tunnel, Mbit/s.
-    pub fn by_tcp(&self, algorithm: Algorithm) -> f64 {
+    pub fn by_tcp(&self, algorithm: CongestionControl) -> f64 {
         let config = SocketConfig { algorithm, mtu: LINK_MTU, seed: self.seed };
         let what = (Direction::Down, Some(self.bytes.into()));
         fetch(&self.links[0], &config, what, CUT).goodput_mbps()

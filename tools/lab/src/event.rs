@@ -16,7 +16,6 @@ use crate::world::World;
 pub(crate) use cross::CrossSource;
 pub use cross::CrossTraffic;
 pub(crate) use traces::apply_to_traces;
-pub(crate) use traces::slots_until;
 
 /// An event of a script.
 #[derive(Clone, Copy, Debug, PartialEq)]

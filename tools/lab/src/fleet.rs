@@ -188,16 +188,11 @@ impl FleetWorld {
     }
 
     fn has_network(&self, who: usize) -> bool {
-        match self.roster.is_box(who) {
-            true => {
-                let ride = &self.sessions.rides[who];
-                !ride.is_in_garage && !ride.is_cut_off
-            }
-            false => {
-                let model = &self.sessions.proxies[who - self.roster.boxes];
-                model.is_running() && !model.is_partitioned
-            }
-        }
+        let Some(proxy) = who.checked_sub(self.roster.boxes) else {
+            return self.sessions.rides[who].has_network();
+        };
+        let model = &self.sessions.proxies[proxy];
+        model.is_running() && !model.is_partitioned
     }
 
     fn connect(&mut self, who: usize, attempt: u64) {
@@ -307,8 +302,8 @@ impl FleetWorld {
         model.table = agent.persisted().taken().get(&Kind::Table).copied();
         if self.config.is_thorough {
             let is_withdrawn = |why: &Refused| why.to_string().contains("is revoked");
-            let refused = agent.admission().refused.iter();
-            let wrong = refused.filter(|(_, why)| !is_withdrawn(why)).count();
+            let refused = agent.admission().refused;
+            let wrong = refused.iter().filter(|(_, why)| !is_withdrawn(why)).count();
             self.figures.wrongly_refused += wrong as u64;
         }
         let is_gone = |who: &usize| {
@@ -326,7 +321,7 @@ impl FleetWorld {
         if round != self.sessions.rides[who].round {
             return;
         }
-        if !self.sessions.wants(who) {
+        if !self.sessions.rides[who].wants() {
             return self.set_proxy(who, None);
         }
         let (now, epoch) = (self.agenda.now, self.store.epoch);

@@ -29,7 +29,7 @@ pub mod report;
 pub mod run;
 pub mod scenario;
 pub mod strategies;
-pub mod tcp;
+mod tcp;
 pub mod traffic;
 pub mod video;
 pub mod vod;

@@ -42,20 +42,9 @@ pub enum RouteError {
     TooFew(usize, usize),
     /// The recordings have different links.
     #[error("the links of {name} differ from those of {first}")]
-    OtherLinks {
-        /// The recording.
-        name: String,
-        /// The first one.
-        first: String,
-    },
-    /// A recording has no duration.
+    OtherLinks { name: String, first: String },
     #[error("{name}: {source}")]
-    Empty {
-        /// The recording.
-        name: String,
-        /// What is wrong.
-        source: TimelineError,
-    },
+    Empty { name: String, source: TimelineError },
 }
 
 /// Results of one application with one strategy on one route.
@@ -174,7 +163,7 @@ pub fn ask(
 ) -> Result<Answered, WorldError> {
     let mut all = Answered {
         route: route.0.to_owned(),
-        app: name_of(app).to_owned(),
+        app: app.name().to_owned(),
         strategy: strategy.to_string(),
         ..Answered::default()
     };
@@ -287,15 +276,6 @@ fn sent_up(world: &World) -> (u64, u64) {
     lanes.fold((0, 0), |(source, further), lane| {
         (source + lane.sent.source_datagrams, further + lane.sent.duplicate_datagrams)
     })
-}
-
-/// The name of an application.
-pub fn name_of(app: App) -> &'static str {
-    match app {
-        App::Speech => "speech",
-        App::Music => "music",
-        App::Recommender => "recommender",
-    }
 }
 
 const LANE: &str = "default";

@@ -33,7 +33,6 @@ pub use player::ProgramKind;
 pub use seen::{ServerTraffic, Viewing};
 
 use crate::strategies;
-use crate::tcp::Algorithm;
 use crate::world::WorldError;
 use player::Program;
 
@@ -57,7 +56,7 @@ pub enum Way {
         first_frame: bool,
     },
     /// As TCP connections with this congestion control, through the tunnel with its default lanes.
-    Tunnel(Algorithm),
+    Tunnel(CongestionControl),
 }
 
 /// Settings of all viewings.

@@ -91,21 +91,20 @@ pub struct RecordProgress {
     pub round_trip: Option<Duration>,
 }
 
-/// The phases of a recording.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecordPhase {
-    /// The client looks for the server, initially or again.
-    Connecting,
-    /// The client waits for the start of the plan.
-    Ready,
-    /// The link is filled.
-    Saturating,
-    /// The queue drains, or delays are measured.
-    Probing,
-    /// The client fetches the rest of the server's log.
-    Finishing,
-    /// The recording is over.
-    Done,
+roadweave_proto::named! {
+    RecordPhase {
+        /// The client looks for the server, initially or again.
+        Connecting = "connecting",
+        /// The client waits for the start of the plan.
+        Ready = "ready",
+        /// The link is filled.
+        Saturating = "saturating",
+        /// The queue drains, or delays are measured.
+        Probing = "probing",
+        /// The client fetches the rest of the server's log.
+        Finishing = "finishing",
+        Done = "done",
+    }
 }
 
 impl RecordClient {
@@ -395,20 +394,6 @@ impl RecordClient {
 
 fn session(endpoint: &mut Option<Endpoint>, token: u64) -> Option<&mut Endpoint> {
     endpoint.as_mut().filter(|endpoint| endpoint.token == token)
-}
-
-impl RecordPhase {
-    /// The phase's name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Connecting => "connecting",
-            Self::Ready => "ready",
-            Self::Saturating => "saturating",
-            Self::Probing => "probing",
-            Self::Finishing => "finishing",
-            Self::Done => "done",
-        }
-    }
 }
 
 /// Interval of requests without an answer.

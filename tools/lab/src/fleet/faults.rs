@@ -20,7 +20,7 @@ impl FleetWorld {
             PlannedEvent::Garage { who, is_in } => {
                 let ride = &mut self.sessions.rides[who];
                 ride.is_in_garage = is_in;
-                let is_there = !is_in && !ride.is_cut_off;
+                let is_there = ride.has_network();
                 self.on_network(who, is_there);
             }
             PlannedEvent::Revoke { who } => self.revoke(who),

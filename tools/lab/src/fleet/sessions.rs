@@ -31,9 +31,12 @@ impl Ride {
         self.candidates.iter().any(|(known, _)| *known == proxy)
     }
 
-    fn wants(&self) -> bool {
-        let is_member = self.in_tables_from.is_some();
-        is_member && !self.is_in_garage && !self.is_cut_off && !self.is_revoked
+    pub fn wants(&self) -> bool {
+        self.in_tables_from.is_some() && self.has_network() && !self.is_revoked
+    }
+
+    pub fn has_network(&self) -> bool {
+        !self.is_in_garage && !self.is_cut_off
     }
 }
 
@@ -81,10 +84,6 @@ impl Sessions {
         agenda.after(span, FleetEvent::Choose { who, round: self.rides[who].round });
     }
 
-    pub fn wants(&self, who: usize) -> bool {
-        self.rides[who].wants()
-    }
-
     /// The proxy that a box is best on; `epoch` is that of the database.
     pub fn choice(&self, roster: &Roster, now: Instant, epoch: u64, who: usize) -> Option<usize> {
         let half_hour = now.as_nanos() / PROBE.as_nanos() as u64;
@@ -120,7 +119,7 @@ impl Sessions {
     /// Notes whether a box lacks a proxy from now on.
     pub fn account(&mut self, figures: &mut FleetFigures, now: Instant, who: usize) {
         let lack = match self.rides[who].on {
-            _ if !self.wants(who) => None,
+            _ if !self.rides[who].wants() => None,
             None => Some(Shortfall::Proxy),
             Some(proxy) if !self.proxies[proxy].is_running() => Some(Shortfall::LiveProxy),
             Some(_) => None,

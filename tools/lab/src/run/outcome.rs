@@ -8,7 +8,6 @@ use roadweave_tunnel::{ClientEvent, ServerEvent};
 use serde::{Deserialize, Serialize};
 
 use super::{Causes, TrafficWorld};
-use crate::event::slots_until;
 use crate::figures::{Run, Timeline};
 use crate::scenario::Scenario;
 use crate::traffic::{DataStream, Detail, TrafficReport, fairness};
@@ -297,7 +296,7 @@ fn capacity(trace: &Trace, duration: Duration) -> Vec<f64> {
         }
         Capacity::Opportunities(opportunities) => {
             let mut mbps = vec![0.0; steps as usize];
-            for (at, bytes) in slots_until(opportunities, duration) {
+            for (at, bytes) in opportunities.until(duration) {
                 let step = (at.as_nanos() / Timeline::STEP.as_nanos()) as usize;
                 if let Some(rate) = mbps.get_mut(step) {
                     *rate += bytes as f64 * 8.0 / 1e6 / Timeline::STEP.as_secs_f64();

@@ -7,17 +7,18 @@
 use bytes::{Bytes, BytesMut};
 use roadweave_emulate::Direction;
 use roadweave_proto::Instant;
+use roadweave_quic::CongestionControl;
 use serde::Serialize;
 
 use super::{DataStream, Detail, Traffic, TrafficReport, TrafficSpec, TwoWay};
-use crate::tcp::{Algorithm, Exchange, SocketConfig};
+use crate::tcp::{Exchange, SocketConfig};
 use crate::world::MTU;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tcp {
     /// Bytes to transfer; `None`: as many as possible.
     pub bytes: Option<u64>,
-    pub congestion: Algorithm,
+    pub congestion: CongestionControl,
 }
 
 /// Report of a transfer.
@@ -170,7 +171,7 @@ mod tests {
 
     #[test]
     fn it_comes_whole_in_spite_of_losses_and_counts_what_came() {
-        let tcp = Tcp { bytes: Some(1_000_000), congestion: Algorithm::Cubic };
+        let tcp = Tcp { bytes: Some(1_000_000), congestion: CongestionControl::Cubic };
         let report = carry(tcp, 50, 30);
         let Detail::Tcp(detail) = &report.detail else { panic!("{report:?}") };
         assert_eq!(detail.received_bytes, 1_000_000);
@@ -184,7 +185,7 @@ mod tests {
 
     #[test]
     fn numbers_go_on_beyond_their_16_bits() {
-        let report = carry(Tcp { bytes: None, congestion: Algorithm::Bbr }, 1_000_000, 20);
+        let report = carry(Tcp { bytes: None, congestion: CongestionControl::Bbr }, 1_000_000, 20);
         assert!(report.sent_packets > 140_000, "{}", report.sent_packets);
         assert!(report.arrived_packets >= report.sent_packets - 20_000, "{report:?}");
     }

@@ -90,7 +90,7 @@ impl World {
     /// under way arrive unchanged; queued ones follow the new traces.
     pub fn restart_links(&mut self, links: Vec<DuplexLink>) {
         for (wire, link) in self.network.wires.iter_mut().zip(links) {
-            wire.restart(self.now, link.up.trace, link.down.trace);
+            wire.restart(self.now, [link.up.trace, link.down.trace]);
         }
     }
 
