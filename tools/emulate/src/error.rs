@@ -11,7 +11,6 @@ use crate::timeline::TimelineError;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TraceError {
-    /// The file or directory cannot be read.
     #[error("{}: {source}", file.display())]
     Read { file: PathBuf, source: io::Error },
     #[error("{}: too large for a trace; at most {} bytes are read", file.display(), bytes_max)]
@@ -24,12 +23,9 @@ pub enum TraceError {
         line: usize,
         /// The column, from 1, in characters.
         column: usize,
-        /// The problem.
         problem: String,
-        /// The fix.
         cure: String,
     },
-    /// The directory contains no trace.
     #[error("{}: no links; a drive is a directory with a file NAME.csv or NAME.up per link", dir.display())]
     EmptyDrive { dir: PathBuf },
     #[error("{}: no uplink; a link's `{}` is missing", file.display(), uplink.display())]

@@ -28,6 +28,8 @@
 //! # Ok::<(), roadweave_emulate::TraceError>(())
 //! ```
 
+#![allow(missing_docs, reason = "the tools alone use it: a name may say it all")]
+
 mod bridge;
 mod capacity;
 mod csv;

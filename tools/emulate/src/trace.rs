@@ -31,13 +31,11 @@ impl Trace {
         Self { capacity: Arc::new(capacity.into()), delay: Arc::new(delay), loss: Arc::new(loss) }
     }
 
-    /// A copy with another capacity.
     #[must_use]
     pub fn with_capacity(&self, capacity: impl Into<Capacity>) -> Self {
         Self { capacity: Arc::new(capacity.into()), ..self.clone() }
     }
 
-    /// A copy with another one-way propagation delay.
     #[must_use]
     pub fn with_delay(&self, delay: Timeline<Duration>) -> Self {
         Self { delay: Arc::new(delay), ..self.clone() }
@@ -49,12 +47,10 @@ impl Trace {
         Self { loss: Arc::new(loss), ..self.clone() }
     }
 
-    /// The capacity.
     pub fn capacity(&self) -> &Arc<Capacity> {
         &self.capacity
     }
 
-    /// The one-way propagation delay.
     pub fn delay(&self) -> &Timeline<Duration> {
         &self.delay
     }

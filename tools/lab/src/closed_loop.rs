@@ -24,19 +24,13 @@ use crate::world::WorldError;
 /// One video over some links.
 #[derive(Clone, Debug)]
 pub struct ClosedLoop {
-    /// The links.
     pub links: Vec<DuplexLink>,
-    /// The strategy.
     pub strategy: Strategy,
     /// How the encoder finds the size of frames.
     pub encoder: Encoder,
-    /// Deadline of the lane.
     pub deadline: Duration,
-    /// Frames per second.
     pub fps: u32,
-    /// Duration, seconds.
     pub seconds: u32,
-    /// Seed of all randomness.
     pub seed: u64,
 }
 
@@ -62,11 +56,9 @@ pub struct ViewerFigures {
     pub undamaged: f64,
     /// Share of the time in stalls above 200 ms, 0..1.
     pub stall_ratio: f64,
-    /// Number of stalls.
     pub stalls: usize,
     /// From the capture of each frame to its last packet, ms, ascending.
     pub frame_delays_ms: Vec<f64>,
-    /// Rate sent, Mbit/s.
     pub sent_mbps: f64,
     /// Bytes beyond the inner packets, as a share of the inner packets.
     pub redundancy: f64,

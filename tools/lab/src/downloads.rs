@@ -29,18 +29,14 @@ pub struct Download {
     pub bytes: u32,
     /// Lane of the streams; `None`: the product's default.
     pub lane: Option<LaneConfig>,
-    /// The congestion control of every path.
     pub congestion: CongestionControl,
-    /// Seed of all randomness in client and server.
     pub seed: u64,
 }
 
-/// The result of a download.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Downloaded {
     /// Time from the request to the last byte, or to the cut-off.
     pub seconds: f64,
-    /// Goodput, in order, Mbit/s.
     pub goodput_mbps: f64,
     /// By link: rate sent into it towards the vehicle, Mbit/s with all headers.
     pub pushed_mbps: Vec<f64>,

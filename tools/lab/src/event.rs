@@ -17,18 +17,14 @@ pub(crate) use cross::CrossSource;
 pub use cross::CrossTraffic;
 pub(crate) use traces::apply_to_traces;
 
-/// An event of a script.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScriptEvent {
     /// When, after the start of the stream.
     pub at: Duration,
-    /// The link, from 0.
     pub link: usize,
-    /// What happens.
     pub action: Action,
 }
 
-/// An action on a link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
     /// The link dies: it loses its queue and all further packets.

@@ -53,7 +53,6 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// Bytes of measuring one candidate: three probes over two uplinks.
 const PROBE_BYTES: u64 = 3 * 2 * 1_200;
 
-/// Configuration of a fleet.
 #[derive(Clone, Debug, Serialize)]
 pub struct FleetConfig {
     /// Boxes at the start; more are added later.
@@ -64,11 +63,8 @@ pub struct FleetConfig {
     pub replicas: usize,
     /// Regions, with two tenants each.
     pub regions: usize,
-    /// Duration.
     pub hours: u32,
-    /// Seed of all randomness.
     pub seed: u64,
-    /// Whether faults occur.
     pub faults: bool,
     /// Whether messages are serialized and proxies verify every member.
     pub is_thorough: bool,
@@ -106,7 +102,6 @@ struct FleetWorld {
     figures: FleetFigures,
 }
 
-/// Runs a fleet.
 pub fn run(config: &FleetConfig) -> FleetOutcome {
     remember_proofs(if config.is_thorough { 0 } else { PROOFS_MAX });
     let end = Instant::ZERO + Duration::from_secs(3_600) * config.hours;

@@ -37,10 +37,8 @@ use crate::world::{World, WorldError};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RouteError {
-    /// There are too few recordings to learn on some and measure on the others.
     #[error("{0} recordings are not enough for {1} routes")]
     TooFew(usize, usize),
-    /// The recordings have different links.
     #[error("the links of {name} differ from those of {first}")]
     OtherLinks { name: String, first: String },
     #[error("{name}: {source}")]
@@ -50,11 +48,9 @@ pub enum RouteError {
 /// Results of one application with one strategy on one route.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Answered {
-    /// The route.
     pub route: String,
     /// The application: `speech`, `music` or `recommender`.
     pub app: String,
-    /// The strategy.
     pub strategy: String,
     /// Requests made.
     pub asked: u64,
@@ -78,7 +74,6 @@ pub struct Answered {
 /// How much of transfers of one size was sent more than once.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Transferred {
-    /// The size of each transfer, bytes.
     pub bytes: u64,
     /// Copies sent, as a share of those sent if all packets used all paths, 0..1.
     pub redundant: f64,
@@ -285,7 +280,6 @@ pub const CAPACITY: Rate = Rate::from_kbps(50_000);
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval of probes on the routes that are learned on.
 pub const PROBE_INTERVAL: Duration = Duration::from_millis(600);
-/// Transfers of each size.
 pub const TRANSFERS: u32 = 10;
 const PIECE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_secs(30);

@@ -28,28 +28,21 @@ use crate::world::{Machine, World, WorldConfig, WorldError};
 /// A scenario. Equal scenarios have equal outcomes.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Its name.
     pub name: String,
     /// The links, 1 to 64.
     pub links: Vec<DuplexLink>,
     /// The lanes from the vehicle, 1 to 8. The lanes to it are the same, but with the default `xnc`
     /// where a strategy names an uplink, since the server does not know uplinks.
     pub lanes: Vec<LaneConfig>,
-    /// The congestion control of every path.
     pub congestion: CongestionControl,
     /// The applications; the first video is judged, or else the first application.
     pub traffic: Vec<TrafficSpec>,
-    /// The script.
     pub events: Vec<ScriptEvent>,
-    /// Cross traffic on the links.
     pub cross: Vec<CrossTraffic>,
     /// What strategies have learned before, as JSON by the lane's name.
     pub learned: BTreeMap<String, String>,
-    /// The machine of both ends.
     pub machine: Machine,
-    /// Seed of all randomness.
     pub seed: u64,
-    /// Duration of the stream, seconds.
     pub seconds: u32,
 }
 
@@ -104,7 +97,6 @@ impl Scenario {
         })
     }
 
-    /// Duration of the stream.
     pub fn duration(&self) -> Duration {
         Duration::from_secs(self.seconds.into())
     }

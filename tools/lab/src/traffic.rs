@@ -72,17 +72,13 @@ pub trait Traffic: std::fmt::Debug + Send {
 /// An application and its schedule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrafficSpec {
-    /// Name in reports.
     pub name: String,
-    /// Direction of its data.
     pub direction: Direction,
     /// Port, unique within a scenario.
     pub port: u16,
     /// When it begins, after the start of the stream.
     pub begin: Duration,
-    /// Duration.
     pub lasting: Duration,
-    /// What the application does.
     pub kind: TrafficKind,
 }
 
@@ -105,9 +101,7 @@ pub enum TrafficKind {
     },
     /// Requests and responses (RAVEN section 5.2); the direction is ignored.
     Requests(App),
-    /// A bulk transfer over QUIC.
     Bulk(Bulk),
-    /// A transfer over TCP.
     Tcp(Tcp),
 }
 
@@ -134,7 +128,6 @@ impl TrafficSpec {
         Self { kind, ..Self::video(Rate::ZERO, lasting) }
     }
 
-    /// Whether it is a video.
     pub fn is_video(&self) -> bool {
         matches!(self.kind, TrafficKind::Video { .. })
     }
@@ -155,10 +148,8 @@ impl TrafficSpec {
     }
 }
 
-/// Report of an application.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct TrafficReport {
-    /// Its name.
     pub name: String,
     /// Inner packets sent, both ways.
     pub sent_packets: u64,
@@ -168,7 +159,6 @@ pub struct TrafficReport {
     pub arrived_packets: u64,
     /// Duplicate packets, and packets that this application did not send.
     pub unexpected_packets: u64,
-    /// Delay of arrived packets.
     pub delay_ms: Percentiles,
     /// Absolute delay difference of consecutive packets (RFC 3393); absent if it does not matter.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -178,25 +168,19 @@ pub struct TrafficReport {
     pub detail: Detail,
 }
 
-/// Figures of one kind of application.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Detail {
-    /// No figures.
     #[default]
     #[serde(skip)]
     None,
     /// Times of packets whose delay does not matter to the application.
     #[serde(skip)]
     Stream(DataStream),
-    /// A video.
     #[serde(skip)]
     Video(Box<VideoReport>),
-    /// Requests and responses.
     Requests(RequestReport),
-    /// A bulk transfer.
     Bulk(Box<BulkReport>),
-    /// A transfer over TCP.
     Tcp(Box<TcpReport>),
 }
 

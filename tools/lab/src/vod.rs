@@ -39,7 +39,6 @@ use player::Program;
 /// Simultaneous links of a vehicle.
 #[derive(Clone, Debug)]
 pub struct Pair {
-    /// Its name.
     pub name: String,
     /// The links, at least one.
     pub links: Vec<DriveLink>,
@@ -50,7 +49,6 @@ pub struct Pair {
 pub enum Way {
     /// As streams.
     Streams {
-        /// Their strategy.
         strategy: Strategy,
         /// Whether the first frame precedes all other data (XLINK section 5.1).
         first_frame: bool,
@@ -66,7 +64,6 @@ pub struct Setting {
     pub lasting: Duration,
     /// Number of viewers of each kind, who start at even distances in the recording.
     pub seeds: u16,
-    /// The congestion control of every path.
     pub congestion: CongestionControl,
 }
 

@@ -68,9 +68,7 @@ const STEPS_AT_ONE_MOMENT: u32 = 10_000;
 pub struct Arrival {
     /// When it left the tunnel.
     pub at: Instant,
-    /// Its direction.
     pub direction: Direction,
-    /// The inner IP packet.
     pub packet: Bytes,
     /// The outer packet that completed it; `None` if a timer released it.
     pub ride: Option<Transit>,
@@ -160,7 +158,6 @@ impl World {
         Ok(world)
     }
 
-    /// The time in this world.
     pub fn now(&self) -> Instant {
         self.now
     }
@@ -248,12 +245,10 @@ impl World {
         self.network.arrivals.pop_front()
     }
 
-    /// Whether the client's session is up.
     pub fn is_joined(&self) -> bool {
         matches!(self.client_events.last(), Some((_, ClientEvent::Joined { .. })))
     }
 
-    /// Whether all links have a usable path at the client.
     pub fn all_paths_usable(&self) -> bool {
         self.client.end.status().is_some_and(|status| {
             let usable = |name: &String| {
@@ -270,12 +265,10 @@ impl World {
         self.client.end.status()
     }
 
-    /// The client's reports of its uplinks.
     pub fn uplinks(&self) -> Vec<UplinkReport> {
         self.client.end.uplinks(self.now)
     }
 
-    /// Status of the server's sessions.
     pub fn server_status(&self) -> Vec<SessionStatus> {
         self.server.end.status()
     }
@@ -295,7 +288,6 @@ impl World {
         &self.server_events
     }
 
-    /// Number of links.
     pub fn links(&self) -> usize {
         self.network.wires.len()
     }
@@ -458,7 +450,6 @@ fn server_at(address: IpAddr) -> SocketAddr {
     SocketAddr::new(address, SERVER.port())
 }
 
-/// The uplink of a link.
 pub fn uplink(link: usize) -> UplinkId {
     UplinkId(link as u32)
 }

@@ -74,14 +74,12 @@ struct Finish {
     closed: bool,
 }
 
-/// The progress of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordProgress {
     /// The elapsed part of the plan.
     pub elapsed: Duration,
     /// The cycle, from 1; 0 before the first.
     pub cycle: u16,
-    /// The current phase.
     pub phase: RecordPhase,
     /// Bytes of data received by the server, as IP packets.
     pub up_bytes: u64,
@@ -139,7 +137,6 @@ impl RecordClient {
         Self { token, ..self }
     }
 
-    /// The plan.
     pub fn plan(&self) -> &RecordPlan {
         &self.plan
     }
@@ -179,7 +176,6 @@ impl RecordClient {
             || self.finish.as_ref().is_some_and(|finish| self.endpoint.is_none() || over(finish))
     }
 
-    /// Handles a datagram from the server.
     pub fn handle_datagram(&mut self, now: Instant, payload: &[u8]) {
         match Message::decode(payload) {
             Some(Message::Challenge { nonce, token }) if nonce == self.nonce => {
@@ -243,7 +239,6 @@ impl RecordClient {
         handshake.min(session).min(finish).min(over)
     }
 
-    /// The progress at `now`.
     pub fn progress(&self, now: Instant) -> RecordProgress {
         let elapsed = self.clock.map_or(Duration::ZERO, |clock| clock.elapsed(now));
         let moment = self.plan.moment(elapsed, true);
@@ -267,7 +262,6 @@ impl RecordClient {
         }
     }
 
-    /// The recording so far.
     pub fn recording(&self, delay_clock: DelayClock) -> Result<LinkRecording, RecordError> {
         if let Some(why) = self.refused {
             return Err(RecordError::Refused(why));

@@ -26,7 +26,6 @@ const TURNS_PER_MINUTE: u64 = 60 / TURN.as_secs();
 const BOXES_HEAR: u64 = 6 * 60;
 /// In thousandths of a proxy's fair share.
 const CAPACITY: u64 = 2_200;
-/// Turns between two moments of the time line.
 const MOMENT_TURNS: u64 = 120;
 const REVIEW: Duration = Duration::from_secs(1_200);
 

@@ -83,14 +83,10 @@ pub struct Revoked {
     pub revocations_handed_back: u64,
 }
 
-/// Result of a fleet run.
 #[derive(Clone, Debug, Serialize)]
 pub struct FleetOutcome {
-    /// The configuration of the run.
     pub config: FleetConfig,
-    /// Events simulated.
     pub events: u64,
-    /// Its revocations.
     #[serde(flatten)]
     pub revoked: Revoked,
     /// Box-hours without a proxy, per million.
@@ -99,11 +95,8 @@ pub struct FleetOutcome {
     pub on_dead_proxy_ppm: f64,
     /// How long boxes had no live proxy, ms: median.
     pub gap_p50_ms: u64,
-    /// Its 99th percentile.
     pub gap_p99_ms: u64,
-    /// Its maximum.
     pub gap_max_ms: u64,
-    /// Its counts.
     #[serde(flatten)]
     pub counts: Counts,
     /// Boxes whose version differs from the database's at the end.
@@ -112,13 +105,10 @@ pub struct FleetOutcome {
     pub cut_off: u64,
     /// Stream bytes per box and month, both ways, with headers and keep-alives.
     pub stream_bytes_per_month: u64,
-    /// Stream messages per box and month.
     pub messages_per_month: u64,
-    /// Bytes of probing candidates per box and month.
     pub probe_bytes_per_month: u64,
     /// Members wrongly refused by proxies; counted only in thorough runs.
     pub wrongly_refused: u64,
-    /// Warnings of agents.
     pub warnings: u64,
     /// Some of the warnings, in thorough runs.
     pub warning_texts: Vec<String>,
@@ -170,7 +160,6 @@ impl Moment {
 }
 
 impl FleetOutcome {
-    /// The results of `world` at its end.
     pub(super) fn of(mut world: FleetWorld) -> Self {
         let (now, roster) = (world.agenda.now, &world.roster);
         for ride in &mut world.sessions.rides {

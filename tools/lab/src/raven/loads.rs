@@ -56,15 +56,11 @@ impl FromStr for LinkLoad {
 /// Results of one load on one route.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Loaded {
-    /// The route.
     pub route: String,
-    /// The load: [`LinkLoad::name`].
     pub load: &'static str,
-    /// The strategy.
     pub strategy: String,
     /// Parts that arrived completely.
     pub whole: u64,
-    /// Total number of parts.
     pub parts: u64,
     /// Time from the request of a part to its last byte.
     pub took_ms: Percentiles,

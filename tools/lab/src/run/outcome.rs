@@ -14,7 +14,6 @@ use crate::traffic::{DataStream, Detail, TrafficReport, fairness};
 use crate::video::quality::{Percentiles, Player};
 use crate::world::World;
 
-/// The outcome of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunOutcome {
     /// Figures of the judged application; without a video, fps and stall ratio are zero.
@@ -38,11 +37,8 @@ pub struct RunOutcome {
 /// Statistics of a link since the start of the stream, vehicle to cloud, with cross traffic.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkReport {
-    /// Its name.
     pub name: String,
-    /// Packets pushed.
     pub pushed: u64,
-    /// Bytes of the packets pushed.
     pub pushed_bytes: u64,
     /// Packets lost in transit or while the link was dead.
     pub lost: u64,

@@ -20,16 +20,13 @@ use super::{DataStream, Detail, Traffic, TrafficReport, TrafficSpec, TwoWay};
 use crate::inner;
 use crate::world::MTU;
 
-/// Parameters of a bulk transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bulk {
     /// Bytes to transfer; `None`: as many as possible.
     pub bytes: Option<u64>,
-    /// Congestion control of the sender.
     pub congestion: CongestionControl,
 }
 
-/// Report of a bulk transfer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct BulkReport {
     /// Bytes received in order.
@@ -42,9 +39,7 @@ pub struct BulkReport {
     pub smoothed_rtt_ms: Option<f64>,
     /// QUIC packets that the sender declared lost.
     pub lost_packets: u64,
-    /// Congestion events of the sender.
     pub congestion_events: u64,
-    /// Whether the connection failed.
     pub is_broken: bool,
     /// Send and arrival times of packets with data.
     #[serde(skip)]

@@ -21,7 +21,6 @@ pub struct Tcp {
     pub congestion: CongestionControl,
 }
 
-/// Report of a transfer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct TcpReport {
     /// Bytes received in order.
@@ -38,7 +37,6 @@ pub struct TcpReport {
     pub recoveries: u64,
     /// Recoveries and timeouts that were spurious.
     pub undone: u64,
-    /// Timeouts.
     pub timeouts: u64,
     /// Send and arrival times of packets in the direction of the data.
     #[serde(skip)]

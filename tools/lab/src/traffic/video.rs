@@ -43,7 +43,6 @@ pub enum FrameSource {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct VideoReport {
-    /// Send and arrival times of packets.
     pub stream: DataStream,
     /// Fate of each frame at the player.
     pub playout: Playout,

@@ -17,9 +17,7 @@ pub struct Viewing {
     pub levels: Vec<Duration>,
     /// Total time of stalls after the first playback.
     pub stalled: Duration,
-    /// Number of stalls.
     pub stalls: u64,
-    /// Total time played.
     pub played: Duration,
 }
 
@@ -34,7 +32,6 @@ pub struct ServerTraffic {
     pub again: u64,
     /// Bytes of retransmitted or coded datagrams.
     pub further: u64,
-    /// Packets declared lost.
     pub lost: u64,
     /// Retransmitted or coded datagrams.
     pub further_datagrams: u64,

@@ -111,7 +111,6 @@ impl Viewings {
         }
     }
 
-    /// The figures, with intervals.
     pub fn figures(&self) -> Figures {
         intervals(self.sums.len(), |times| self.of(times))
     }

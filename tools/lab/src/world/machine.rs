@@ -43,13 +43,11 @@ struct Lateness {
     packet: [u64; SHARES.len()],
 }
 
-/// An unknown name of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no machine {0:?}; there are punctual, idle, busy and crowded")]
 pub struct UnknownMachine(String);
 
 impl Machine {
-    /// Whether it wakes without delay.
     pub fn is_punctual(&self) -> bool {
         *self == Self::Punctual
     }
