@@ -117,13 +117,6 @@ fn operator(name: &str) -> Result<Operator, BadInput> {
     })
 }
 
-impl EmulateFile {
-    pub fn read(file: &Path) -> Result<Self, BadInput> {
-        let text = read_text(file, false).map_err(BadInput::new)?;
-        roadweave_config::parse(file, &text).map_err(BadInput::new)
-    }
-}
-
 /// Paths are relative to the directory of `file`.
 fn resolve(description: &EmulateFile, file: &Path) -> Result<Emulation, BadInput> {
     description.resolve(file.parent().unwrap_or(Path::new("."))).map_err(|error| {

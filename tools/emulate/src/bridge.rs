@@ -27,7 +27,6 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// The opposite direction.
     #[must_use]
     pub fn opposite(self) -> Self {
         match self {
@@ -42,7 +41,6 @@ impl Direction {
 pub struct LinkDirection {
     /// The link, from 0 in the order of [`Bridge::new`].
     pub link: usize,
-    /// The direction.
     pub direction: Direction,
 }
 
@@ -90,7 +88,6 @@ impl<P: AsRef<[u8]>> Bridge<P> {
         self.links.iter_mut().flatten().for_each(|way| way.restart(now));
     }
 
-    /// The counters of `way`.
     pub fn stats(&self, way: LinkDirection) -> &LinkStats {
         self.links[way.link][way.direction as usize].stats()
     }

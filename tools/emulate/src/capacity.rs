@@ -140,7 +140,6 @@ impl Opportunities {
         (period > 0 && last <= period).then_some(Self { slots, period })
     }
 
-    /// The period.
     pub fn period(&self) -> Duration {
         Duration::from_nanos(self.period)
     }

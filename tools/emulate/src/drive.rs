@@ -18,7 +18,6 @@ use crate::trace::Trace;
 /// Simultaneous links of a vehicle.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Drive {
-    /// The links.
     pub links: Vec<DriveLink>,
 }
 
@@ -36,7 +35,6 @@ pub struct DriveLink {
 /// The files of one link in the directory of a drive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkFiles {
-    /// The link's name.
     pub name: String,
     /// The recording from the vehicle.
     pub up: PathBuf,
@@ -137,7 +135,6 @@ impl DriveLink {
         Self { name: name.into(), up, down }
     }
 
-    /// A link with the same trace in both directions.
     pub fn symmetric(name: impl Into<String>, trace: Trace) -> Self {
         Self { name: name.into(), up: trace.clone(), down: trace }
     }

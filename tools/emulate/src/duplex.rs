@@ -45,7 +45,6 @@ impl DuplexLink {
         }
     }
 
-    /// The links of a drive.
     pub fn of_drive(drive: &Drive, seed: u64) -> Result<Vec<Self>, LinkError> {
         let links = drive.links.iter().zip(0..);
         checked(links.map(|(link, index)| Self::new(link, index, seed)).collect())
@@ -81,7 +80,6 @@ pub struct LinkFields {
     pub delay_ms: Option<f64>,
     /// Standard deviation of the delay from packet to packet, ms.
     pub jitter_ms: Option<f64>,
-    /// Whether jitter lets packets overtake each other.
     pub reorder: bool,
     /// Additional loss, share of packets, 0..1.
     pub loss: Option<f64>,
@@ -99,25 +97,16 @@ pub struct LinkFields {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LinkError {
-    /// A field has an invalid value.
     #[error("link {link}: {field}: {problem}; {cure}")]
     Field {
         /// The link's number, from 1.
         link: usize,
-        /// The field.
         field: &'static str,
-        /// The problem.
         problem: String,
-        /// The fix.
         cure: &'static str,
     },
-    /// There are no links, or too many.
     #[error("{count} links; an emulation has 1 to {LINKS_MAX}")]
-    Count {
-        /// Their number.
-        count: usize,
-    },
-    /// A recording cannot be read.
+    Count { count: usize },
     #[error(transparent)]
     Trace(#[from] TraceError),
 }

@@ -11,23 +11,10 @@ use crate::timeline::TimelineError;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TraceError {
-    /// The file or directory cannot be read.
     #[error("{}: {source}", file.display())]
-    Read {
-        /// The file or directory.
-        file: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The file is too large to be a trace.
+    Read { file: PathBuf, source: io::Error },
     #[error("{}: too large for a trace; at most {} bytes are read", file.display(), bytes_max)]
-    TooLarge {
-        /// The file.
-        file: PathBuf,
-        /// The limit in bytes.
-        bytes_max: u64,
-    },
-    /// The file's text breaks its format.
+    TooLarge { file: PathBuf, bytes_max: u64 },
     #[error("{file}:{line}:{column}: {problem}; {cure}")]
     Format {
         /// The file, as the caller named it.
@@ -36,34 +23,15 @@ pub enum TraceError {
         line: usize,
         /// The column, from 1, in characters.
         column: usize,
-        /// The problem.
         problem: String,
-        /// The fix.
         cure: String,
     },
-    /// The directory contains no trace.
     #[error("{}: no links; a drive is a directory with a file NAME.csv or NAME.up per link", dir.display())]
-    EmptyDrive {
-        /// The directory.
-        dir: PathBuf,
-    },
-    /// A downlink without its uplink.
+    EmptyDrive { dir: PathBuf },
     #[error("{}: no uplink; a link's `{}` is missing", file.display(), uplink.display())]
-    NoUplink {
-        /// The downlink.
-        file: PathBuf,
-        /// The missing file.
-        uplink: PathBuf,
-    },
-    /// Two files describe the same direction of the same link.
+    NoUplink { file: PathBuf, uplink: PathBuf },
     #[error("{}: {} describes this link already", file.display(), other.display())]
-    Twice {
-        /// The second file.
-        file: PathBuf,
-        /// The first file.
-        other: PathBuf,
-    },
-    /// The values do not form a timeline.
+    Twice { file: PathBuf, other: PathBuf },
     #[error(transparent)]
     Timeline(#[from] TimelineError),
 }

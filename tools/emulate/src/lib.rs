@@ -28,6 +28,8 @@
 //! # Ok::<(), roadweave_emulate::TraceError>(())
 //! ```
 
+#![allow(missing_docs, reason = "the tools alone use it: a name may say it all")]
+
 mod bridge;
 mod capacity;
 mod csv;
@@ -40,7 +42,6 @@ mod load;
 mod loss;
 mod mahimahi;
 mod random;
-mod reshape;
 mod statistics;
 mod synthetic;
 mod timeline;

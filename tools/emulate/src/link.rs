@@ -44,7 +44,6 @@ pub struct Link<T> {
 /// Packets with their bytes, by arrival and number: simultaneous packets keep their order.
 type Arriving<T> = BTreeMap<(Instant, u64), (usize, T)>;
 
-/// The settings of a [`Link`].
 #[derive(Clone, Debug)]
 pub struct LinkSettings {
     /// Capacity, delay and loss over time.
@@ -64,7 +63,6 @@ pub struct LinkSettings {
 /// A normally distributed addition to each packet's delay; the total delay is never below zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Jitter {
-    /// The standard deviation.
     pub deviation: Duration,
     /// Whether packets may overtake each other; if not, a late packet delays all later ones.
     pub reorders: bool,
@@ -73,13 +71,9 @@ pub struct Jitter {
 /// Counters of a link; `pushed == delivered + dropped + in_link` at all times.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LinkStats {
-    /// Packets pushed.
     pub pushed: u64,
-    /// Bytes pushed.
     pub pushed_bytes: u64,
-    /// Packets delivered.
     pub delivered: u64,
-    /// Bytes delivered.
     pub delivered_bytes: u64,
     /// Packets dropped or lost.
     pub dropped: DropCounters,
@@ -109,7 +103,6 @@ impl LinkSettings {
 }
 
 impl<T> Link<T> {
-    /// A link without packets.
     pub fn new(settings: LinkSettings) -> Self {
         Self {
             transmitter: Transmitter::new(settings.trace.capacity().clone(), settings.origin),
@@ -239,12 +232,10 @@ impl<T> Link<T> {
         self.waiting_bytes
     }
 
-    /// The counters.
     pub fn stats(&self) -> &LinkStats {
         &self.stats
     }
 
-    /// The settings.
     pub fn settings(&self) -> &LinkSettings {
         &self.settings
     }

@@ -9,7 +9,6 @@ use roadweave_proto::SplitMix64;
 pub struct Random(Pcg64Mcg);
 
 impl Random {
-    /// The generator of `seed`.
     pub fn new(seed: u64) -> Self {
         Self(Pcg64Mcg::seed_from_u64(seed))
     }
@@ -19,7 +18,6 @@ impl Random {
         Self::new(SplitMix64::word(seed, index))
     }
 
-    /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0.next_u64()
     }
@@ -39,7 +37,6 @@ impl Random {
         p > 0.0 && self.unit() < p
     }
 
-    /// Exponential with the given `mean`.
     pub fn exponential(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.unit()).ln()
     }

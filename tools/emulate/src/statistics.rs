@@ -31,7 +31,6 @@ pub struct TraceStatistics {
     pub seconds: f64,
     /// The capacity over half seconds, bit/s.
     pub capacity_bps: CapacityQuantiles,
-    /// Autocorrelation of the capacity.
     pub autocorrelation: Autocorrelation,
     /// Times below 1 Mbit/s, in half seconds.
     pub dips: Dips,
@@ -46,39 +45,28 @@ pub struct TraceStatistics {
 /// Capacity over half seconds, bit/s.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CapacityQuantiles {
-    /// The mean.
     pub mean: f64,
-    /// Exceeded 95 % of the time.
     pub p5: f64,
-    /// Exceeded three quarters of the time.
     pub p25: f64,
-    /// The median.
     pub p50: f64,
-    /// Exceeded a quarter of the time.
     pub p75: f64,
-    /// Exceeded 5 % of the time.
     pub p95: f64,
 }
 
 /// Correlation of the capacity with itself after a delay, -1..=1; `None` if too short or constant.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Autocorrelation {
-    /// After half a second.
     pub after_500_ms: Option<f64>,
-    /// After 5 s.
     pub after_5_s: Option<f64>,
-    /// After 10 s.
     pub after_10_s: Option<f64>,
 }
 
 /// Times in which the capacity is low.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Dips {
-    /// The threshold, bit/s.
     pub below_bps: f64,
     /// The share of half seconds below it, 0..=1.
     pub share_of_time: f64,
-    /// Dips per minute.
     pub per_minute: f64,
     /// Their lengths; `None` without any.
     pub seconds: Option<Lengths>,
@@ -87,45 +75,29 @@ pub struct Dips {
 /// Times without capacity, however short.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct DeliveryGaps {
-    /// Gaps that last at least 50 ms, per minute.
     pub of_50_ms_per_minute: f64,
-    /// Gaps that last at least 100 ms, per minute.
     pub of_100_ms_per_minute: f64,
-    /// Gaps that last at least 200 ms, per minute.
     pub of_200_ms_per_minute: f64,
-    /// Gaps that last at least 1 s, per minute.
     pub of_1_s_per_minute: f64,
     /// The longest gap, ms; 0 without any.
     pub longest_ms: f64,
 }
 
-/// Delays, ms.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct DelayQuantiles {
-    /// The smallest.
     pub min: f64,
-    /// The median.
     pub p50: f64,
-    /// Exceeded by 5 %.
     pub p95: f64,
-    /// Exceeded by 1 %.
     pub p99: f64,
-    /// Exceeded by 0.1 %.
     pub p999: f64,
-    /// The largest.
     pub max: f64,
 }
 
-/// Lengths, seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Lengths {
-    /// The median.
     pub p50: f64,
-    /// Exceeded by a tenth.
     pub p90: f64,
-    /// Exceeded by 1 %.
     pub p99: f64,
-    /// The longest.
     pub max: f64,
 }
 
@@ -145,7 +117,6 @@ pub struct LossStatistics {
 /// Round trips on idle links, as seen by a probe each 200 ms.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct RoundTripStatistics {
-    /// Round-trip times, ms.
     pub rtt_ms: DelayQuantiles,
     /// Spikes per minute: rises by more than 100 ms above the median.
     pub spikes_per_minute: f64,

@@ -21,9 +21,8 @@ use roadweave_proto::{Rate, SplitMix64};
 
 use crate::capacity::Capacity;
 use crate::random::Random;
-use crate::reshape::stepped;
 use crate::timeline::{Timeline, nanos};
-use crate::trace::Trace;
+use crate::trace::{Trace, stepped};
 
 pub use operator::{Gaps, Operator, RttQuantiles};
 pub use set::DriveSet;

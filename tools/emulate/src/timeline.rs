@@ -34,7 +34,6 @@ pub(crate) struct Span<V> {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TimelineError {
-    /// The timeline has no step.
     #[error("a timeline needs at least one value")]
     Empty,
     /// A step does not begin after the previous one, or the first step not at zero.
@@ -44,15 +43,10 @@ pub enum TimelineError {
     NotAscending {
         /// The step, from 0.
         index: usize,
-        /// When the step begins.
         at: Duration,
     },
-    /// The end does not follow the last step.
     #[error("the end at {length:?} must be later than the last value's begin")]
-    TooShort {
-        /// The end.
-        length: Duration,
-    },
+    TooShort { length: Duration },
 }
 
 impl<V: Copy> Timeline<V> {

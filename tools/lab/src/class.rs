@@ -14,28 +14,22 @@ use std::time::Duration;
 
 use roadweave_emulate::{Capacity, Trace};
 use roadweave_proto::Rate;
-use serde::{Deserialize, Serialize};
 
-use crate::event::slots_until;
-
-/// How hard a drive is for a stream of a given rate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Class {
-    /// One link suffices.
-    Easy,
-    /// The links suffice together, but no link alone.
-    Decisive,
-    /// The links suffice together 90 % of the time.
-    Tight,
-    /// The links suffice together less than 90 % of the time.
-    Starved,
+roadweave_proto::named! {
+    /// How hard a drive is for a stream of a given rate.
+    Class {
+        /// One link suffices.
+        Easy = "easy",
+        /// The links suffice together, but no link alone.
+        Decisive = "decisive",
+        /// The links suffice together 90 % of the time.
+        Tight = "tight",
+        /// The links suffice together less than 90 % of the time.
+        Starved = "starved",
+    }
 }
 
 impl Class {
-    /// All classes, the easiest first.
-    pub const ALL: [Self; 4] = [Self::Easy, Self::Decisive, Self::Tight, Self::Starved];
-
     /// The class of `links`, in the stream's direction, for a stream of `bitrate` and `duration`.
     pub fn of(links: &[&Trace], bitrate: Rate, duration: Duration) -> Self {
         let usable: Vec<Vec<f64>> = links.iter().map(|trace| usable(trace, duration)).collect();
@@ -56,21 +50,11 @@ impl Class {
             Self::Starved
         }
     }
-
-    /// The name in JSON.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Easy => "easy",
-            Self::Decisive => "decisive",
-            Self::Tight => "tight",
-            Self::Starved => "starved",
-        }
-    }
 }
 
 impl fmt::Display for Class {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+        f.write_str(self.name())
     }
 }
 
@@ -82,7 +66,7 @@ fn usable(trace: &Trace, duration: Duration) -> Vec<f64> {
         }
         Capacity::Opportunities(opportunities) => {
             let mut bits = vec![0.0; steps as usize];
-            for (at, bytes) in slots_until(opportunities, duration) {
+            for (at, bytes) in opportunities.until(duration) {
                 if let Some(bits) = bits.get_mut((at.as_nanos() / STEP.as_nanos()) as usize) {
                     *bits += bytes as f64 * 8.0;
                 }

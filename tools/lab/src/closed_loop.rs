@@ -17,26 +17,20 @@ use roadweave_tunnel::Strategy;
 use crate::run::{RunOutcome, run};
 use crate::scenario::Scenario;
 use crate::traffic::{Detail, FrameSource, TrafficKind, TrafficSpec, VideoReport};
-use crate::video::encoder::{AdaptiveEncoder, ssim_db};
+use crate::video::encoder::AdaptiveEncoder;
 use crate::video::quality::Player;
 use crate::world::WorldError;
 
 /// One video over some links.
 #[derive(Clone, Debug)]
 pub struct ClosedLoop {
-    /// The links.
     pub links: Vec<DuplexLink>,
-    /// The strategy.
     pub strategy: Strategy,
     /// How the encoder finds the size of frames.
     pub encoder: Encoder,
-    /// Deadline of the lane.
     pub deadline: Duration,
-    /// Frames per second.
     pub fps: u32,
-    /// Duration, seconds.
     pub seconds: u32,
-    /// Seed of all randomness.
     pub seed: u64,
 }
 
@@ -62,11 +56,9 @@ pub struct ViewerFigures {
     pub undamaged: f64,
     /// Share of the time in stalls above 200 ms, 0..1.
     pub stall_ratio: f64,
-    /// Number of stalls.
     pub stalls: usize,
     /// From the capture of each frame to its last packet, ms, ascending.
     pub frame_delays_ms: Vec<f64>,
-    /// Rate sent, Mbit/s.
     pub sent_mbps: f64,
     /// Bytes beyond the inner packets, as a share of the inner packets.
     pub redundancy: f64,
@@ -136,15 +128,6 @@ impl ViewerFigures {
             sent_mbps: traffic.sent_bytes as f64 * 8e-6 / seconds.max(1e-9),
             redundancy: outcome.run.figures.redundancy,
         }
-    }
-}
-
-impl VideoReport {
-    fn quality_of(&self, frame: usize) -> f64 {
-        self.ssim_db.get(frame).copied().unwrap_or_else(|| {
-            let sent = &self.stream.log.frames[frame];
-            ssim_db(self.frame_bytes(sent), sent.idr)
-        })
     }
 }
 

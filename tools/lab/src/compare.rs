@@ -46,15 +46,11 @@ pub const BEST_SINGLE: &str = "best-single";
 /// Settings of all runs of a comparison.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {
-    /// Rate of the video, bit/s.
     pub bitrate_bps: u64,
-    /// Duration of the stream, seconds.
     pub seconds: u32,
     /// Seed of all randomness; with several seeds, the first.
     pub seed: u64,
-    /// The congestion control of every path.
     pub congestion: CongestionControl,
-    /// The machine of both ends.
     #[serde(default, skip_serializing_if = "Machine::is_punctual")]
     pub machine: Machine,
 }
@@ -62,18 +58,14 @@ pub struct Setting {
 /// A strategy as the user names it, or a name that stands for several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contestant {
-    /// One strategy.
     Strategy(Strategy),
-    /// [`EVERY_SINGLE`].
     EverySingle,
-    /// [`BEST_SINGLE`].
     BestSingle,
 }
 
 /// Results of one strategy on one drive.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// The figures.
     #[serde(flatten)]
     pub figures: Figures,
     /// Time from the capture of a frame to its last packet, of complete frames, ms.
@@ -85,33 +77,27 @@ pub struct Measured {
     pub detail: Option<Box<RunDetail>>,
 }
 
-/// One run in detail.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunDetail {
     /// Delays of all packets sent, up to the deadline.
     pub delays: Histogram,
     /// Begin and end of every stall, ms since the start of the stream.
     pub stalls_ms: Vec<(f64, f64)>,
-    /// Statistics of each link.
     pub links: Vec<LinkReport>,
-    /// What happened over time.
     pub timeline: Timeline,
 }
 
 /// One strategy on one drive, compared with the bound and with the first strategy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ComparedStrategy {
-    /// Results of the strategy.
     #[serde(flatten)]
     pub measured: Measured,
     /// The best link, for [`BEST_SINGLE`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<String>,
-    /// Its p99 delay relative to the bound's.
     pub delay_p99_over_bound: Option<f64>,
     /// Its stall ratio relative to the bound's; absent if the bound's is zero.
     pub stall_ratio_over_bound: Option<f64>,
-    /// Its p99 delay relative to the first strategy's.
     pub delay_p99_over_first: Option<f64>,
     /// Its stall ratio relative to the first strategy's; absent if that is zero.
     pub stall_ratio_over_first: Option<f64>,
@@ -120,14 +106,11 @@ pub struct ComparedStrategy {
 /// All strategies on one drive.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Compared {
-    /// The drive's name.
     pub name: String,
-    /// Seed of all randomness.
     #[serde(default)]
     pub seed: u64,
     /// How hard it is for this stream.
     pub class: Class,
-    /// The bound.
     pub bound: Bound,
     /// The least possible delays, if there are details.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -139,20 +122,14 @@ pub struct Compared {
 /// The drives of one class.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClassPool {
-    /// The class.
     pub class: Class,
-    /// Number of its drives.
     pub drives: usize,
-    /// Results of the strategies on these drives.
     pub pooled: Vec<Pooled>,
 }
 
-/// A whole comparison.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// The version of the program.
     pub version: String,
-    /// Settings of all runs.
     #[serde(flatten)]
     pub setting: Setting,
     /// Ascending by name; one entry per drive and seed.
@@ -164,12 +141,10 @@ pub struct Comparison {
 }
 
 impl Setting {
-    /// Duration of the stream.
     pub fn duration(&self) -> Duration {
         Duration::from_secs(self.seconds.into())
     }
 
-    /// Rate of the video.
     pub fn bitrate(&self) -> Rate {
         Rate::from_bps(self.bitrate_bps)
     }
@@ -234,7 +209,6 @@ impl Contestant {
 }
 
 impl Measured {
-    /// The results of a run.
     pub fn new(outcome: &RunOutcome) -> Self {
         let mut figures = outcome.run.figures.clone();
         figures.delay_arrived_ms = Some(figures.delay_ms.clone());
@@ -335,7 +309,6 @@ impl Comparison {
         }
     }
 
-    /// This comparison without details for reports.
     #[must_use]
     pub fn without_details(mut self) -> Self {
         for drive in &mut self.drives {

@@ -16,7 +16,7 @@ use roadweave_quic::CongestionControl;
 use roadweave_tunnel::{LaneConfig, StreamsConfig, default_lanes};
 use serde::Serialize;
 
-use crate::tcp::{Algorithm, SocketConfig, fetch};
+use crate::tcp::{SocketConfig, fetch};
 use crate::web::{Loading, Visit};
 use crate::world::{World, WorldConfig, WorldError};
 
@@ -29,18 +29,14 @@ pub struct Download {
     pub bytes: u32,
     /// Lane of the streams; `None`: the product's default.
     pub lane: Option<LaneConfig>,
-    /// The congestion control of every path.
     pub congestion: CongestionControl,
-    /// Seed of all randomness in client and server.
     pub seed: u64,
 }
 
-/// The result of a download.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Downloaded {
     /// Time from the request to the last byte, or to the cut-off.
     pub seconds: f64,
-    /// Goodput, in order, Mbit/s.
     pub goodput_mbps: f64,
     /// By link: rate sent into it towards the vehicle, Mbit/s with all headers.
     pub pushed_mbps: Vec<f64>,
@@ -83,7 +79,7 @@ impl Download {
     }
 
     /// Goodput of the same download by TCP over the first link without a tunnel, Mbit/s.
-    pub fn by_tcp(&self, algorithm: Algorithm) -> f64 {
+    pub fn by_tcp(&self, algorithm: CongestionControl) -> f64 {
         let config = SocketConfig { algorithm, mtu: LINK_MTU, seed: self.seed };
         let what = (Direction::Down, Some(self.bytes.into()));
         fetch(&self.links[0], &config, what, CUT).goodput_mbps()

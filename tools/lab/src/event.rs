@@ -16,20 +16,15 @@ use crate::world::World;
 pub(crate) use cross::CrossSource;
 pub use cross::CrossTraffic;
 pub(crate) use traces::apply_to_traces;
-pub(crate) use traces::slots_until;
 
-/// An event of a script.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScriptEvent {
     /// When, after the start of the stream.
     pub at: Duration,
-    /// The link, from 0.
     pub link: usize,
-    /// What happens.
     pub action: Action,
 }
 
-/// An action on a link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
     /// The link dies: it loses its queue and all further packets.

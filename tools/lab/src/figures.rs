@@ -11,9 +11,7 @@ use crate::video::quality::Percentiles;
 pub struct Results {
     /// The links: `synthetic`, or the name of the recorded drive.
     pub scenario: String,
-    /// Seed of all randomness.
     pub seed: u64,
-    /// Duration of the stream, seconds.
     pub seconds: u32,
     /// One entry per strategy, in the order of the runs.
     pub strategies: Vec<Figures>,
@@ -49,13 +47,11 @@ pub struct Figures {
 /// One run in detail, for the report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Run {
-    /// The figures.
     pub figures: Figures,
     /// Delays of the packets that arrived, ascending.
     pub delays: Vec<Duration>,
     /// Begin and end of every stall, since the start of the stream.
     pub stalls: Vec<(Duration, Duration)>,
-    /// What happened over time.
     pub timeline: Timeline,
 }
 

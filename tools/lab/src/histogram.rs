@@ -18,7 +18,6 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// The histogram of `delays`.
     pub fn new<'a>(delays: impl IntoIterator<Item = &'a Duration>) -> Self {
         let mut histogram = Self::default();
         for delay in delays {
@@ -27,14 +26,12 @@ impl Histogram {
         histogram
     }
 
-    /// Adds another histogram.
     pub fn merge(&mut self, other: &Self) {
         for (&bucket, &count) in &other.counts {
             *self.counts.entry(bucket).or_default() += count;
         }
     }
 
-    /// Number of delays.
     pub fn count(&self) -> u64 {
         self.counts.values().sum()
     }

@@ -5,11 +5,9 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use roadweave_emulate::Direction;
 
-/// The vehicle's inner address.
 pub const VEHICLE: [u8; 4] = [10, 77, 0, 2];
 /// The address of the host in the cloud (RFC 5737).
 pub const CLOUD: [u8; 4] = [198, 51, 100, 1];
-/// Bytes of the IPv4 and UDP headers.
 pub const HEADERS: usize = IPV4_HEADER + UDP_HEADER;
 
 const IPV4_HEADER: usize = 20;

@@ -9,7 +9,6 @@ use roadweave_proto::Rate;
 /// Two links.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Profile {
-    /// Its name.
     pub name: &'static str,
     /// The links, `a` and `b`.
     pub links: [ProfileLink; 2],
@@ -18,13 +17,11 @@ pub struct Profile {
 /// One link, the same both ways.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProfileLink {
-    /// One-way delay.
     pub delay_ms: u16,
     /// Standard deviation of the normal delay of each packet; packets may overtake one another.
     pub jitter_ms: u16,
     /// Share of packets lost, independently, per mille.
     pub loss_per_mille: u16,
-    /// Capacity.
     pub rate_mbps: u16,
 }
 
@@ -71,7 +68,6 @@ const fn profile(name: &'static str, a: ProfileLink, b: ProfileLink) -> Profile 
     Profile { name, links: [a, b] }
 }
 
-/// All profiles.
 pub const PROFILES: [Profile; 16] = [
     profile("baseline", EVEN, EVEN),
     profile("rtt_40", EVEN, link(40, 0, 0, 50)),

@@ -37,35 +37,20 @@ use crate::world::{World, WorldError};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RouteError {
-    /// There are too few recordings to learn on some and measure on the others.
     #[error("{0} recordings are not enough for {1} routes")]
     TooFew(usize, usize),
-    /// The recordings have different links.
     #[error("the links of {name} differ from those of {first}")]
-    OtherLinks {
-        /// The recording.
-        name: String,
-        /// The first one.
-        first: String,
-    },
-    /// A recording has no duration.
+    OtherLinks { name: String, first: String },
     #[error("{name}: {source}")]
-    Empty {
-        /// The recording.
-        name: String,
-        /// What is wrong.
-        source: TimelineError,
-    },
+    Empty { name: String, source: TimelineError },
 }
 
 /// Results of one application with one strategy on one route.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Answered {
-    /// The route.
     pub route: String,
     /// The application: `speech`, `music` or `recommender`.
     pub app: String,
-    /// The strategy.
     pub strategy: String,
     /// Requests made.
     pub asked: u64,
@@ -89,7 +74,6 @@ pub struct Answered {
 /// How much of transfers of one size was sent more than once.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Transferred {
-    /// The size of each transfer, bytes.
     pub bytes: u64,
     /// Copies sent, as a share of those sent if all packets used all paths, 0..1.
     pub redundant: f64,
@@ -174,7 +158,7 @@ pub fn ask(
 ) -> Result<Answered, WorldError> {
     let mut all = Answered {
         route: route.0.to_owned(),
-        app: name_of(app).to_owned(),
+        app: app.name().to_owned(),
         strategy: strategy.to_string(),
         ..Answered::default()
     };
@@ -289,15 +273,6 @@ fn sent_up(world: &World) -> (u64, u64) {
     })
 }
 
-/// The name of an application.
-pub fn name_of(app: App) -> &'static str {
-    match app {
-        App::Speech => "speech",
-        App::Music => "music",
-        App::Recommender => "recommender",
-    }
-}
-
 const LANE: &str = "default";
 /// Capacity of every link: far more than these applications need.
 pub const CAPACITY: Rate = Rate::from_kbps(50_000);
@@ -305,7 +280,6 @@ pub const CAPACITY: Rate = Rate::from_kbps(50_000);
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval of probes on the routes that are learned on.
 pub const PROBE_INTERVAL: Duration = Duration::from_millis(600);
-/// Transfers of each size.
 pub const TRANSFERS: u32 = 10;
 const PIECE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_secs(30);

@@ -11,13 +11,16 @@ mod file;
 mod lane;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
+use roadweave_config::read_text;
 use roadweave_emulate::{Drive, DuplexLink};
 use roadweave_proto::Rate;
 use roadweave_quic::CongestionControl;
 use roadweave_tunnel::{LaneConfig, Strategy, default_lanes};
 
+use self::file::{Problem, ScenarioError, ScenarioFile};
 use crate::event::{CrossTraffic, ScriptEvent, apply_to_traces};
 use crate::traffic::TrafficSpec;
 use crate::world::{Machine, World, WorldConfig, WorldError};
@@ -25,28 +28,21 @@ use crate::world::{Machine, World, WorldConfig, WorldError};
 /// A scenario. Equal scenarios have equal outcomes.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Its name.
     pub name: String,
     /// The links, 1 to 64.
     pub links: Vec<DuplexLink>,
     /// The lanes from the vehicle, 1 to 8. The lanes to it are the same, but with the default `xnc`
     /// where a strategy names an uplink, since the server does not know uplinks.
     pub lanes: Vec<LaneConfig>,
-    /// The congestion control of every path.
     pub congestion: CongestionControl,
     /// The applications; the first video is judged, or else the first application.
     pub traffic: Vec<TrafficSpec>,
-    /// The script.
     pub events: Vec<ScriptEvent>,
-    /// Cross traffic on the links.
     pub cross: Vec<CrossTraffic>,
     /// What strategies have learned before, as JSON by the lane's name.
     pub learned: BTreeMap<String, String>,
-    /// The machine of both ends.
     pub machine: Machine,
-    /// Seed of all randomness.
     pub seed: u64,
-    /// Duration of the stream, seconds.
     pub seconds: u32,
 }
 
@@ -83,7 +79,24 @@ impl Scenario {
         Self { traffic: vec![video], seconds, seed, ..Self::new(name, links.collect(), strategy) }
     }
 
-    /// Duration of the stream.
+    /// Reads a scenario, with recordings relative to its directory. Errors name the file, the line,
+    /// the field and the fix.
+    pub fn read(file: &Path) -> Result<Self, ScenarioError> {
+        Self::parse(file, &read_text(file, false)?)
+    }
+
+    /// The scenario of `text`; `file` is its name in errors, and recordings are relative to its
+    /// directory. Fails like [`Scenario::read`].
+    pub fn parse(file: &Path, text: &str) -> Result<Self, ScenarioError> {
+        let parsed: ScenarioFile = roadweave_config::parse(file, text)?;
+        let default_name = || file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let dir = file.parent().unwrap_or(Path::new(""));
+        parsed.resolve(default_name, dir).map_err(|problem| match problem {
+            Problem::Fault(fault) => fault.in_file(file, text).into(),
+            Problem::Trace(source) => ScenarioError::Trace { file: file.into(), source },
+        })
+    }
+
     pub fn duration(&self) -> Duration {
         Duration::from_secs(self.seconds.into())
     }

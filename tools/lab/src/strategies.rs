@@ -19,7 +19,6 @@ use self::earliest::Earliest;
 use self::pluribus::Pluribus;
 use self::window::Window;
 
-/// The strategies of the lab.
 pub static BASELINES: &[StrategyEntry] = &[
     StrategyEntry::new(
         "xnc-patient",

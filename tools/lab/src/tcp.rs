@@ -15,7 +15,6 @@
 //! and bbr.rs name their own. Other constants are sysctls of Linux 6.18. Not modelled: ECN,
 //! closing, restarts after idle time, a policer's long-term rate in BBR, autocorking.
 
-mod algorithm;
 mod bbr;
 mod congestion;
 mod cubic;
@@ -32,7 +31,6 @@ mod segment;
 mod sender;
 mod socket;
 
-pub use algorithm::Algorithm;
 pub(crate) use exchange::Exchange;
 pub(crate) use fetch::fetch;
 pub(crate) use socket::SocketConfig;

@@ -72,17 +72,13 @@ pub trait Traffic: std::fmt::Debug + Send {
 /// An application and its schedule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrafficSpec {
-    /// Name in reports.
     pub name: String,
-    /// Direction of its data.
     pub direction: Direction,
     /// Port, unique within a scenario.
     pub port: u16,
     /// When it begins, after the start of the stream.
     pub begin: Duration,
-    /// Duration.
     pub lasting: Duration,
-    /// What the application does.
     pub kind: TrafficKind,
 }
 
@@ -105,9 +101,7 @@ pub enum TrafficKind {
     },
     /// Requests and responses (RAVEN section 5.2); the direction is ignored.
     Requests(App),
-    /// A bulk transfer over QUIC.
     Bulk(Bulk),
-    /// A transfer over TCP.
     Tcp(Tcp),
 }
 
@@ -134,7 +128,6 @@ impl TrafficSpec {
         Self { kind, ..Self::video(Rate::ZERO, lasting) }
     }
 
-    /// Whether it is a video.
     pub fn is_video(&self) -> bool {
         matches!(self.kind, TrafficKind::Video { .. })
     }
@@ -155,10 +148,8 @@ impl TrafficSpec {
     }
 }
 
-/// Report of an application.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct TrafficReport {
-    /// Its name.
     pub name: String,
     /// Inner packets sent, both ways.
     pub sent_packets: u64,
@@ -168,7 +159,6 @@ pub struct TrafficReport {
     pub arrived_packets: u64,
     /// Duplicate packets, and packets that this application did not send.
     pub unexpected_packets: u64,
-    /// Delay of arrived packets.
     pub delay_ms: Percentiles,
     /// Absolute delay difference of consecutive packets (RFC 3393); absent if it does not matter.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -178,25 +168,19 @@ pub struct TrafficReport {
     pub detail: Detail,
 }
 
-/// Figures of one kind of application.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Detail {
-    /// No figures.
     #[default]
     #[serde(skip)]
     None,
     /// Times of packets whose delay does not matter to the application.
     #[serde(skip)]
     Stream(DataStream),
-    /// A video.
     #[serde(skip)]
     Video(Box<VideoReport>),
-    /// Requests and responses.
     Requests(RequestReport),
-    /// A bulk transfer.
     Bulk(Box<BulkReport>),
-    /// A transfer over TCP.
     Tcp(Box<TcpReport>),
 }
 
@@ -276,6 +260,63 @@ impl Base {
             delay_variation_ms: None,
             detail,
         }
+    }
+}
+
+/// A transfer with answers: its schedule, and the packets of both directions.
+#[derive(Debug)]
+struct TwoWay {
+    base: Base,
+    begin: Instant,
+    end: Instant,
+    has_begun: bool,
+    data: DataStream,
+    answers: DataStream,
+}
+
+impl TwoWay {
+    fn of(spec: &TrafficSpec, start: Instant) -> Self {
+        let begin = start + spec.begin;
+        Self {
+            base: Base::of(spec),
+            begin,
+            end: begin + spec.lasting,
+            has_begun: false,
+            data: DataStream::default(),
+            answers: DataStream::default(),
+        }
+    }
+
+    fn stream(&mut self, direction: Direction) -> &mut DataStream {
+        if direction == self.base.direction { &mut self.data } else { &mut self.answers }
+    }
+
+    /// Records a packet that is sent; returns its number in its direction.
+    fn note_sent(&mut self, now: Instant, direction: Direction) -> u64 {
+        let stream = self.stream(direction);
+        stream.note_sent(now);
+        stream.log.packets.len() as u64 - 1
+    }
+
+    fn is_on(&self, now: Instant) -> bool {
+        (self.begin..self.end).contains(&now)
+    }
+
+    /// `due`: the timeout of the transfer once it has begun.
+    fn poll_timeout(&self, due: Option<Instant>) -> Option<Instant> {
+        let due = if self.has_begun { due? } else { self.begin };
+        (due < self.end).then_some(due)
+    }
+
+    /// Seconds until the transfer was complete, or until `end`.
+    fn lasted(&self, completed: Option<Instant>, end: Instant) -> f64 {
+        let lasted = completed.unwrap_or(end.min(self.end)).since(self.begin);
+        lasted.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+
+    fn report(&self, detail: Detail) -> TrafficReport {
+        let sent = self.data.log.packets.len() + self.answers.log.packets.len();
+        self.base.report(sent, &self.data.delays(), detail)
     }
 }
 

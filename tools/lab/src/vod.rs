@@ -33,14 +33,12 @@ pub use player::ProgramKind;
 pub use seen::{ServerTraffic, Viewing};
 
 use crate::strategies;
-use crate::tcp::Algorithm;
 use crate::world::WorldError;
 use player::Program;
 
 /// Simultaneous links of a vehicle.
 #[derive(Clone, Debug)]
 pub struct Pair {
-    /// Its name.
     pub name: String,
     /// The links, at least one.
     pub links: Vec<DriveLink>,
@@ -51,13 +49,12 @@ pub struct Pair {
 pub enum Way {
     /// As streams.
     Streams {
-        /// Their strategy.
         strategy: Strategy,
         /// Whether the first frame precedes all other data (XLINK section 5.1).
         first_frame: bool,
     },
     /// As TCP connections with this congestion control, through the tunnel with its default lanes.
-    Tunnel(Algorithm),
+    Tunnel(CongestionControl),
 }
 
 /// Settings of all viewings.
@@ -67,7 +64,6 @@ pub struct Setting {
     pub lasting: Duration,
     /// Number of viewers of each kind, who start at even distances in the recording.
     pub seeds: u16,
-    /// The congestion control of every path.
     pub congestion: CongestionControl,
 }
 

@@ -18,14 +18,12 @@
 
 mod changes;
 mod config;
+mod end;
 mod ends;
 mod machine;
 mod strangers;
-mod streams;
 mod tamper;
 mod trails;
-mod turns;
-mod view;
 mod wire;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -33,15 +31,19 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use roadweave_emulate::Direction;
-use roadweave_proto::{Instant, SplitMix64, UplinkId};
+use roadweave_emulate::{Direction, LinkStats};
+use roadweave_proto::{Instant, PathStatus, SplitMix64, UplinkId};
 use roadweave_quic::Epoch;
-use roadweave_tunnel::{Client, ClientEvent, Node, Notice, RecvMeta, Server, ServerEvent};
+use roadweave_stream::{Event, Streams};
+use roadweave_tunnel::{
+    Client, ClientEvent, EndsStreams as _, Notice, RecvMeta, Server, ServerEvent, SessionStatus,
+    StreamsOwner, UplinkReport,
+};
 
 use config::LINKS_MAX;
 pub use config::{Hostility, OtherServer, Stranger, Strangers, Trust, WorldConfig, WorldError};
+use end::{Network, WorldEnd};
 pub use machine::Machine;
-use machine::{HeldInput, Sleeper};
 use strangers::Neighbour;
 pub use tamper::Tampering;
 pub(crate) use trails::Trail;
@@ -66,9 +68,7 @@ const STEPS_AT_ONE_MOMENT: u32 = 10_000;
 pub struct Arrival {
     /// When it left the tunnel.
     pub at: Instant,
-    /// Its direction.
     pub direction: Direction,
-    /// The inner IP packet.
     pub packet: Bytes,
     /// The outer packet that completed it; `None` if a timer released it.
     pub ride: Option<Transit>,
@@ -96,24 +96,13 @@ pub struct World {
     client: WorldEnd<Client>,
     server: WorldEnd<Server>,
     server_generations: u8,
-    wires: Vec<Wire>,
+    network: Network,
     neighbours: BTreeMap<SocketAddr, Neighbour>,
     portals: BTreeMap<usize, Neighbour>,
-    arrivals: VecDeque<Arrival>,
     client_events: Vec<(Instant, ClientEvent)>,
     notices: Vec<(Instant, Notice)>,
     server_events: Vec<(Instant, ServerEvent)>,
-    undeliverable: u64,
     steps: u32,
-    trails: Option<Trails>,
-}
-
-#[derive(Debug)]
-struct WorldEnd<T> {
-    end: T,
-    due: Option<Instant>,
-    touched: bool,
-    sleeper: Option<Sleeper>,
 }
 
 const PATHS: Duration = Duration::from_secs(5);
@@ -141,33 +130,34 @@ impl World {
         let mut world = Self {
             now: Instant::ZERO,
             epoch,
-            client: WorldEnd::new(ends::client(epoch, &config)?).on(&config, CLIENT),
-            server: WorldEnd::new(ends::server(epoch, &config, 0)?).on(&config, SERVER_GENERATIONS),
+            client: client_end(epoch, &config)?,
+            server: server_end(epoch, &config, 0)?,
             server_generations: 0,
-            wires: wires.collect(),
+            network: Network {
+                wires: wires.collect(),
+                arrivals: VecDeque::new(),
+                undeliverable: 0,
+                trails: None,
+            },
             neighbours: BTreeMap::new(),
             portals: BTreeMap::new(),
-            arrivals: VecDeque::new(),
             client_events: Vec::new(),
             notices: Vec::new(),
             server_events: Vec::new(),
-            undeliverable: 0,
             steps: 0,
-            trails: None,
             config,
         };
         for (address, kind) in world.config.strangers.servers.clone() {
-            let neighbour = Neighbour::new(&world.recipe(), kind)?;
+            let neighbour = Neighbour::new(epoch, &world.config, kind)?;
             world.neighbours.insert(address, neighbour);
         }
         for (link, hostility) in world.config.strangers.links.clone() {
             world.set_hostility(link, Some(hostility))?;
         }
-        (0..world.wires.len()).for_each(|link| world.add_uplink(link));
+        (0..world.network.wires.len()).for_each(|link| world.add_uplink(link));
         Ok(world)
     }
 
-    /// The time in this world.
     pub fn now(&self) -> Instant {
         self.now
     }
@@ -183,7 +173,7 @@ impl World {
     /// Queues a competing packet of `bytes` bytes with headers on a link. It is counted in
     /// [`World::cross_stats`] and discarded at the end.
     pub fn push_cross(&mut self, link: usize, direction: Direction, bytes: usize) {
-        self.wires[link].push_cross(self.now, direction, bytes);
+        self.network.wires[link].push_cross(self.now, direction, bytes);
     }
 
     /// Lets both sides send.
@@ -195,7 +185,7 @@ impl World {
         if self.server.touched {
             self.turn_server();
         }
-        let wires = &mut self.wires;
+        let wires = &mut self.network.wires;
         for neighbour in self.neighbours.values_mut() {
             neighbour.flush(now, |to, from, packet| {
                 if let Some(wire) = wires.iter_mut().find(|wire| wire.leads_to(to)) {
@@ -212,7 +202,7 @@ impl World {
 
     /// Time of the next event; `None`: nothing happens without further calls.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let links = self.wires.iter().flat_map(Wire::poll_timeouts);
+        let links = self.network.wires.iter().flat_map(Wire::poll_timeouts);
         let neighbours = self.neighbours.values().chain(self.portals.values());
         let neighbours = neighbours.map(Neighbour::poll_timeout);
         let ends = [self.client.poll_timeout(), self.server.poll_timeout()];
@@ -227,10 +217,11 @@ impl World {
         self.steps = if now > self.now { 0 } else { self.steps + 1 };
         assert!(self.steps < STEPS_AT_ONE_MOMENT, "nothing moves at {now}");
         self.now = self.now.max(now);
-        for link in 0..self.wires.len() {
+        for link in 0..self.network.wires.len() {
             self.deliver(link);
         }
-        self.wake_ends();
+        self.client.wake(self.now, &mut self.network);
+        self.server.wake(self.now, &mut self.network);
         self.flush();
     }
 
@@ -244,86 +235,211 @@ impl World {
 
     /// Follows each packet from now on: arrivals have a `Trail`.
     pub fn observe_packets(&mut self) {
-        self.trails = Some(Trails::default());
+        self.network.trails = Some(Trails::default());
         self.client.end.observe_packets(true);
         self.server.end.observe_packets(true);
     }
 
     /// The next inner packet that left the tunnel, in order.
     pub fn poll_arrival(&mut self) -> Option<Arrival> {
-        self.arrivals.pop_front()
+        self.network.arrivals.pop_front()
+    }
+
+    pub fn is_joined(&self) -> bool {
+        matches!(self.client_events.last(), Some((_, ClientEvent::Joined { .. })))
+    }
+
+    pub fn all_paths_usable(&self) -> bool {
+        self.client.end.status().is_some_and(|status| {
+            let usable = |name: &String| {
+                status.paths.iter().any(|path| {
+                    path.uplink.as_ref() == Some(name) && path.status == PathStatus::Usable
+                })
+            };
+            self.network.wires.iter().all(|wire| usable(&wire.name))
+        })
+    }
+
+    /// Status of the client's session, once it is up.
+    pub fn client_status(&self) -> Option<SessionStatus> {
+        self.client.end.status()
+    }
+
+    pub fn uplinks(&self) -> Vec<UplinkReport> {
+        self.client.end.uplinks(self.now)
+    }
+
+    pub fn server_status(&self) -> Vec<SessionStatus> {
+        self.server.end.status()
+    }
+
+    /// Session events of the client with their times.
+    pub fn client_events(&self) -> &[(Instant, ClientEvent)] {
+        &self.client_events
+    }
+
+    /// Notices of the client with their times.
+    pub fn notices(&self) -> &[(Instant, Notice)] {
+        &self.notices
+    }
+
+    /// Events of the server with their times.
+    pub fn server_events(&self) -> &[(Instant, ServerEvent)] {
+        &self.server_events
+    }
+
+    pub fn links(&self) -> usize {
+        self.network.wires.len()
+    }
+
+    /// Statistics of one direction of a link, with cross traffic.
+    pub fn link_stats(&self, link: usize, direction: Direction) -> &LinkStats {
+        self.network.wires[link].link(direction).stats()
+    }
+
+    /// Cross traffic in [`World::link_stats`].
+    pub fn cross_stats(&self, link: usize, direction: Direction) -> &CrossStats {
+        self.network.wires[link].cross_stats(direction)
+    }
+
+    /// Queued bytes in one direction of a link.
+    pub fn link_queue_bytes(&mut self, link: usize, direction: Direction) -> usize {
+        self.network.wires[link].link_mut(direction).queue_bytes(self.now)
+    }
+
+    /// UDP payload that left one direction of a link in vain: corrupted (see [`World::tamper`]),
+    /// blocked or misdirected (see [`World::set_hostility`]), or too late for QUIC's replay window.
+    pub fn useless_bytes(&self, link: usize, direction: Direction) -> u64 {
+        self.network.wires[link].useless_bytes(direction)
+    }
+
+    /// Packets without a link.
+    pub fn undeliverable(&self) -> u64 {
+        self.network.undeliverable
+    }
+
+    /// Calls `act` with the client's streams, if its server has any; [`World::flush`] sends data.
+    pub fn use_client_streams<T>(
+        &mut self,
+        act: impl FnOnce(Instant, StreamsOwner, &mut Streams) -> T,
+    ) -> Option<T> {
+        self.client.touched = true;
+        let (owner, streams) = self.client.end.streams(self.now)?;
+        Some(act(self.now, owner, streams))
+    }
+
+    /// Calls `act` with the streams of the server's client, unless they are closed.
+    pub fn use_server_streams<T>(
+        &mut self,
+        owner: StreamsOwner,
+        act: impl FnOnce(Instant, &mut Streams) -> T,
+    ) -> Option<T> {
+        self.server.touched = true;
+        self.server.end.streams(owner).map(|streams| act(self.now, streams))
+    }
+
+    /// The next stream event of the server.
+    pub fn poll_server_stream(&mut self) -> Option<(StreamsOwner, Event)> {
+        self.server.touched = true;
+        self.server.end.hand_over_symbols(self.now);
+        self.server.end.poll_stream_event(self.now)
+    }
+
+    /// The next owner whose streams at the server are all closed.
+    pub fn poll_server_streams_over(&mut self) -> Option<StreamsOwner> {
+        self.server.end.poll_streams_over()
     }
 
     fn deliver(&mut self, link: usize) {
         let now = self.now;
-        while let Some((from, to, packet, ride)) = self.wires[link].poll(now, Direction::Up) {
-            if let Some(hostile) = &mut self.wires[link].hostile {
+        while let Some((from, to, packet, ride)) = self.network.wires[link].poll(now, Direction::Up)
+        {
+            if let Some(hostile) = &mut self.network.wires[link].hostile {
                 let passes = hostile.lets_pass(&packet);
                 for forged in hostile.forged() {
-                    self.take_at_client(meta(link, to, None), Bytes::from(forged), None);
+                    let (meta, packet) = (meta(link, to, None), Bytes::from(forged));
+                    self.client.handle_packet(now, &mut self.network, meta, packet, None);
                 }
                 if !passes {
-                    self.wires[link].waste(Direction::Up, packet.len());
+                    self.network.wires[link].waste(Direction::Up, packet.len());
                     continue;
                 }
             }
             let neighbour = self.portals.get_mut(&link).or_else(|| self.neighbours.get_mut(&to));
             if let Some(neighbour) = neighbour {
-                self.wires[link].waste(Direction::Up, packet.len());
+                let wire = &mut self.network.wires[link];
+                wire.waste(Direction::Up, packet.len());
                 if let Some(answer) = neighbour.handle_packet(now, from, to, &packet) {
-                    self.wires[link].push_down(now, to, BytesMut::from(&answer[..]));
+                    wire.push_down(now, to, BytesMut::from(&answer[..]));
                 }
                 continue;
             }
-            let meta = meta(link, from, Some(SERVER.ip()));
-            self.take_at_server(meta, packet.freeze(), Some(Transit { link, ..ride }));
+            let (meta, ride) = (meta(link, from, Some(SERVER.ip())), Transit { link, ..ride });
+            let network = &mut self.network;
+            self.server.handle_packet(now, network, meta, packet.freeze(), Some(ride));
         }
-        while let Some((from, _, packet, ride)) = self.wires[link].poll(now, Direction::Down) {
-            let meta = meta(link, from, None);
-            self.take_at_client(meta, packet.freeze(), Some(Transit { link, ..ride }));
+        while let Some((from, _, packet, ride)) =
+            self.network.wires[link].poll(now, Direction::Down)
+        {
+            let (meta, ride) = (meta(link, from, None), Transit { link, ..ride });
+            let network = &mut self.network;
+            self.client.handle_packet(now, network, meta, packet.freeze(), Some(ride));
         }
+    }
+
+    fn turn_client(&mut self) {
+        self.client.turn(self.now, &mut self.network);
+        self.note_client();
+    }
+
+    fn flush_client(&mut self) {
+        self.client.flush(self.now, &mut self.network);
+        self.note_client();
+    }
+
+    fn note_client(&mut self) {
+        let now = self.now;
+        while let Some(event) = self.client.end.poll_event() {
+            if let ClientEvent::Notice(notice) = event {
+                self.notices.push((now, notice));
+                continue;
+            }
+            if let Some(trails) = &mut self.network.trails {
+                trails.clear();
+            }
+            self.client_events.push((now, event));
+        }
+        while let Some(uplink) = self.client.end.take_stale_port() {
+            self.network.wires[uplink.0 as usize].change_port();
+        }
+        self.client.rest();
+    }
+
+    fn turn_server(&mut self) {
+        self.server.turn(self.now, &mut self.network);
+        while let Some(event) = self.server.end.poll_event() {
+            self.server_events.push((self.now, event));
+        }
+        self.server.rest();
     }
 }
 
-impl<T> WorldEnd<T> {
-    fn new(end: T) -> Self {
-        Self { end, due: None, touched: true, sleeper: None }
-    }
+fn client_end(epoch: Epoch, config: &WorldConfig) -> Result<WorldEnd<Client>, WorldError> {
+    let sleeper = config.machine.sleeper(SplitMix64::word(config.seed, CLIENT));
+    let client = ends::client(epoch, config)?;
+    Ok(WorldEnd::new(client, Direction::Up, sleeper, Client::poll_packet_event))
 }
 
-impl<T: Node> WorldEnd<T> {
-    /// `which`: number of the side, unique within the world.
-    fn on(self, config: &WorldConfig, which: u64) -> Self {
-        let seed = SplitMix64::word(config.seed, which);
-        Self { sleeper: config.machine.sleeper(seed), ..self }
-    }
-
-    fn handle_inner(&mut self, now: Instant, packet: &[u8]) {
-        if let Some(sleeper) = &mut self.sleeper {
-            return sleeper.hold(now, HeldInput::Inner(Bytes::copy_from_slice(packet)));
-        }
-        self.end.handle_inner(now, packet);
-        self.touched = true;
-    }
-
-    fn poll_timeout(&self) -> Option<Instant> {
-        self.sleeper.as_ref().and_then(|sleeper| sleeper.wakes).or(self.due)
-    }
-
-    /// If it runs now, returns the waiting input and marks the side as touched.
-    fn wake(&mut self, now: Instant) -> VecDeque<HeldInput> {
-        let due = self.due.filter(|due| *due <= now);
-        let Some(sleeper) = &mut self.sleeper else {
-            self.touched |= due.is_some();
-            return VecDeque::new();
-        };
-        if let Some(due) = due {
-            sleeper.on_due(now, due);
-        }
-        let woken = sleeper.wake(now);
-        self.touched |= woken.is_some();
-        woken.unwrap_or_default()
-    }
+fn server_end(
+    epoch: Epoch,
+    config: &WorldConfig,
+    generation: u8,
+) -> Result<WorldEnd<Server>, WorldError> {
+    let which = SERVER_GENERATIONS + u64::from(generation);
+    let sleeper = config.machine.sleeper(SplitMix64::word(config.seed, which));
+    let server = ends::server(epoch, config, generation)?;
+    let poll_packet_event = |server: &mut Server| Some(server.poll_packet_event()?.1);
+    Ok(WorldEnd::new(server, Direction::Down, sleeper, poll_packet_event))
 }
 
 fn meta(link: usize, remote: SocketAddr, local: Option<IpAddr>) -> RecvMeta {
@@ -334,7 +450,6 @@ fn server_at(address: IpAddr) -> SocketAddr {
     SocketAddr::new(address, SERVER.port())
 }
 
-/// The uplink of a link.
 pub fn uplink(link: usize) -> UplinkId {
     UplinkId(link as u32)
 }

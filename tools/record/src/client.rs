@@ -74,14 +74,12 @@ struct Finish {
     closed: bool,
 }
 
-/// The progress of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordProgress {
     /// The elapsed part of the plan.
     pub elapsed: Duration,
     /// The cycle, from 1; 0 before the first.
     pub cycle: u16,
-    /// The current phase.
     pub phase: RecordPhase,
     /// Bytes of data received by the server, as IP packets.
     pub up_bytes: u64,
@@ -91,21 +89,20 @@ pub struct RecordProgress {
     pub round_trip: Option<Duration>,
 }
 
-/// The phases of a recording.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecordPhase {
-    /// The client looks for the server, initially or again.
-    Connecting,
-    /// The client waits for the start of the plan.
-    Ready,
-    /// The link is filled.
-    Saturating,
-    /// The queue drains, or delays are measured.
-    Probing,
-    /// The client fetches the rest of the server's log.
-    Finishing,
-    /// The recording is over.
-    Done,
+roadweave_proto::named! {
+    RecordPhase {
+        /// The client looks for the server, initially or again.
+        Connecting = "connecting",
+        /// The client waits for the start of the plan.
+        Ready = "ready",
+        /// The link is filled.
+        Saturating = "saturating",
+        /// The queue drains, or delays are measured.
+        Probing = "probing",
+        /// The client fetches the rest of the server's log.
+        Finishing = "finishing",
+        Done = "done",
+    }
 }
 
 impl RecordClient {
@@ -140,7 +137,6 @@ impl RecordClient {
         Self { token, ..self }
     }
 
-    /// The plan.
     pub fn plan(&self) -> &RecordPlan {
         &self.plan
     }
@@ -180,7 +176,6 @@ impl RecordClient {
             || self.finish.as_ref().is_some_and(|finish| self.endpoint.is_none() || over(finish))
     }
 
-    /// Handles a datagram from the server.
     pub fn handle_datagram(&mut self, now: Instant, payload: &[u8]) {
         match Message::decode(payload) {
             Some(Message::Challenge { nonce, token }) if nonce == self.nonce => {
@@ -244,7 +239,6 @@ impl RecordClient {
         handshake.min(session).min(finish).min(over)
     }
 
-    /// The progress at `now`.
     pub fn progress(&self, now: Instant) -> RecordProgress {
         let elapsed = self.clock.map_or(Duration::ZERO, |clock| clock.elapsed(now));
         let moment = self.plan.moment(elapsed, true);
@@ -268,7 +262,6 @@ impl RecordClient {
         }
     }
 
-    /// The recording so far.
     pub fn recording(&self, delay_clock: DelayClock) -> Result<LinkRecording, RecordError> {
         if let Some(why) = self.refused {
             return Err(RecordError::Refused(why));
@@ -395,20 +388,6 @@ impl RecordClient {
 
 fn session(endpoint: &mut Option<Endpoint>, token: u64) -> Option<&mut Endpoint> {
     endpoint.as_mut().filter(|endpoint| endpoint.token == token)
-}
-
-impl RecordPhase {
-    /// The phase's name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Connecting => "connecting",
-            Self::Ready => "ready",
-            Self::Saturating => "saturating",
-            Self::Probing => "probing",
-            Self::Finishing => "finishing",
-            Self::Done => "done",
-        }
-    }
 }
 
 /// Interval of requests without an answer.

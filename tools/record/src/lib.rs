@@ -15,6 +15,8 @@
 //! and loss by small probes over the idle link: they cannot be measured at the same time (LoLa
 //! section 4.2).
 
+#![allow(missing_docs, reason = "the tools alone use it: a name may say it all")]
+
 mod arrivals;
 mod client;
 mod endpoint;

@@ -50,7 +50,6 @@ pub struct LinkRecording {
 /// One direction of a link, measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DirectionRecording {
-    /// The link in this direction.
     pub trace: Trace,
     /// Figures of the trace.
     pub summary: DirectionSummary,

@@ -63,16 +63,12 @@ pub(crate) struct Welcome {
 /// Why a server refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordRefusal {
-    /// The server speaks another version of the protocol.
     #[error("the server uses another version of the protocol")]
     Version = 1,
-    /// The server is at the limit of its clients or its rate.
     #[error("the server has reached its limit of clients or of its sending rate")]
     Busy = 2,
-    /// The plan is longer or faster than the server allows.
     #[error("the plan is longer or faster than the server allows")]
     Plan = 3,
-    /// The server requires a token that the client does not have.
     #[error(
         "the token is missing or wrong: give the server's token with --token-file or \
          ROADWEAVE_RECORD_TOKEN"

@@ -161,7 +161,6 @@ impl RecordPlan {
         }
     }
 
-    /// Number of cycles.
     pub fn cycles(&self) -> u16 {
         match self.mode {
             RecordMode::Constant(_) => 1,

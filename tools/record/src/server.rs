@@ -39,7 +39,6 @@ pub struct RecordLimits {
 /// The addresses of a client and of the server towards it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordPeer {
-    /// The client's address.
     pub remote: SocketAddr,
     /// The server's address in use by the client, if known: replies are sent from it.
     pub local: Option<IpAddr>,
@@ -50,9 +49,7 @@ pub struct RecordPeer {
 pub struct RecordServerStatistics {
     /// Current sessions.
     pub sessions: usize,
-    /// Sessions opened.
     pub opened: u64,
-    /// Requests refused.
     pub refused: u64,
     /// Datagrams without a session or request.
     pub ignored: u64,
@@ -122,7 +119,6 @@ impl RecordServer {
         Self { token, ..self }
     }
 
-    /// Handles a datagram.
     pub fn handle_datagram(&mut self, now: Instant, peer: RecordPeer, payload: &[u8]) {
         match Message::decode(payload) {
             Some(Message::Hello { nonce }) => self.handle_hello(now, peer, nonce),
@@ -167,7 +163,6 @@ impl RecordServer {
         due.chain(ends).min().unwrap_or(Instant::FAR_FUTURE)
     }
 
-    /// The counters.
     pub fn statistics(&self) -> RecordServerStatistics {
         RecordServerStatistics { sessions: self.sessions.len(), ..self.statistics }
     }

@@ -16,7 +16,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use roadweave_linux::netns::NetNs;
-use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use roadweave_tunnel::Strategy;
 
@@ -46,28 +45,23 @@ pub struct TunnelArgs {
     /// Duration of each of the about 25 to 40 measurements, seconds
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=60))]
     seconds: u32,
-    /// How packets are scheduled and repaired: `xnc`, `minrtt` or `single:lan0`
-    #[arg(long, default_value = "xnc")]
-    strategy: String,
     #[command(flatten)]
     against: AgainstArgs,
 }
 
 impl TunnelArgs {
     pub fn run(&self) -> anyhow::Result<()> {
-        let strategy: Strategy =
-            self.strategy.parse().map_err(|error| BadInput::new(format!("--strategy: {error}")))?;
         iperf::check()?;
         sandbox::enter()?;
         let bench = Bench::build(self.seconds)?;
         match &self.against.against {
-            Some(program) => self.compare(program, &bench, strategy),
-            None => present(&bench.run(strategy)?, self.json),
+            Some(program) => self.compare(program, &bench),
+            None => present(&bench.run()?, self.json),
         }
     }
 
-    fn compare(&self, program: &Path, bench: &Bench, strategy: Strategy) -> anyhow::Result<()> {
-        let mut tunnel = bench.start_tunnel(strategy)?;
+    fn compare(&self, program: &Path, bench: &Bench) -> anyhow::Result<()> {
+        let mut tunnel = bench.start_tunnel()?;
         let compared = self.against.run(program, bench, &mut tunnel)?;
         tunnel.stop()?;
         if self.json { out::json(&compared) } else { Ok(out::line(against::render(&compared))?) }
@@ -117,21 +111,21 @@ impl Bench {
         }
     }
 
-    fn run(&self, strategy: Strategy) -> anyhow::Result<BenchResults> {
+    fn run(&self) -> anyhow::Result<BenchResults> {
         let veth = self.measure_veth()?;
-        let mut tunnel = self.start_tunnel(strategy)?;
+        let mut tunnel = self.start_tunnel()?;
         let results = self.measure_tunnel(&mut tunnel, veth)?;
         tunnel.stop()?;
         Ok(results)
     }
 
-    fn start_tunnel(&self, strategy: Strategy) -> anyhow::Result<Tunnel> {
+    fn start_tunnel(&self) -> anyhow::Result<Tunnel> {
         out::note("starting the tunnel");
         let spec = TunnelSpec {
             uplinks: vec!["lan0", "lan1"],
             server: SocketAddr::new(SERVER_OUTER, PORT),
             lane: "default",
-            strategy,
+            strategy: Strategy::xnc(),
             into_tunnel: "10.77.0.0/24",
             behind_client: None,
         };

@@ -10,7 +10,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 use ipnet::IpNet;
+use roadweave_config::read_text;
 use roadweave_emulate::{Drive, DuplexLink, LinkError, LinkFields};
+use roadweave_terminal::exit::BadInput;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -75,6 +77,11 @@ pub enum EmulationError {
 }
 
 impl EmulateFile {
+    pub fn read(file: &Path) -> Result<Self, BadInput> {
+        let text = read_text(file, false).map_err(BadInput::new)?;
+        roadweave_config::parse(file, &text).map_err(BadInput::new)
+    }
+
     /// The emulation of the file; paths are relative to `dir`.
     pub fn resolve(&self, dir: &Path) -> Result<Emulation, EmulationError> {
         let links = DuplexLink::of_fields(&self.links, self.seed, dir)?;

@@ -8,7 +8,6 @@ use anyhow::Context as _;
 use roadweave_lab::downloads::Download;
 use roadweave_lab::profiles::{Over, PROFILES, Profile};
 use roadweave_lab::strategies;
-use roadweave_lab::tcp::Algorithm;
 use roadweave_quic::CongestionControl;
 use roadweave_terminal::exit::BadInput;
 use roadweave_tunnel::{LaneConfig, Strategy, StreamsConfig};
@@ -53,7 +52,7 @@ struct DownloadJob {
 
 /// Without duplicates.
 #[derive(Clone, Debug)]
-struct Algorithms(Vec<Algorithm>);
+struct Algorithms(Vec<CongestionControl>);
 
 impl DownloadsArgs {
     pub fn run(&self) -> anyhow::Result<()> {

@@ -23,9 +23,6 @@ pub struct FleetArgs {
     /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Inject no faults
-    #[arg(long)]
-    no_faults: bool,
     /// Encode every message to bytes, and let proxies verify every member of their tables; much
     /// slower
     #[arg(long)]
@@ -39,7 +36,6 @@ impl FleetArgs {
     pub fn run(&self) -> anyhow::Result<()> {
         let (boxes, proxies) = (self.boxes as usize, self.proxies as usize);
         let outcome = run(&FleetConfig {
-            faults: !self.no_faults,
             is_thorough: self.thorough,
             ..FleetConfig::new(boxes, proxies, self.hours, self.seed)
         });

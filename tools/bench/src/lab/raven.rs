@@ -136,7 +136,7 @@ impl RavenJob {
     fn name(&self) -> String {
         match self {
             Self::Ask { route, app, strategy } => {
-                format!("{} with {strategy} on {}", raven::name_of(*app), route_name(*route))
+                format!("{} with {strategy} on {}", app.name(), route_name(*route))
             }
             Self::Transfer { bytes } => format!("transfers of {bytes} bytes"),
             Self::Load { route, load, strategy } => {

@@ -54,10 +54,6 @@ pub struct ClientArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 10,
         value_parser = clap::value_parser!(u32).range(4..=60))]
     cycle: u32,
-    /// The largest IP packet to send, bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 1_400,
-        value_parser = clap::value_parser!(u16).range(200..=1_500))]
-    packet: u16,
     /// The clocks of both machines agree to a millisecond (GPS, PTP, the same machine): measure
     /// each direction's delay by them, not half of the round trip
     #[arg(long)]
@@ -156,7 +152,7 @@ impl ClientArgs {
             down: self.direction != Directions::Up,
             length: Duration::from_secs(self.seconds.into()),
             cycle: Duration::from_secs(self.cycle.into()),
-            packet_bytes: self.packet,
+            packet_bytes: default.packet_bytes,
             rate_max: rate.unwrap_or(default.rate_max),
         };
         plan.check().map_err(|error| BadInput::new(format!("--{error}")))?;

@@ -252,7 +252,7 @@ impl Info {
             let low = mean(it.pairs.iter().map(|pair| pair.statistics.both_low * 100.0));
             table.add_row([
                 it.name.clone(),
-                it.class.map_or("-", Class::as_str).to_owned(),
+                it.class.map_or("-", Class::name).to_owned(),
                 it.links.len().to_string(),
                 format!("{:.0}", it.seconds),
                 known(mean(pairs.iter().copied()), 2),

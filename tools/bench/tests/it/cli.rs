@@ -23,7 +23,6 @@ fn wrong_words_are_refused_with_what_would_be_right() {
         "record client --server 192.0.2.1 --output x --interfaces a=",
         "record client --server 192.0.2.1 --output x --interfaces lo --rate eth1=5M",
         "record client --server 192.0.2.1 --output x --interfaces lo --rate fast",
-        "record client --server 192.0.2.1 --output x --interfaces lo --packet 9000",
         "record client --server 192.0.2.1 --output x --interfaces lo --seconds 1",
     ];
     check_refused("refused.txt", folder.path(), &lines);

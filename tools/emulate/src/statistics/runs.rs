@@ -5,7 +5,6 @@
 pub struct Quantiles(Vec<f64>);
 
 impl Quantiles {
-    /// Sorts `values`.
     pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_unstable_by(f64::total_cmp);
         Self(values)

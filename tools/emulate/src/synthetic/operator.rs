@@ -3,7 +3,6 @@
 /// Statistics of one operator's links, as seen from a moving vehicle.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Operator {
-    /// The operator's name.
     pub name: &'static str,
     /// Quantiles of the uplink's capacity: the normal score of the share of time below, and Mbit/s;
     /// at least two, ascending.
@@ -25,18 +24,14 @@ pub struct Operator {
 /// Quantiles of the round-trip time, ms.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RttQuantiles {
-    /// The median.
     pub p50_ms: f64,
-    /// Exceeded 1 % of the time.
     pub p99_ms: f64,
-    /// Exceeded 0.1 % of the time.
     pub p999_ms: f64,
 }
 
 /// Frequency and length of a link's pauses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gaps {
-    /// Pauses per minute.
     pub per_minute: f64,
     /// The share of pauses of at least this many ms: (ms, share), ms ascending from the shortest
     /// with share 1 to the longest with share 0.
@@ -99,7 +94,6 @@ impl Operator {
     /// All operators, in the order of use in a drive.
     pub const ALL: [Self; 4] = [Self::ATT, Self::VERIZON, Self::TMOBILE, Self::LTE];
 
-    /// The operator of that name.
     pub fn by_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|operator| operator.name == name)
     }
@@ -151,7 +145,6 @@ impl Spikes {
 }
 
 impl Gaps {
-    /// No pauses.
     pub const NONE: Self = Self { per_minute: 0.0, at_least: &[(0.0, 1.0), (1.0, 0.0)] };
     /// Two per minute of 200 to 600 ms.
     pub const OCCASIONAL: Self = Self { per_minute: 2.0, at_least: &[(200.0, 1.0), (600.0, 0.0)] };

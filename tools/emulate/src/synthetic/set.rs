@@ -27,9 +27,7 @@ use crate::trace::Trace;
 /// A set of drives with four uplinks each: att, lte, tmobile, verizon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriveSet {
-    /// The seed of all random draws.
     pub seed: u64,
-    /// Length of each drive.
     pub length: Duration,
 }
 

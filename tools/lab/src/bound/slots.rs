@@ -17,8 +17,6 @@ use std::time::Duration;
 use roadweave_emulate::{Capacity, Opportunities, Timeline, Trace};
 use roadweave_proto::Rate;
 
-use crate::event::slots_until;
-
 /// The largest packet on a link, bytes: Ethernet's. Packets of the tunnel are smaller.
 pub const LINK_PACKET_BYTES_MAX: u64 = 1_500;
 
@@ -123,7 +121,7 @@ fn stretches_of_opportunities(
     horizon: Duration,
 ) -> Vec<Stretch> {
     let mut lumps: Vec<(u64, u64)> = Vec::new();
-    for (at, bytes) in slots_until(opportunities, horizon) {
+    for (at, bytes) in opportunities.until(horizon) {
         match lumps.last_mut().filter(|last| last.0 == nanos(at)) {
             Some(last) => last.1 += bytes,
             None => lumps.push((nanos(at), bytes)),

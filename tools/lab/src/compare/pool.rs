@@ -17,39 +17,26 @@ pub struct Pooled {
     /// Means over the drives. `delay_ms`: of all packets together, to half a percent.
     #[serde(flatten)]
     pub figures: Figures,
-    /// Number of drives on which the strategy ran.
     pub drives: usize,
-    /// Confidence intervals of some means.
     #[serde(default)]
     pub intervals: Intervals,
     /// Where late packets lost their time, over all drives.
     pub causes: Causes,
-    /// Mean stall ratio over the drives, 0..1.
     pub stall_ratio_mean: f64,
-    /// 95th percentile of stall ratios over the drives.
     pub stall_ratio_p95: f64,
-    /// 99th percentile of stall ratios over the drives.
     pub stall_ratio_p99: f64,
-    /// p99 delay relative to the bound's, mean over the drives.
     pub delay_p99_over_bound: Option<f64>,
-    /// p99 delay relative to the first strategy's, mean over the drives.
     pub delay_p99_over_first: Option<f64>,
-    /// Mean stall ratio relative to the first strategy's.
     pub stall_ratio_over_first: Option<f64>,
-    /// Mean stall ratio relative to the bound's.
     pub stall_ratio_over_bound: Option<f64>,
 }
 
 /// 95 % confidence intervals of means over drives; absent for a single drive.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Intervals {
-    /// Of [`Pooled::stall_ratio_mean`].
     pub stall_ratio_mean: Option<Interval>,
-    /// Of [`Pooled::delay_p99_over_bound`].
     pub delay_p99_over_bound: Option<Interval>,
-    /// Of [`Pooled::delay_p99_over_first`].
     pub delay_p99_over_first: Option<Interval>,
-    /// Of [`Pooled::stall_ratio_over_first`].
     pub stall_ratio_over_first: Option<Interval>,
 }
 

@@ -8,9 +8,7 @@ use roadweave_proto::{Instant, Rate};
 /// Competing packets at a constant rate, continuous or on and off.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CrossTraffic {
-    /// The link, from 0.
     pub link: usize,
-    /// The direction of the packets.
     pub direction: Direction,
     /// The rate in on periods, with headers.
     pub rate: Rate,

@@ -63,25 +63,11 @@ fn scaled(capacity: &Capacity, factors: &[(Duration, f64)], length: Duration) ->
             let scale = |(at, bytes): (Duration, u64)| {
                 (at, (bytes as f64 * value_at(factors, 1.0, at)).round() as u64)
             };
-            let slots = slots_until(opportunities, length).map(scale);
+            let slots = opportunities.until(length).map(scale);
             Opportunities::with_bytes(slots, length)
                 .map_or_else(|| capacity.clone(), Capacity::Opportunities)
         }
     }
-}
-
-/// Times and bytes of the opportunities of all passes up to `end`.
-pub(crate) fn slots_until(
-    opportunities: &Opportunities,
-    end: Duration,
-) -> impl Iterator<Item = (Duration, u64)> + '_ {
-    let passes = end.as_nanos().div_ceil(opportunities.period().as_nanos().max(1));
-    (0..u32::try_from(passes).unwrap_or(u32::MAX))
-        .flat_map(|pass| {
-            let begin = opportunities.period().saturating_mul(pass);
-            opportunities.iter().map(move |(at, bytes)| (begin.saturating_add(at), bytes))
-        })
-        .take_while(move |(at, _)| *at <= end)
 }
 
 /// The timeline of `combine(value, change)`: `before`, then `changes`, which ascend by time.

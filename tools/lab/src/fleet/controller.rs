@@ -6,22 +6,28 @@ use std::time::Duration;
 use roadweave_fleet::records::{DeviceState, ProxyState, ProxyStatus};
 use roadweave_fleet::{
     Band, ControllerSession, ControllerSessionEvent, Down, Head, HealthState, HeldVersions,
-    Proxies, Revocation, Revocations, Sample, Signed, Up,
+    Proxies, Report, Revocation, Revocations, Sample, Signed, Up,
 };
 use roadweave_proto::Instant;
 
+use super::agenda::FleetEvent;
+use super::figures::{Moment, hours};
+use super::members::newcomer;
+use super::plan::PlannedEvent;
 use super::roster::Roster;
 use super::store::{Store, StoreChange};
-use super::{FleetEvent, FleetWorld, TURN};
+use super::{FleetWorld, TURN};
 
 /// Interval, ms, of reading the outbox without a notification.
-const OUTBOX_MS: u64 = 250;
+pub(super) const OUTBOX_MS: u64 = 250;
 const LOST_NOTICE: usize = 10;
 const TURNS_PER_MINUTE: u64 = 60 / TURN.as_secs();
 /// Minutes between updates to boxes about revoked boxes.
 const BOXES_HEAR: u64 = 6 * 60;
 /// In thousandths of a proxy's fair share.
 const CAPACITY: u64 = 2_200;
+const MOMENT_TURNS: u64 = 120;
+const REVIEW: Duration = Duration::from_secs(1_200);
 
 pub(super) struct Replica {
     pub is_up: bool,
@@ -69,7 +75,11 @@ impl Replica {
         proxy.iter().for_each(|proxy| self.on[*proxy] += 1);
     }
 
-    fn works(&self) -> bool {
+    pub fn holds(&self, who: usize, stream: u64) -> bool {
+        self.desks.get(&who).is_some_and(|(held, _)| *held == stream)
+    }
+
+    pub fn works(&self) -> bool {
         self.is_up && !self.is_hung
     }
 }
@@ -87,7 +97,7 @@ impl FleetWorld {
         let is_member = !is_box || state == Some(DeviceState::Active);
         let published = if is_box { &store.published_to_boxes } else { &store.published };
         let key = self.roster.key(who);
-        let mut desk = ControllerSession::new(self.now, key, is_member, published.clone());
+        let mut desk = ControllerSession::new(self.agenda.now, key, is_member, published.clone());
         if is_box {
             store.desire(&self.roster, who, &mut desk);
         } else {
@@ -98,6 +108,16 @@ impl FleetWorld {
         }
         self.replicas[replica].close(who);
         self.replicas[replica].desks.insert(who, (stream, desk));
+    }
+
+    pub(super) fn drop_desk(&mut self, replica: usize, who: usize, stream: u64) {
+        let is_live = self.members[who].stream == Some((replica, stream));
+        let proxy = who.checked_sub(self.roster.boxes);
+        let is_frozen = proxy.is_some_and(|proxy| self.sessions.proxies[proxy].is_frozen);
+        // The member returned in time.
+        if self.replicas[replica].holds(who, stream) && (!is_live || is_frozen) {
+            self.replicas[replica].close(who);
+        }
     }
 
     fn is_drained(&self, who: usize) -> bool {
@@ -113,7 +133,7 @@ impl FleetWorld {
         let Some((stream, desk)) = self.replicas[replica].desks.get_mut(&who) else { return };
         let frames: Vec<Down> = std::iter::from_fn(|| desk.poll_frame()).collect();
         let stream = *stream;
-        self.send_down(who, stream, frames);
+        self.members[who].send_down(&mut self.agenda, who, stream, frames);
     }
 
     fn use_desk(&mut self, replica: usize, who: usize, act: impl FnOnce(&mut ControllerSession)) {
@@ -124,14 +144,12 @@ impl FleetWorld {
     }
 
     pub(super) fn handle_up(&mut self, who: usize, stream: u64, frames: Vec<Up>) {
-        let holds = |replica: &super::Replica| {
-            replica.desks.get(&who).is_some_and(|(held, _)| *held == stream)
-        };
+        let holds = |replica: &Replica| replica.holds(who, stream);
         let Some(replica) = self.replicas.iter().position(holds) else { return };
         if self.replicas[replica].is_hung {
             return self.replicas[replica].backlog.push((who, stream, frames));
         }
-        let now = self.now;
+        let now = self.agenda.now;
         for frame in frames {
             self.use_desk(replica, who, |desk| desk.handle_frame(now, frame));
         }
@@ -173,7 +191,23 @@ impl FleetWorld {
             desk.welcome(chain, tenant);
         }
         self.figures.counts.joins += 1;
-        self.on_admitted(who);
+        let ride = &mut self.sessions.rides[who];
+        ride.in_tables_from = Some(self.store.next_version());
+        ride.is_forgotten = false;
+        self.account(who);
+    }
+
+    fn on_refused(&mut self, who: usize, stream: Option<u64>) {
+        if stream.is_none() || self.members[who].stream.map(|(_, held)| held) != stream {
+            return;
+        }
+        self.drop_stream(who, None);
+        if self.store.state(&self.roster, who).is_none() {
+            // The operator issues another token.
+            self.figures.counts.forgotten += 1;
+            self.members[who].agent = newcomer(&self.roster, self.agenda.now, who);
+            self.connect_after(who, Duration::from_secs(600));
+        }
     }
 
     fn on_have(&mut self, replica: usize, who: usize, have: &HeldVersions) {
@@ -188,7 +222,7 @@ impl FleetWorld {
     }
 
     fn now_ms(&self) -> i64 {
-        1_800_000_000_000 + (self.now.as_nanos() / 1_000_000) as i64
+        1_800_000_000_000 + (self.agenda.now.as_nanos() / 1_000_000) as i64
     }
 
     fn status(&mut self, who: usize) -> Option<&mut ProxyStatus> {
@@ -227,10 +261,10 @@ impl FleetWorld {
         let capacity = (self.config.boxes as u64 * CAPACITY / self.roster.proxies as u64).max(1);
         for proxy in 0..self.roster.proxies {
             let who = self.roster.boxes + proxy;
-            if !self.proxies[proxy].is_running() || self.members[who].stream.is_none() {
+            if !self.sessions.proxies[proxy].is_running() || self.members[who].stream.is_none() {
                 continue;
             }
-            let sessions = self.proxies[proxy].boxes.len() as u64;
+            let sessions = self.sessions.proxies[proxy].boxes.len() as u64;
             let load = (sessions * 1_000_000 / capacity).min(1_000) as u16;
             let sample = Sample {
                 device: None,
@@ -252,9 +286,12 @@ impl FleetWorld {
 
     pub(super) fn turn(&mut self) {
         self.figures.turns += 1;
-        self.keep_time_line();
+        if self.figures.turns.is_multiple_of(MOMENT_TURNS) {
+            let moment = Moment::of(self);
+            self.figures.time_line.push(moment);
+        }
         let Some(leader) = self.leader() else { return };
-        let (now, now_ms) = (self.now, self.now_ms());
+        let (now, now_ms) = (self.agenda.now, self.now_ms());
         for proxy in 0..self.roster.proxies {
             let is_used = |replica: &Replica| replica.works() && replica.on[proxy] > 0;
             if self.replicas.iter().any(is_used) {
@@ -295,13 +332,13 @@ impl FleetWorld {
             return;
         }
         if vital == HealthState::Dead {
-            let model = &self.proxies[proxy];
+            let model = &self.sessions.proxies[proxy];
             let (is_false, is_used) = (model.is_running(), !model.boxes.is_empty());
             self.figures.counts.declared_dead += 1;
             self.figures.counts.declared_dead_falsely += u64::from(is_false && is_used);
             self.figures.counts.declared_dead_unused += u64::from(is_false && !is_used);
             if self.config.is_thorough && is_false && is_used {
-                let text = format!("{:.3} h: {proxy} is alive", Self::hours(self.now));
+                let text = format!("{:.3} h: {proxy} is alive", hours(self.agenda.now));
                 self.figures.warn(&text);
             }
         }
@@ -311,14 +348,56 @@ impl FleetWorld {
         }
     }
 
+    pub(super) fn roll(&mut self, number: u32, cuts: u8, is_refused: bool) {
+        if self.store.is_rolling() || self.leader().is_none() {
+            let again = FleetEvent::Planned(PlannedEvent::Roll { number, cuts, is_refused });
+            return self.agenda.after(Duration::from_secs(300), again);
+        }
+        self.store.begin_rollout(&self.roster, number, cuts, is_refused);
+        self.figures.counts.rollouts[0] += 1;
+        self.configure();
+    }
+
+    fn configure(&mut self) {
+        let (was_rolling, was_halted) = (self.store.is_rolling(), self.store.is_halted());
+        self.store.configure(&self.roster, self.agenda.now);
+        self.figures.counts.rollouts[1] += u64::from(was_rolling && !self.store.is_rolling());
+        if self.store.is_halted() && !was_halted {
+            self.figures.counts.rollouts[2] += 1;
+            self.agenda.after(REVIEW, FleetEvent::Planned(PlannedEvent::Review));
+        }
+        self.notify();
+    }
+
+    fn on_report(&mut self, who: usize, report: &Report) {
+        if let Some((stage, is_wanted)) = self.store.on_report(&self.roster, who, report) {
+            self.figures.counts.versions[stage] += 1;
+            if is_wanted && stage >= 2 {
+                self.configure();
+            }
+        }
+    }
+
+    pub(super) fn review(&mut self) {
+        if self.leader().is_none() {
+            let again = FleetEvent::Planned(PlannedEvent::Review);
+            return self.agenda.after(Duration::from_secs(10), again);
+        }
+        if self.store.is_halted() {
+            self.store.abort_rollouts();
+            self.figures.counts.rollouts[3] += 1;
+            self.configure();
+        }
+    }
+
     /// One notification in ten is lost; the periodic read of the outbox makes up for it.
     pub(super) fn notify(&mut self) {
         for replica in 0..self.replicas.len() {
             if self.replicas[replica].seen < self.store.outbox.len() {
-                let is_lost = self.random.below(LOST_NOTICE) == 0;
+                let is_lost = self.agenda.random.below(LOST_NOTICE) == 0;
                 let (least, most) = if is_lost { (1, OUTBOX_MS) } else { (2, 10) };
-                let span = self.between(least, most);
-                self.after(span, FleetEvent::Outbox(replica));
+                let span = self.agenda.between(least, most);
+                self.agenda.after(span, FleetEvent::Outbox(replica));
             }
         }
     }
@@ -369,28 +448,5 @@ impl FleetWorld {
             self.sent_tables[proxy] = Some(table);
         }
         self.flush_desk(replica, who);
-    }
-
-    pub(super) fn end_replica(&mut self, replica: usize) {
-        let state = &mut self.replicas[replica];
-        (state.is_up, state.is_hung) = (false, false);
-        state.backlog.clear();
-        let streams: Vec<(usize, u64)> =
-            state.desks.iter().map(|(who, (stream, _))| (*who, *stream)).collect();
-        for (who, stream) in streams {
-            self.replicas[replica].close(who);
-            if self.members[who].stream == Some((replica, stream)) {
-                let soon = self.between(100, 3_000);
-                self.drop_stream(who, Some(soon));
-            }
-        }
-    }
-
-    pub(super) fn wake_replica(&mut self, replica: usize) {
-        self.replicas[replica].is_hung = false;
-        for (who, stream, frames) in std::mem::take(&mut self.replicas[replica].backlog) {
-            self.handle_up(who, stream, frames);
-        }
-        self.after(Duration::from_millis(OUTBOX_MS), FleetEvent::Outbox(replica));
     }
 }

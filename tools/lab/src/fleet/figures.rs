@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use roadweave_fleet::Kind;
+use roadweave_fleet::records::DeviceState;
 use roadweave_identity::PublicKey;
 use roadweave_proto::Instant;
 use serde::Serialize;
 
-use super::members::Shortfall;
+use super::sessions::Shortfall;
 use super::{FleetConfig, FleetWorld};
 
-const MOMENT_TURNS: u64 = 120;
 const MONTH_HOURS: f64 = 30.0 * 24.0;
 const WARNINGS_MAX: usize = 20;
 
@@ -29,7 +30,7 @@ pub(super) struct FleetFigures {
     revoked: BTreeMap<PublicKey, Withdrawn>,
     revoked_ms: Vec<u64>,
     texts: BTreeSet<String>,
-    time_line: Vec<Moment>,
+    pub time_line: Vec<Moment>,
 }
 
 struct Withdrawn {
@@ -82,14 +83,10 @@ pub struct Revoked {
     pub revocations_handed_back: u64,
 }
 
-/// Result of a fleet run.
 #[derive(Clone, Debug, Serialize)]
 pub struct FleetOutcome {
-    /// The configuration of the run.
     pub config: FleetConfig,
-    /// Events simulated.
     pub events: u64,
-    /// Its revocations.
     #[serde(flatten)]
     pub revoked: Revoked,
     /// Box-hours without a proxy, per million.
@@ -98,11 +95,8 @@ pub struct FleetOutcome {
     pub on_dead_proxy_ppm: f64,
     /// How long boxes had no live proxy, ms: median.
     pub gap_p50_ms: u64,
-    /// Its 99th percentile.
     pub gap_p99_ms: u64,
-    /// Its maximum.
     pub gap_max_ms: u64,
-    /// Its counts.
     #[serde(flatten)]
     pub counts: Counts,
     /// Boxes whose version differs from the database's at the end.
@@ -111,13 +105,10 @@ pub struct FleetOutcome {
     pub cut_off: u64,
     /// Stream bytes per box and month, both ways, with headers and keep-alives.
     pub stream_bytes_per_month: u64,
-    /// Stream messages per box and month.
     pub messages_per_month: u64,
-    /// Bytes of probing candidates per box and month.
     pub probe_bytes_per_month: u64,
     /// Members wrongly refused by proxies; counted only in thorough runs.
     pub wrongly_refused: u64,
-    /// Warnings of agents.
     pub warnings: u64,
     /// Some of the warnings, in thorough runs.
     pub warning_texts: Vec<String>,
@@ -153,44 +144,40 @@ impl FleetFigures {
     }
 }
 
-impl FleetWorld {
-    pub(super) fn keep_time_line(&mut self) {
-        if !self.figures.turns.is_multiple_of(MOMENT_TURNS) {
-            return;
+impl Moment {
+    pub(super) fn of(world: &FleetWorld) -> Self {
+        let (rides, proxies) = (&world.sessions.rides, &world.sessions.proxies);
+        Self {
+            hours: hours(world.agenda.now),
+            boxes_on: rides.iter().filter(|ride| ride.on.is_some()).count() as u64,
+            boxes_lacking: rides.iter().filter(|ride| ride.lacking.is_some()).count() as u64,
+            streams: world.members.iter().filter(|m| m.stream.is_some()).count() as u64,
+            proxies: proxies.iter().filter(|model| model.is_running()).count() as u64,
+            replicas: world.replicas.iter().filter(|replica| replica.works()).count() as u64,
+            cut_off: cut_off(world),
         }
-        let moment = Moment {
-            hours: Self::hours(self.now),
-            boxes_on: self.rides.iter().filter(|ride| ride.on.is_some()).count() as u64,
-            boxes_lacking: self.rides.iter().filter(|ride| ride.lacking.is_some()).count() as u64,
-            streams: self.members.iter().filter(|m| m.stream.is_some()).count() as u64,
-            proxies: self.proxies.iter().filter(|model| model.is_running()).count() as u64,
-            replicas: self.replicas.iter().filter(|r| r.is_up && !r.is_hung).count() as u64,
-            cut_off: self.cut_off(),
-        };
-        self.figures.time_line.push(moment);
     }
+}
 
-    pub(super) fn outcome(mut self) -> FleetOutcome {
-        for who in 0..self.roster.boxes {
-            if let Some((lack, since)) = self.rides[who].lacking.take() {
-                self.figures.lacked(lack, self.now - since);
-            }
-            let member = &mut self.members[who];
-            if member.stream.is_some() {
-                member.connected_ms += (self.now - member.connected_since).as_millis() as u64;
+impl FleetOutcome {
+    pub(super) fn of(mut world: FleetWorld) -> Self {
+        let (now, roster) = (world.agenda.now, &world.roster);
+        for ride in &mut world.sessions.rides {
+            if let Some((lack, since)) = ride.lacking.take() {
+                world.figures.lacked(lack, now - since);
             }
         }
-        let (drift, cut_off) = (self.drift(), self.cut_off());
-        let boxes = &self.members[..self.roster.boxes];
-        let box_hours = Self::hours(self.end) * self.config.boxes as f64;
+        let (drift, cut_off) = (drift(&world), cut_off(&world));
+        let boxes = &world.members[..roster.boxes];
+        let box_hours = hours(now) * world.config.boxes as f64;
         let monthly = |sum: u64| (sum as f64 / box_hours * MONTH_HOURS) as u64;
         let ppm = |span: Duration| span.as_secs_f64() / 3_600.0 / box_hours * 1e6;
-        let mut figures = self.figures;
+        let mut figures = world.figures;
         figures.revoked_ms.sort_unstable();
         figures.gaps_ms.sort_unstable();
         let revoke = |share| quantile(&figures.revoked_ms, share);
         let gap = |share| quantile(&figures.gaps_ms, share);
-        FleetOutcome {
+        Self {
             events: figures.events,
             revoked: Revoked {
                 revocations: figures.revoked.len() as u64,
@@ -208,16 +195,35 @@ impl FleetWorld {
             counts: figures.counts,
             drift,
             cut_off,
-            stream_bytes_per_month: monthly(boxes.iter().map(|member| member.traffic()).sum()),
+            stream_bytes_per_month: monthly(boxes.iter().map(|it| it.traffic(now)).sum()),
             messages_per_month: monthly(boxes.iter().map(|member| member.messages).sum()),
             probe_bytes_per_month: monthly(figures.probe_bytes),
             wrongly_refused: figures.wrongly_refused,
             warnings: figures.warnings,
             warning_texts: figures.texts.into_iter().collect(),
             time_line: figures.time_line,
-            config: self.config,
+            config: world.config,
         }
     }
+}
+
+fn drift(world: &FleetWorld) -> u64 {
+    let (roster, store) = (&world.roster, &world.store);
+    let is_other = |who: &usize| {
+        let in_force = world.members[*who].agent.persisted().configuration_in_force().0;
+        let of = (roster.key(*who), Kind::Configuration);
+        let wanted = store.documents.get(&of).map(|written| written.version);
+        store.state(roster, *who) == Some(DeviceState::Active) && in_force != wanted
+    };
+    (0..roster.boxes).filter(is_other).count() as u64
+}
+
+fn cut_off(world: &FleetWorld) -> u64 {
+    world.sessions.rides.iter().filter(|ride| ride.is_cut_off).count() as u64
+}
+
+pub(super) fn hours(at: Instant) -> f64 {
+    at.as_secs_f64() / 3_600.0
 }
 
 fn quantile(sorted: &[u64], share: f64) -> u64 {

@@ -3,16 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use roadweave_fleet::records::{DeviceState, ProxyStatus};
+use roadweave_fleet::records::{DeviceState, ProxyStatus, RolloutState};
 use roadweave_fleet::{
-    Band, ControllerSession, Documents, Draft, Envelope, Fleet, Head, HealthState, Kind, Planning,
-    Proxies, Published, PublishedTable, PublishedTrust, Revocation, Revocations, Rollouts, Signed,
-    Tables, TrustList, Version,
+    Band, ControllerSession, Documents, Draft, Envelope, Fleet, Head, HealthState, Kind, Outcome,
+    Planning, Proxies, Published, PublishedTable, PublishedTrust, Report, Revocation, Revocations,
+    Rollouts, Signed, Tables, TrustList, Version,
 };
 use roadweave_identity::PublicKey;
 use roadweave_proto::Instant;
 
 use super::FleetConfig;
+use super::rollouts::rollout;
 use super::roster::Roster;
 
 /// A change that replicas send. Revocations go to proxies at once, and to boxes if `boxes_too`.
@@ -32,8 +33,8 @@ pub(super) struct Store {
     pub published_to_boxes: Arc<Published>,
     pub fleet: Fleet,
     pub on: Vec<Option<PublicKey>>,
-    pub reported: Vec<Option<(Version, u8)>>,
-    pub rollouts: Rollouts,
+    reported: Vec<Option<(Version, u8)>>,
+    rollouts: Rollouts,
     pub documents: Documents,
     envelopes: BTreeMap<(usize, Kind), Envelope>,
     entries: Tables,
@@ -43,8 +44,8 @@ pub(super) struct Store {
     pub outbox: Vec<StoreChange>,
     /// The regions whose boxes lack lists of proxies.
     pub unplaced: BTreeSet<usize>,
-    pub lacks_tables: bool,
-    pub lacks_configurations: bool,
+    lacks_tables: bool,
+    lacks_configurations: bool,
 }
 
 impl Store {
@@ -202,6 +203,69 @@ impl Store {
             let drafts = self.planning().configurations(&self.rollouts);
             self.write(roster, &drafts);
         }
+    }
+
+    pub fn begin_rollout(&mut self, roster: &Roster, number: u32, cuts: u8, is_refused: bool) {
+        let (config, rollout) = rollout(number, cuts, is_refused);
+        for tenant in roster.tenants() {
+            let of = (tenant, number.to_string());
+            self.fleet.configs.insert(of.clone(), config.clone());
+            self.fleet.rollouts.insert(of, rollout.clone());
+        }
+        self.lacks_configurations = true;
+    }
+
+    pub fn abort_rollouts(&mut self) {
+        for rollout in self.fleet.rollouts.values_mut() {
+            if rollout.settings.state != RolloutState::Done {
+                rollout.settings.state = RolloutState::Aborted;
+            }
+        }
+        self.lacks_configurations = true;
+    }
+
+    pub fn is_rolling(&self) -> bool {
+        self.is_any(RolloutState::Running) || self.is_halted()
+    }
+
+    pub fn is_halted(&self) -> bool {
+        self.is_any(RolloutState::Paused)
+    }
+
+    fn is_any(&self, state: RolloutState) -> bool {
+        self.fleet.rollouts.values().any(|it| it.settings.state == state)
+    }
+
+    /// What a box says of its configuration. Returns the stage, if it is news (applied, confirmed,
+    /// rolled back, refused), and whether it is about the version that is to be in force.
+    pub fn on_report(
+        &mut self,
+        roster: &Roster,
+        who: usize,
+        report: &Report,
+    ) -> Option<(usize, bool)> {
+        if report.kind != Kind::Configuration || !roster.is_box(who) {
+            return None;
+        }
+        let stage = match report.outcome {
+            Outcome::InForce => 0,
+            Outcome::Confirmed => 1,
+            Outcome::TakenBack { .. } => 2,
+            Outcome::Refused { .. } => 3,
+        };
+        let reported = Some((report.version, stage));
+        if std::mem::replace(&mut self.reported[who], reported) == reported {
+            return None;
+        }
+        let key = roster.key(who);
+        let written = self.documents.get_mut(&(key, report.kind));
+        let written = written.filter(|written| written.version == report.version);
+        let is_wanted = written.is_some();
+        if let Some(written) = written {
+            written.outcome = Some(report.outcome.clone());
+            self.rollouts.hear(&key, written);
+        }
+        Some((usize::from(stage), is_wanted))
     }
 }
 

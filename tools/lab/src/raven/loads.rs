@@ -20,27 +20,17 @@ use crate::video::quality::Percentiles;
 use crate::web::{Loading, Visit};
 use crate::world::{WorldConfig, WorldError};
 
-/// A large load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinkLoad {
-    /// 50 MB in chunks of 1 MB, one after the other.
-    Video,
-    /// 50 MB in one piece: a video whose player never empties its queue.
-    Unbroken,
+roadweave_proto::named! {
+    /// A large load.
+    LinkLoad {
+        /// 50 MB in chunks of 1 MB, one after the other.
+        Video = "video",
+        /// 50 MB in one piece: a video whose player never empties its queue.
+        Unbroken = "unbroken",
+    }
 }
 
 impl LinkLoad {
-    /// All loads.
-    pub const ALL: [Self; 2] = [Self::Video, Self::Unbroken];
-
-    /// Its name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Video => "video",
-            Self::Unbroken => "unbroken",
-        }
-    }
-
     /// Number of parts, loaded one after the other.
     pub const fn parts(self) -> u64 {
         match self {
@@ -66,15 +56,11 @@ impl FromStr for LinkLoad {
 /// Results of one load on one route.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Loaded {
-    /// The route.
     pub route: String,
-    /// The load: [`LinkLoad::name`].
     pub load: &'static str,
-    /// The strategy.
     pub strategy: String,
     /// Parts that arrived completely.
     pub whole: u64,
-    /// Total number of parts.
     pub parts: u64,
     /// Time from the request of a part to its last byte.
     pub took_ms: Percentiles,

@@ -5,9 +5,7 @@ use super::svg::{Anchor, Path, Scale, Svg};
 /// A distribution of delays.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Curve {
-    /// Its name in the legend.
     pub name: String,
-    /// Class of its colour.
     pub class: String,
     /// Delays in ms, ascending, and the share of packets within each, 0..1, constant in between.
     pub points: Vec<(f64, f64)>,

@@ -16,7 +16,6 @@ pub fn begin(title: &str, subtitle: &str) -> String {
     )
 }
 
-/// The end of a page.
 pub const END: &str = "</body></html>\n";
 
 /// Class of a strategy's colour; `index`: its position.
@@ -27,7 +26,6 @@ pub fn strategy_class(index: usize) -> String {
     }
 }
 
-/// Class of the bound's colour.
 pub const BOUND_CLASS: &str = "bound";
 
 /// Class of a link's colour; `index`: its position.
@@ -125,7 +123,6 @@ pub fn escape(text: &str) -> String {
     html
 }
 
-/// A share in 0..1 as percent.
 pub fn percent(share: f64) -> String {
     let percent = share * 100.0;
     match percent {
@@ -136,7 +133,6 @@ pub fn percent(share: f64) -> String {
     }
 }
 
-/// A time in milliseconds.
 pub fn millis(millis: f64) -> String {
     if millis < 100.0 { format!("{millis:.1} ms") } else { format!("{millis:.0} ms") }
 }

@@ -56,11 +56,8 @@ pub struct Layer {
 /// How steps merge into a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Merge {
-    /// The mean.
     Mean,
-    /// The sum.
     Sum,
-    /// The maximum.
     Max,
 }
 

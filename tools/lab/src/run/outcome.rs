@@ -8,14 +8,12 @@ use roadweave_tunnel::{ClientEvent, ServerEvent};
 use serde::{Deserialize, Serialize};
 
 use super::{Causes, TrafficWorld};
-use crate::event::slots_until;
 use crate::figures::{Run, Timeline};
 use crate::scenario::Scenario;
 use crate::traffic::{DataStream, Detail, TrafficReport, fairness};
 use crate::video::quality::{Percentiles, Player};
 use crate::world::World;
 
-/// The outcome of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunOutcome {
     /// Figures of the judged application; without a video, fps and stall ratio are zero.
@@ -39,11 +37,8 @@ pub struct RunOutcome {
 /// Statistics of a link since the start of the stream, vehicle to cloud, with cross traffic.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkReport {
-    /// Its name.
     pub name: String,
-    /// Packets pushed.
     pub pushed: u64,
-    /// Bytes of the packets pushed.
     pub pushed_bytes: u64,
     /// Packets lost in transit or while the link was dead.
     pub lost: u64,
@@ -297,7 +292,7 @@ fn capacity(trace: &Trace, duration: Duration) -> Vec<f64> {
         }
         Capacity::Opportunities(opportunities) => {
             let mut mbps = vec![0.0; steps as usize];
-            for (at, bytes) in slots_until(opportunities, duration) {
+            for (at, bytes) in opportunities.until(duration) {
                 let step = (at.as_nanos() / Timeline::STEP.as_nanos()) as usize;
                 if let Some(rate) = mbps.get_mut(step) {
                     *rate += bytes as f64 * 8.0 / 1e6 / Timeline::STEP.as_secs_f64();

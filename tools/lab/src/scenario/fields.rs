@@ -14,7 +14,6 @@ use roadweave_quic::CongestionControl;
 use serde::{Deserialize, Serialize};
 
 use crate::event::{Action, CrossTraffic, ScriptEvent};
-use crate::tcp::Algorithm;
 use crate::traffic::{App, Bulk, FIRST_PORT, FrameSource, Tcp, TrafficKind, TrafficSpec};
 use crate::video::h264::{AccessUnit, Splitter};
 use crate::video::quality::Player;
@@ -102,9 +101,7 @@ impl TrafficFields {
 
     fn default_name(&self) -> String {
         match (self.kind, self.app) {
-            (KindName::Requests, Some(App::Speech)) => "speech",
-            (KindName::Requests, Some(App::Music)) => "music",
-            (KindName::Requests, _) => "recommender",
+            (KindName::Requests, app) => app.map_or("recommender", App::name),
             (KindName::Video, _) => "video",
             (KindName::Constant, _) => "constant",
             (KindName::Bulk, _) => "bulk",
@@ -163,10 +160,7 @@ impl TrafficFields {
 
     fn tcp(&self, index: usize) -> Result<TrafficKind, Fault> {
         let bytes = self.bytes(index)?;
-        let congestion = match self.congestion {
-            None | Some(CongestionControl::Cubic) => Algorithm::Cubic,
-            Some(CongestionControl::Bbr) => Algorithm::Bbr,
-        };
+        let congestion = self.congestion.unwrap_or(CongestionControl::Cubic);
         Ok(TrafficKind::Tcp(Tcp { bytes, congestion }))
     }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use roadweave_config::{Fault, FileError, read_text};
+use roadweave_config::{Fault, FileError};
 use roadweave_emulate::{
     Capacity, Drive, DuplexLink, LinkError, LinkFields, Timeline, Trace, TraceError,
 };
@@ -32,7 +32,7 @@ pub enum ScenarioError {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ScenarioFile {
+pub(super) struct ScenarioFile {
     name: Option<String>,
     #[serde(default, deserialize_with = "read_strategy")]
     strategy: Option<Strategy>,
@@ -65,33 +65,17 @@ enum LanePreset {
     Default,
 }
 
-impl Scenario {
-    /// Reads a scenario, with recordings relative to its directory. Errors name the file, the line,
-    /// the field and the fix.
-    pub fn read(file: &Path) -> Result<Self, ScenarioError> {
-        Self::parse(file, &read_text(file, false)?)
-    }
-
-    /// The scenario of `text`; `file` is its name in errors, and recordings are relative to its
-    /// directory. Fails like [`Scenario::read`].
-    pub fn parse(file: &Path, text: &str) -> Result<Self, ScenarioError> {
-        let parsed: ScenarioFile = roadweave_config::parse(file, text)?;
-        let default_name = || file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let dir = file.parent().unwrap_or(Path::new(""));
-        parsed.resolve(default_name, dir).map_err(|problem| match problem {
-            Problem::Fault(fault) => fault.in_file(file, text).into(),
-            Problem::Trace(source) => ScenarioError::Trace { file: file.into(), source },
-        })
-    }
-}
-
-enum Problem {
+pub(super) enum Problem {
     Fault(Fault),
     Trace(TraceError),
 }
 
 impl ScenarioFile {
-    fn resolve(self, name: impl FnOnce() -> String, dir: &Path) -> Result<Scenario, Problem> {
+    pub(super) fn resolve(
+        self,
+        name: impl FnOnce() -> String,
+        dir: &Path,
+    ) -> Result<Scenario, Problem> {
         let seconds = self.seconds;
         if !(1..=SECONDS_MAX).contains(&seconds) {
             let message = format!("seconds: {seconds}; must be 1 to {SECONDS_MAX}");

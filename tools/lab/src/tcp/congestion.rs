@@ -4,8 +4,23 @@ use std::fmt;
 use std::time::Duration;
 
 use roadweave_proto::Instant;
+use roadweave_quic::CongestionControl;
 
+use super::bbr::Bbr;
+use super::cubic::Cubic;
 use super::rate::RateSample;
+
+/// CUBIC with hybrid slow start, or version 1 of BBR.
+pub(super) fn controller(
+    algorithm: CongestionControl,
+    segment: (u32, u32),
+    seed: u64,
+) -> Box<dyn Congestion> {
+    match algorithm {
+        CongestionControl::Cubic => Box::new(Cubic::default()),
+        CongestionControl::Bbr => Box::new(Bbr::new(segment, seed)),
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Window {

@@ -103,12 +103,13 @@ const TIMESTAMPS: u32 = 12;
 
 #[cfg(test)]
 mod tests {
-    use super::super::algorithm::Algorithm;
+    use roadweave_quic::CongestionControl;
+
     use super::*;
 
     #[test]
     fn a_connection_takes_its_own_segments_alone() {
-        let config = SocketConfig { algorithm: Algorithm::Cubic, mtu: 1_500, seed: 1 };
+        let config = SocketConfig { algorithm: CongestionControl::Cubic, mtu: 1_500, seed: 1 };
         let exchange = |port| Exchange::new(&config, Direction::Down, port, Some(1));
         let (mut one, mut other) = (exchange(5_000), exchange(5_001));
         one.begin(Instant::ZERO);

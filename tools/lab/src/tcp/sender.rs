@@ -9,9 +9,9 @@
 use std::time::Duration;
 
 use roadweave_proto::{Instant, earliest};
+use roadweave_quic::CongestionControl;
 
-use super::algorithm::Algorithm;
-use super::congestion::{Acked, Congestion, CongestionPhase, INITIAL_WINDOW, Window};
+use super::congestion::{Acked, Congestion, CongestionPhase, INITIAL_WINDOW, Window, controller};
 use super::rack::{Circumstances, Rack};
 use super::rate::RateEstimator;
 use super::recovery::Recovery;
@@ -90,7 +90,7 @@ struct Pace {
 
 impl Sender {
     /// `mss` is the data of a full segment, `packet` the size of its packet, bytes.
-    pub(super) fn new(algorithm: Algorithm, (mss, packet): (u32, u32), seed: u64) -> Self {
+    pub(super) fn new(algorithm: CongestionControl, (mss, packet): (u32, u32), seed: u64) -> Self {
         Self {
             mss,
             una: 0,
@@ -102,7 +102,7 @@ impl Sender {
             rate: RateEstimator::default(),
             rtt: RoundTrips::new(),
             window: Window { cwnd: INITIAL_WINDOW, ssthresh: u32::MAX },
-            congestion: algorithm.build((mss, packet), seed),
+            congestion: controller(algorithm, (mss, packet), seed),
             recovery: Recovery::new(),
             usage: Usage::default(),
             look_again: None,

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use roadweave_proto::{Instant, earliest};
+use roadweave_quic::CongestionControl;
 
-use super::algorithm::Algorithm;
 use super::receiver::{Receiver, WINDOW_FIRST};
 use super::rtt::INITIAL;
 use super::segment::{Segment, data_max};
@@ -13,7 +13,7 @@ use super::sender::{Sender, SenderStats, millis};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketConfig {
-    pub algorithm: Algorithm,
+    pub algorithm: CongestionControl,
     /// The largest IP packet, bytes.
     pub mtu: u16,
     pub seed: u64,

@@ -9,8 +9,6 @@
 
 mod transfer;
 
-use std::time::Duration;
-
 use bytes::{BufMut, Bytes, BytesMut};
 use roadweave_emulate::Direction;
 use roadweave_proto::Instant;
@@ -18,20 +16,17 @@ use roadweave_quic::CongestionControl;
 use serde::Serialize;
 
 use self::transfer::{Half, Transfer};
-use super::{Base, DataStream, Detail, Traffic, TrafficReport, TrafficSpec};
+use super::{DataStream, Detail, Traffic, TrafficReport, TrafficSpec, TwoWay};
 use crate::inner;
 use crate::world::MTU;
 
-/// Parameters of a bulk transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bulk {
     /// Bytes to transfer; `None`: as many as possible.
     pub bytes: Option<u64>,
-    /// Congestion control of the sender.
     pub congestion: CongestionControl,
 }
 
-/// Report of a bulk transfer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct BulkReport {
     /// Bytes received in order.
@@ -44,9 +39,7 @@ pub struct BulkReport {
     pub smoothed_rtt_ms: Option<f64>,
     /// QUIC packets that the sender declared lost.
     pub lost_packets: u64,
-    /// Congestion events of the sender.
     pub congestion_events: u64,
-    /// Whether the connection failed.
     pub is_broken: bool,
     /// Send and arrival times of packets with data.
     #[serde(skip)]
@@ -55,71 +48,43 @@ pub struct BulkReport {
 
 #[derive(Debug)]
 pub struct BulkTraffic {
-    base: Base,
-    begin: Instant,
-    end: Instant,
+    run: TwoWay,
     transfer: Box<Transfer>,
-    has_begun: bool,
-    data: DataStream,
-    answers: DataStream,
 }
 
 impl BulkTraffic {
     pub fn new(spec: &TrafficSpec, bulk: Bulk, start: Instant, seed: u64) -> Self {
-        let begin = start + spec.begin;
-        Self {
-            base: Base::of(spec),
-            begin,
-            end: begin + spec.lasting,
-            transfer: Box::new(Transfer::new(bulk, seed)),
-            has_begun: false,
-            data: DataStream::default(),
-            answers: DataStream::default(),
-        }
-    }
-
-    fn stream(&mut self, direction: Direction) -> &mut DataStream {
-        if direction == self.base.direction { &mut self.data } else { &mut self.answers }
+        Self { run: TwoWay::of(spec, start), transfer: Box::new(Transfer::new(bulk, seed)) }
     }
 
     fn wrap(&mut self, now: Instant, from: Half, quic: &[u8]) -> (Direction, Bytes) {
         let direction = match from {
-            Half::Sender => self.base.direction,
-            Half::Receiver => self.base.direction.opposite(),
+            Half::Sender => self.run.base.direction,
+            Half::Receiver => self.run.base.direction.opposite(),
         };
-        let stream = self.stream(direction);
-        let number = stream.log.packets.len() as u64;
-        stream.note_sent(now);
         let mut payload = BytesMut::with_capacity(NUMBER + quic.len());
-        payload.put_u64(number);
+        payload.put_u64(self.run.note_sent(now, direction));
         payload.put_slice(quic);
-        let packet = inner::udp(direction, self.base.port, &payload);
-        self.base.sent_bytes += packet.len() as u64;
+        let packet = inner::udp(direction, self.run.base.port, &payload);
+        self.run.base.sent_bytes += packet.len() as u64;
         (direction, packet)
-    }
-
-    fn lasted(&self, end: Instant) -> Duration {
-        let completed = self.transfer.progress().completed;
-        completed.unwrap_or(end.min(self.end)).since(self.begin)
     }
 }
 
 impl Traffic for BulkTraffic {
     fn port(&self) -> u16 {
-        self.base.port
+        self.run.base.port
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let due = if self.has_begun { self.transfer.poll_timeout()? } else { self.begin };
-        (due < self.end).then_some(due)
+        self.run.poll_timeout(self.transfer.poll_timeout())
     }
 
     fn poll_transmit(&mut self, now: Instant) -> Option<(Direction, Bytes)> {
-        if now < self.begin || now >= self.end {
+        if !self.run.is_on(now) {
             return None;
         }
-        if !self.has_begun {
-            self.has_begun = true;
+        if !std::mem::replace(&mut self.run.has_begun, true) {
             self.transfer.begin(now);
         }
         if self.transfer.poll_timeout().is_some_and(|due| due <= now) {
@@ -133,9 +98,10 @@ impl Traffic for BulkTraffic {
         let payload = inner::payload(packet);
         let index = payload.first_chunk().map(|number| u64::from_be_bytes(*number));
         let index = index.and_then(|number| usize::try_from(number).ok());
-        let is_new = index.is_some_and(|index| self.stream(direction).note_arrival(now, index));
-        if self.base.count(is_new) && now < self.end {
-            let to = match direction == self.base.direction {
+        let stream = self.run.stream(direction);
+        let is_new = index.is_some_and(|index| stream.note_arrival(now, index));
+        if self.run.base.count(is_new) && now < self.run.end {
+            let to = match direction == self.run.base.direction {
                 true => Half::Receiver,
                 false => Half::Sender,
             };
@@ -145,9 +111,8 @@ impl Traffic for BulkTraffic {
 
     fn report(&self, end: Instant) -> TrafficReport {
         let progress = self.transfer.progress();
-        let lasted = self.lasted(end);
-        let seconds = lasted.as_secs_f64().max(f64::MIN_POSITIVE);
-        let detail = Detail::Bulk(Box::new(BulkReport {
+        let seconds = self.run.lasted(progress.completed, end);
+        self.run.report(Detail::Bulk(Box::new(BulkReport {
             received_bytes: progress.received_bytes,
             goodput_bps: progress.received_bytes as f64 * 8.0 / seconds,
             completion_s: progress.completed.map(|_| seconds),
@@ -155,10 +120,8 @@ impl Traffic for BulkTraffic {
             lost_packets: progress.lost_packets,
             congestion_events: progress.congestion_events,
             is_broken: progress.is_broken,
-            stream: self.data.clone(),
-        }));
-        let sent = self.data.log.packets.len() + self.answers.log.packets.len();
-        self.base.report(sent, &self.data.delays(), detail)
+            stream: self.run.data.clone(),
+        })))
     }
 }
 

@@ -28,16 +28,16 @@ use super::{Base, Detail, Traffic, TrafficReport, TrafficSpec};
 use crate::inner;
 use crate::video::quality::Percentiles;
 
-/// An interactive application.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum App {
-    /// Utterances of one to four seconds; after 100 ms of silence the text is requested.
-    Speech,
-    /// A new song every 5 s, which takes two round trips.
-    Music,
-    /// Queries after pauses of 20 s with a deviation of 3.7 s.
-    Recommender,
+roadweave_proto::named! {
+    /// An interactive application.
+    App {
+        /// Utterances of one to four seconds; after 100 ms of silence the text is requested.
+        Speech = "speech",
+        /// A new song every 5 s, which takes two round trips.
+        Music = "music",
+        /// Queries after pauses of 20 s with a deviation of 3.7 s.
+        Recommender = "recommender",
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

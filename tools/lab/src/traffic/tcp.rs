@@ -4,25 +4,23 @@
 //! Exchange ─► IP packet, numbered in its identification ─► tunnel ─► arrival ─► Exchange
 //! ```
 
-use std::time::Duration;
-
 use bytes::{Bytes, BytesMut};
 use roadweave_emulate::Direction;
 use roadweave_proto::Instant;
+use roadweave_quic::CongestionControl;
 use serde::Serialize;
 
-use super::{Base, DataStream, Detail, Traffic, TrafficReport, TrafficSpec};
-use crate::tcp::{Algorithm, Exchange, SocketConfig};
+use super::{DataStream, Detail, Traffic, TrafficReport, TrafficSpec, TwoWay};
+use crate::tcp::{Exchange, SocketConfig};
 use crate::world::MTU;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tcp {
     /// Bytes to transfer; `None`: as many as possible.
     pub bytes: Option<u64>,
-    pub congestion: Algorithm,
+    pub congestion: CongestionControl,
 }
 
-/// Report of a transfer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct TcpReport {
     /// Bytes received in order.
@@ -39,7 +37,6 @@ pub struct TcpReport {
     pub recoveries: u64,
     /// Recoveries and timeouts that were spurious.
     pub undone: u64,
-    /// Timeouts.
     pub timeouts: u64,
     /// Send and arrival times of packets in the direction of the data.
     #[serde(skip)]
@@ -48,47 +45,28 @@ pub struct TcpReport {
 
 #[derive(Debug)]
 pub struct TcpTraffic {
-    base: Base,
-    begin: Instant,
-    end: Instant,
+    run: TwoWay,
     exchange: Exchange,
-    has_begun: bool,
-    data: DataStream,
-    answers: DataStream,
 }
 
 impl TcpTraffic {
     pub fn new(spec: &TrafficSpec, tcp: Tcp, start: Instant, seed: u64) -> Self {
         let config = SocketConfig { algorithm: tcp.congestion, mtu: MTU, seed };
-        let begin = start + spec.begin;
-        Self {
-            base: Base::of(spec),
-            begin,
-            end: begin + spec.lasting,
-            exchange: Exchange::new(&config, spec.direction, spec.port, tcp.bytes),
-            has_begun: false,
-            data: DataStream::default(),
-            answers: DataStream::default(),
-        }
-    }
-
-    fn stream(&mut self, direction: Direction) -> &mut DataStream {
-        if direction == self.base.direction { &mut self.data } else { &mut self.answers }
+        let exchange = Exchange::new(&config, spec.direction, spec.port, tcp.bytes);
+        Self { run: TwoWay::of(spec, start), exchange }
     }
 
     /// Records a sent packet, and writes the low 16 bits of its number into it.
     fn number(&mut self, now: Instant, direction: Direction, packet: Bytes) -> Bytes {
-        let stream = self.stream(direction);
-        let number = stream.log.packets.len() as u16;
-        stream.note_sent(now);
-        self.base.sent_bytes += packet.len() as u64;
+        let number = self.run.note_sent(now, direction) as u16;
+        self.run.base.sent_bytes += packet.len() as u64;
         let mut packet = BytesMut::from(packet);
         packet[IDENTIFICATION..IDENTIFICATION + 2].copy_from_slice(&number.to_be_bytes());
         packet.freeze()
     }
 
     fn note_arrival(&mut self, now: Instant, direction: Direction, packet: &[u8]) -> bool {
-        let stream = self.stream(direction);
+        let stream = self.run.stream(direction);
         let Some(half) = packet.get(IDENTIFICATION..).and_then(|it| it.first_chunk()) else {
             return false;
         };
@@ -97,28 +75,22 @@ impl TcpTraffic {
         let behind = usize::from((last as u16).wrapping_sub(u16::from_be_bytes(*half)));
         last.checked_sub(behind).is_some_and(|index| stream.note_arrival(now, index))
     }
-
-    fn lasted(&self, end: Instant) -> Duration {
-        self.exchange.completed.unwrap_or(end.min(self.end)).since(self.begin)
-    }
 }
 
 impl Traffic for TcpTraffic {
     fn port(&self) -> u16 {
-        self.base.port
+        self.run.base.port
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let due = if self.has_begun { self.exchange.poll_timeout()? } else { self.begin };
-        (due < self.end).then_some(due)
+        self.run.poll_timeout(self.exchange.poll_timeout())
     }
 
     fn poll_transmit(&mut self, now: Instant) -> Option<(Direction, Bytes)> {
-        if now < self.begin || now >= self.end {
+        if !self.run.is_on(now) {
             return None;
         }
-        if !self.has_begun {
-            self.has_begun = true;
+        if !std::mem::replace(&mut self.run.has_begun, true) {
             self.exchange.begin(now);
         }
         let (direction, packet) = self.exchange.poll_transmit(now)?;
@@ -127,29 +99,27 @@ impl Traffic for TcpTraffic {
 
     fn handle_arrival(&mut self, now: Instant, direction: Direction, packet: &Bytes) {
         let is_new = self.note_arrival(now, direction, packet);
-        if self.base.count(is_new) && now < self.end {
+        if self.run.base.count(is_new) && now < self.run.end {
             self.exchange.handle_packet(now, direction, packet);
         }
     }
 
     fn report(&self, end: Instant) -> TrafficReport {
-        let lasted = self.lasted(end);
-        let seconds = lasted.as_secs_f64().max(f64::MIN_POSITIVE);
+        let completed = self.exchange.completed;
+        let seconds = self.run.lasted(completed, end);
         let sender = self.exchange.sender();
         let (stats, rtt) = (sender.stats(), sender.smoothed_rtt());
-        let detail = Detail::Tcp(Box::new(TcpReport {
+        self.run.report(Detail::Tcp(Box::new(TcpReport {
             received_bytes: self.exchange.received(),
             goodput_bps: self.exchange.received() as f64 * 8.0 / seconds,
-            completion_s: self.exchange.completed.map(|_| seconds),
+            completion_s: completed.map(|_| seconds),
             smoothed_rtt_ms: rtt.map(|rtt| rtt.as_secs_f64() * 1e3),
             segments_again: stats.again,
             recoveries: stats.recoveries,
             undone: stats.undone,
             timeouts: stats.timeouts,
-            stream: self.data.clone(),
-        }));
-        let sent = self.data.log.packets.len() + self.answers.log.packets.len();
-        self.base.report(sent, &self.data.delays(), detail)
+            stream: self.run.data.clone(),
+        })))
     }
 }
 
@@ -158,6 +128,7 @@ const IDENTIFICATION: usize = 4;
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
+    use std::time::Duration;
 
     use super::super::{FIRST_PORT, TrafficKind};
     use super::*;
@@ -198,7 +169,7 @@ mod tests {
 
     #[test]
     fn it_comes_whole_in_spite_of_losses_and_counts_what_came() {
-        let tcp = Tcp { bytes: Some(1_000_000), congestion: Algorithm::Cubic };
+        let tcp = Tcp { bytes: Some(1_000_000), congestion: CongestionControl::Cubic };
         let report = carry(tcp, 50, 30);
         let Detail::Tcp(detail) = &report.detail else { panic!("{report:?}") };
         assert_eq!(detail.received_bytes, 1_000_000);
@@ -212,7 +183,7 @@ mod tests {
 
     #[test]
     fn numbers_go_on_beyond_their_16_bits() {
-        let report = carry(Tcp { bytes: None, congestion: Algorithm::Bbr }, 1_000_000, 20);
+        let report = carry(Tcp { bytes: None, congestion: CongestionControl::Bbr }, 1_000_000, 20);
         assert!(report.sent_packets > 140_000, "{}", report.sent_packets);
         assert!(report.arrived_packets >= report.sent_packets - 20_000, "{report:?}");
     }

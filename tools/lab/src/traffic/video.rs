@@ -43,7 +43,6 @@ pub enum FrameSource {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct VideoReport {
-    /// Send and arrival times of packets.
     pub stream: DataStream,
     /// Fate of each frame at the player.
     pub playout: Playout,
@@ -250,6 +249,14 @@ impl Traffic for VideoTraffic {
 }
 
 impl VideoReport {
+    /// SSIM of a coded frame, dB.
+    pub fn quality_of(&self, frame: usize) -> f64 {
+        self.ssim_db.get(frame).copied().unwrap_or_else(|| {
+            let sent = &self.stream.log.frames[frame];
+            ssim_db(self.frame_bytes(sent), sent.idr)
+        })
+    }
+
     /// Total bytes of the packets of a frame with RTP headers.
     pub fn frame_bytes(&self, frame: &SentFrame) -> usize {
         self.packets[frame.packets.clone()].iter().map(|packet| usize::from(packet.bytes)).sum()

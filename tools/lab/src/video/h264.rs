@@ -37,7 +37,6 @@ impl AccessUnit {
         self.nals.iter().map(Bytes::len).sum()
     }
 
-    /// Whether it has no NAL units.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -28,10 +28,8 @@ use serde::{Deserialize, Serialize};
 /// A longer gap between shown frames is a stall (CellFusion appendix C).
 pub const STALL_GAP: Duration = Duration::from_millis(200);
 
-/// A frame as sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SentFrame {
-    /// Capture time.
     pub captured: Instant,
     /// Whether decoding can start here.
     pub idr: bool,
@@ -44,7 +42,6 @@ pub struct SentFrame {
 pub struct StreamLog {
     /// In order of capture at equal intervals; frame IDs are indices.
     pub frames: Vec<SentFrame>,
-    /// Send time of each packet.
     pub packets: Vec<Instant>,
 }
 
@@ -81,7 +78,6 @@ impl Default for Player {
     }
 }
 
-/// Fate of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameFate {
     /// Arrival of its last packet; `None` if one is missing.
@@ -104,13 +100,9 @@ pub struct Playout {
 /// Percentiles of durations, milliseconds; zero for an empty set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
-    /// Median.
     pub p50: f64,
-    /// 95 %.
     pub p95: f64,
-    /// 99 %.
     pub p99: f64,
-    /// 99.9 %.
     pub p999: f64,
 }
 
@@ -123,7 +115,6 @@ pub struct Quality {
     pub stall_ratio: f64,
     /// Begin and end of each stall, since the start of the stream.
     pub stalls: Vec<(Duration, Duration)>,
-    /// Delay of arrived packets.
     pub packet_delay: Percentiles,
     /// From capture to the last packet, of complete frames.
     pub frame_delay: Percentiles,
@@ -131,13 +122,11 @@ pub struct Quality {
     pub lost: f64,
     /// Share of packets that arrived after the deadline, 0..1.
     pub late: f64,
-    /// Frames of the stream.
     pub frames: usize,
     /// Frames with all packets, in time or not.
     pub frames_complete: usize,
     /// Complete frames whose packets arrived in send order, for decoders that do not reorder.
     pub frames_in_order: usize,
-    /// Frames shown undamaged.
     pub frames_undamaged: usize,
 }
 

@@ -35,18 +35,14 @@ const FU_END: u8 = 0x40;
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RtpError {
-    /// Shorter than its header says.
     #[error("rtp packet is truncated")]
     Truncated,
-    /// Not version 2.
     #[error("rtp version {0} is not 2")]
     Version(u8),
-    /// An unexpected payload type.
     #[error("rtp payload type {0} is not the video's")]
     PayloadType(u8),
 }
 
-/// A parsed packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RtpPacket {
     /// Set on the last packet of a picture.
@@ -176,7 +172,6 @@ fn fragment(nal: &Bytes, payloads: &mut Vec<Bytes>) {
 /// A received picture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Picture {
-    /// RTP timestamp.
     pub timestamp: u32,
     /// NAL units in order, cut at gaps.
     pub nals: Vec<Bytes>,
@@ -189,7 +184,6 @@ const BYTES_MAX: usize = 64 << 20;
 /// Counters of packets discarded by a [`Depacketizer`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Discarded {
-    /// Duplicates.
     pub duplicate: u64,
     /// Packets at or before the last taken picture.
     pub late: u64,
@@ -256,7 +250,6 @@ impl Depacketizer {
         Some(Picture { timestamp, nals: assemble(&packets) })
     }
 
-    /// Counters of discarded packets.
     pub fn discarded(&self) -> &Discarded {
         &self.discarded
     }

@@ -22,15 +22,12 @@ use super::rtp::RtpPacket;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
-    /// The file cannot be read.
     #[error("cannot read the log: {0}")]
     Io(#[from] io::Error),
-    /// A malformed line.
     #[error("line {line} of the source's log is malformed: {text:?}")]
     Line {
         /// Line number, from 1.
         line: usize,
-        /// Content of the line.
         text: String,
     },
 }
@@ -42,13 +39,9 @@ pub struct SentLine {
     pub frame: usize,
     /// Whether the frame is an IDR frame.
     pub idr: bool,
-    /// Capture time.
     pub captured: Instant,
-    /// Send time.
     pub sent: Instant,
-    /// RTP sequence number.
     pub sequence: u16,
-    /// RTP timestamp.
     pub timestamp: u32,
     /// UDP payload, bytes.
     pub bytes: usize,
@@ -97,7 +90,6 @@ pub struct SentStream {
     pub log: StreamLog,
     /// Sent UDP payload, bytes.
     pub bytes: u64,
-    /// RTP timestamp of each frame.
     pub timestamps: Vec<u32>,
     index: HashMap<(u32, u16), usize>,
 }
@@ -153,9 +145,7 @@ impl SentStream {
 /// A record of the sink's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArrivedPacket {
-    /// Arrival time.
     pub at: Instant,
-    /// The UDP payload.
     pub datagram: Bytes,
 }
 
@@ -188,7 +178,6 @@ impl ArrivedPacket {
 pub struct Arrivals {
     /// First arrival of each packet.
     pub first: Vec<Option<Instant>>,
-    /// Duplicate packets.
     pub duplicates: u64,
     /// Datagrams that are not of the stream.
     pub foreign: u64,

@@ -18,7 +18,6 @@ use crate::world::WorldError;
 /// A bitrate, and its results over each link alone.
 #[derive(Clone, Debug)]
 pub struct Chosen {
-    /// The rate of the video.
     pub bitrate: Rate,
     /// By link: results of each viewer of a long video.
     pub alone: Vec<Vec<(Viewing, ServerTraffic)>>,

@@ -17,9 +17,7 @@ pub struct Viewing {
     pub levels: Vec<Duration>,
     /// Total time of stalls after the first playback.
     pub stalled: Duration,
-    /// Number of stalls.
     pub stalls: u64,
-    /// Total time played.
     pub played: Duration,
 }
 
@@ -34,10 +32,24 @@ pub struct ServerTraffic {
     pub again: u64,
     /// Bytes of retransmitted or coded datagrams.
     pub further: u64,
-    /// Packets declared lost.
     pub lost: u64,
     /// Retransmitted or coded datagrams.
     pub further_datagrams: u64,
     /// Bytes sent into the links.
     pub on_links: u64,
+}
+
+impl ServerTraffic {
+    /// The difference to `before`; counters of replaced sessions are lost.
+    pub(super) fn since(&self, before: &Self) -> Self {
+        Self {
+            source: self.source.saturating_sub(before.source),
+            datagrams: self.datagrams.saturating_sub(before.datagrams),
+            again: self.again.saturating_sub(before.again),
+            further: self.further.saturating_sub(before.further),
+            lost: self.lost.saturating_sub(before.lost),
+            further_datagrams: self.further_datagrams.saturating_sub(before.further_datagrams),
+            on_links: self.on_links.saturating_sub(before.on_links),
+        }
+    }
 }

@@ -27,49 +27,30 @@ pub struct Interval {
     pub high: Option<f64>,
 }
 
-/// A figure of a way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Figure {
-    /// Median time from the request of a chunk to its last byte, ms.
-    RequestP50,
-    /// 95th percentile of the same, ms.
-    RequestP95,
-    /// 99th percentile of the same, ms.
-    RequestP99,
-    /// Median time from the request of a video to its first frame, ms.
-    FirstFrameP50,
-    /// 99th percentile of the same, ms.
-    FirstFrameP99,
-    /// Stalled time as a share of the time played.
-    Rebuffering,
-    /// 1st percentile of the play-time left, ms.
-    BufferP1,
-    /// Share of samples with less than [`DANGER`] left.
-    BufferDanger,
-    /// Bytes sent again, repairs and copies, as a share of bytes sent for the first time.
-    Copies,
-    /// The same without one retransmission for each packet declared lost.
-    Reinjected,
+roadweave_proto::named! {
+    /// A figure of a way.
+    Figure {
+        /// Median time from the request of a chunk to its last byte, ms.
+        RequestP50 = "request_p50",
+        RequestP95 = "request_p95",
+        RequestP99 = "request_p99",
+        /// Median time from the request of a video to its first frame, ms.
+        FirstFrameP50 = "first_frame_p50",
+        FirstFrameP99 = "first_frame_p99",
+        /// Stalled time as a share of the time played.
+        Rebuffering = "rebuffering",
+        /// 1st percentile of the play-time left, ms.
+        BufferP1 = "buffer_p1",
+        /// Share of samples with less than [`DANGER`] left.
+        BufferDanger = "buffer_danger",
+        /// Bytes sent again, repairs and copies, as a share of bytes sent for the first time.
+        Copies = "copies",
+        /// The same without one retransmission for each packet declared lost.
+        Reinjected = "reinjected",
+    }
 }
 
-impl Figure {
-    /// All figures.
-    pub const ALL: [Self; FIGURES] = [
-        Self::RequestP50,
-        Self::RequestP95,
-        Self::RequestP99,
-        Self::FirstFrameP50,
-        Self::FirstFrameP99,
-        Self::Rebuffering,
-        Self::BufferP1,
-        Self::BufferDanger,
-        Self::Copies,
-        Self::Reinjected,
-    ];
-}
-
-const FIGURES: usize = 10;
+const FIGURES: usize = Figure::ALL.len();
 /// In the order of [`Figure::ALL`].
 type Values = [Option<f64>; FIGURES];
 /// The figures of one way, or their improvement over another way's.
@@ -130,7 +111,6 @@ impl Viewings {
         }
     }
 
-    /// The figures, with intervals.
     pub fn figures(&self) -> Figures {
         intervals(self.sums.len(), |times| self.of(times))
     }

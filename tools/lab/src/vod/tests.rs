@@ -6,7 +6,7 @@ fn ways_have_names_that_lead_back_to_them() {
     let way: Way = "xlink:95-80+first".parse().unwrap();
     let strategy = strategies::strategy("xlink:95-80").unwrap();
     assert_eq!(way, Way::Streams { strategy, first_frame: true });
-    assert_eq!("tunnel:bbr".parse(), Ok(Way::Tunnel(Algorithm::Bbr)));
+    assert_eq!("tunnel:bbr".parse(), Ok(Way::Tunnel(CongestionControl::Bbr)));
     for unknown in ["fastest+first", "tunnel:reno", "tunnel:bbr+first"] {
         assert!(unknown.parse::<Way>().is_err(), "{unknown}");
     }

@@ -20,7 +20,7 @@ use super::player::{ChunkId, Player, Program};
 use super::seen::{ServerTraffic, Viewing};
 use super::viewer::{DRAIN, recorded, sent, steady};
 use crate::inner;
-use crate::tcp::{Algorithm, Exchange, SocketConfig};
+use crate::tcp::{Exchange, SocketConfig};
 use crate::web::{LEAD_IN, WARM_UP};
 use crate::world::{MTU, World, WorldConfig, WorldError};
 
@@ -43,7 +43,7 @@ struct PlayerConnection {
 /// the program's seed decides all randomness.
 pub(super) fn watch(
     (links, from): (&[DriveLink], Duration),
-    (algorithm, congestion): (Algorithm, CongestionControl),
+    (algorithm, congestion): (CongestionControl, CongestionControl),
     program: Program,
 ) -> Result<(Viewing, ServerTraffic), WorldError> {
     let seed = program.seed;

@@ -179,21 +179,6 @@ pub(super) fn sent(world: &World) -> ServerTraffic {
     sent
 }
 
-impl ServerTraffic {
-    /// The difference to `before`; counters of replaced sessions are lost.
-    pub(super) fn since(&self, before: &Self) -> Self {
-        Self {
-            source: self.source.saturating_sub(before.source),
-            datagrams: self.datagrams.saturating_sub(before.datagrams),
-            again: self.again.saturating_sub(before.again),
-            further: self.further.saturating_sub(before.further),
-            lost: self.lost.saturating_sub(before.lost),
-            further_datagrams: self.further_datagrams.saturating_sub(before.further_datagrams),
-            on_links: self.on_links.saturating_sub(before.on_links),
-        }
-    }
-}
-
 /// Earlier chunks precede later ones (XLINK section 5.1).
 const IN_ORDER: StreamPriority = StreamPriority::new(3, false);
 pub(super) const DRAIN: Duration = Duration::from_secs(30);

@@ -5,42 +5,41 @@ use roadweave_tunnel::{Client, EncoderTarget, Portal, Server, SetError, Strategy
 
 use super::strangers::{Hostile, Neighbour};
 use super::{
-    Hostility, OtherServer, SERVER_GENERATIONS, Tampering, UDP_IP_HEADERS, World, WorldEnd,
-    WorldError, ends, uplink,
+    Hostility, OtherServer, Tampering, UDP_IP_HEADERS, World, WorldError, ends, server_end, uplink,
 };
 
 impl World {
     /// Disables or enables both directions of a link; see
     /// [`Link::set_dead`](roadweave_emulate::Link::set_dead).
     pub fn set_dead(&mut self, link: usize, dead: bool) {
-        self.wires[link].set_dead(self.now, dead);
+        self.network.wires[link].set_dead(self.now, dead);
     }
 
     /// Disables or enables one direction of a link.
     pub fn set_dead_way(&mut self, link: usize, direction: Direction, dead: bool) {
-        self.wires[link].link_mut(direction).set_dead(self.now, dead);
+        self.network.wires[link].link_mut(direction).set_dead(self.now, dead);
     }
 
     /// Both directions of a link lose packets above `payload` bytes of UDP from now on.
     pub fn set_mtu(&mut self, link: usize, payload: usize) {
         for direction in [Direction::Up, Direction::Down] {
-            self.wires[link].link_mut(direction).set_mtu(payload + UDP_IP_HEADERS);
+            self.network.wires[link].link_mut(direction).set_mtu(payload + UDP_IP_HEADERS);
         }
     }
 
     /// NAT rebinding: the server sees another address; packets to the old one are lost.
     pub fn rebind(&mut self, link: usize) {
-        self.wires[link].rebind();
+        self.network.wires[link].rebind();
     }
 
     /// A stale NAT entry: packets from the vehicle's present port are lost from now on.
     pub fn lose_binding(&mut self, link: usize) {
-        self.wires[link].lose_binding();
+        self.network.wires[link].lose_binding();
     }
 
     /// Tampers with the packets of a link from now on; `seed` decides when.
     pub fn tamper(&mut self, link: usize, tampering: Tampering, seed: u64) {
-        self.wires[link].tamper(tampering, seed);
+        self.network.wires[link].tamper(tampering, seed);
     }
 
     /// Sets or clears the hostility of a link; fails like [`World::new`].
@@ -51,15 +50,11 @@ impl World {
     ) -> Result<(), WorldError> {
         self.portals.remove(&link);
         if hostility == Some(Hostility::Portal) {
-            let portal = Neighbour::new(&self.recipe(), OtherServer::WrongKey)?;
+            let portal = Neighbour::new(self.epoch, &self.config, OtherServer::WrongKey)?;
             self.portals.insert(link, portal);
         }
-        self.wires[link].hostile = hostility.map(Hostile::new);
+        self.network.wires[link].hostile = hostility.map(Hostile::new);
         Ok(())
-    }
-
-    pub(super) fn recipe(&self) -> ends::Recipe<'_> {
-        ends::Recipe { epoch: self.epoch, world: &self.config }
     }
 
     /// Adds the vehicle's interface to a link, or changes its address.
@@ -84,11 +79,8 @@ impl World {
     /// Kills and restarts the server; only its key survives. Fails like [`World::new`].
     pub fn restart_server(&mut self) -> Result<(), WorldError> {
         self.server_generations = self.server_generations.wrapping_add(1);
-        let server =
-            WorldEnd::new(ends::server(self.epoch, &self.config, self.server_generations)?);
-        self.server =
-            server.on(&self.config, SERVER_GENERATIONS + u64::from(self.server_generations));
-        if self.trails.is_some() {
+        self.server = server_end(self.epoch, &self.config, self.server_generations)?;
+        if self.network.trails.is_some() {
             self.observe_packets();
         }
         Ok(())
@@ -97,8 +89,8 @@ impl World {
     /// Restarts all links and their randomness with the traces of `links`, one per link. Packets
     /// under way arrive unchanged; queued ones follow the new traces.
     pub fn restart_links(&mut self, links: Vec<DuplexLink>) {
-        for (wire, link) in self.wires.iter_mut().zip(links) {
-            wire.restart(self.now, link.up.trace, link.down.trace);
+        for (wire, link) in self.network.wires.iter_mut().zip(links) {
+            wire.restart(self.now, [link.up.trace, link.down.trace]);
         }
     }
 

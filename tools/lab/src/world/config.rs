@@ -9,7 +9,6 @@ use roadweave_tunnel::{ClientError, LaneConfig, SpeedtestLimits, StreamsConfig, 
 
 use super::machine::Machine;
 
-/// Configuration of a world.
 #[derive(Clone, Debug)]
 pub struct WorldConfig {
     /// Links, each with an uplink of the same name; at most 64.
@@ -22,7 +21,6 @@ pub struct WorldConfig {
     pub streams: Option<StreamsConfig>,
     /// Limits of speed tests at the server, if enabled.
     pub speedtest: Option<SpeedtestLimits>,
-    /// Congestion control of all paths on both sides.
     pub congestion: CongestionControl,
     /// Seed of client and server; links have their own.
     pub seed: u64,
@@ -34,7 +32,6 @@ pub struct WorldConfig {
     pub policies: BTreeMap<String, UplinkPolicy>,
     /// Other servers and hostile networks.
     pub strangers: Strangers,
-    /// The machine of both sides.
     pub machine: Machine,
 }
 
@@ -61,7 +58,6 @@ impl WorldConfig {
 /// Key knowledge of both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trust {
-    /// Whether the server knows the client's key.
     pub client_is_known: bool,
     /// Whether the server has the key expected by the client.
     pub server_is_right: bool,
@@ -82,24 +78,19 @@ impl Default for Trust {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorldError {
-    /// No links, or too many.
     #[error("a world has 1 to {LINKS_MAX} links, not {0}")]
     Links(usize),
-    /// The client or its lanes cannot be created.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The server cannot be created.
     #[error(transparent)]
     Server(#[from] roadweave_quic::ConfigError),
 }
 
-/// Maximum number of links.
 pub const LINKS_MAX: usize = 64;
 
 /// Other servers and hostile networks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Strangers {
-    /// Hostility by link number.
     pub links: BTreeMap<usize, Hostility>,
     /// Further server addresses of the client, before the right one.
     pub servers: Vec<(SocketAddr, OtherServer)>,
@@ -144,6 +135,5 @@ pub struct Stranger {
     pub retry: f64,
     /// A possible stateless reset.
     pub reset: f64,
-    /// Seed of all randomness.
     pub seed: u64,
 }

@@ -40,17 +40,14 @@ pub(super) fn client(epoch: Epoch, world: &WorldConfig) -> Result<Client, WorldE
     Ok(client)
 }
 
-pub(super) struct Recipe<'a> {
-    pub(super) epoch: Epoch,
-    pub(super) world: &'a WorldConfig,
-}
-
-impl Recipe<'_> {
-    pub(super) fn other_server(&self, kind: OtherServer) -> Result<Server, WorldError> {
-        let key = if kind == OtherServer::WrongKey { STRANGER } else { SERVER_KEY };
-        // Lives of the right server count from 0.
-        server_of(self.epoch, self.world, OTHER_GENERATION, STRANGER, key)
-    }
+pub(super) fn other_server(
+    epoch: Epoch,
+    world: &WorldConfig,
+    kind: OtherServer,
+) -> Result<Server, WorldError> {
+    let key = if kind == OtherServer::WrongKey { STRANGER } else { SERVER_KEY };
+    // Lives of the right server count from 0.
+    server_of(epoch, world, OTHER_GENERATION, STRANGER, key)
 }
 
 pub(super) fn server(

@@ -17,23 +17,23 @@ use std::time::Duration;
 use bytes::Bytes;
 use roadweave_proto::{Instant, SplitMix64};
 use roadweave_tunnel::RecvMeta;
-use serde::{Deserialize, Serialize};
 
 use super::Transit;
 
-/// The machine of both sides of a world.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Machine {
-    /// Wakes without delay.
-    #[default]
-    Punctual,
-    /// Two idle cores.
-    Idle,
-    /// Two cores, each with another busy program.
-    Busy,
-    /// Two cores with four busy programs, as beside an encoder.
-    Crowded,
+roadweave_proto::named! {
+    /// The machine of both sides of a world.
+    #[derive(Default)]
+    Machine {
+        /// Wakes without delay.
+        #[default]
+        Punctual = "punctual",
+        /// Two idle cores.
+        Idle = "idle",
+        /// Two cores, each with another busy program.
+        Busy = "busy",
+        /// Two cores with four busy programs, as beside an encoder.
+        Crowded = "crowded",
+    }
 }
 
 /// Lateness by cause of the wake-up: upper bounds of [`SHARES`] in us, interpolated linearly.
@@ -43,13 +43,11 @@ struct Lateness {
     packet: [u64; SHARES.len()],
 }
 
-/// An unknown name of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no machine {0:?}; there are punctual, idle, busy and crowded")]
 pub struct UnknownMachine(String);
 
 impl Machine {
-    /// Whether it wakes without delay.
     pub fn is_punctual(&self) -> bool {
         *self == Self::Punctual
     }
@@ -74,12 +72,7 @@ impl Machine {
 
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Punctual => "punctual",
-            Self::Idle => "idle",
-            Self::Busy => "busy",
-            Self::Crowded => "crowded",
-        })
+        f.write_str(self.name())
     }
 }
 
@@ -87,8 +80,7 @@ impl FromStr for Machine {
     type Err = UnknownMachine;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let all = [Self::Punctual, Self::Idle, Self::Busy, Self::Crowded];
-        let named = all.into_iter().find(|machine| machine.to_string() == name);
+        let named = Self::ALL.into_iter().find(|machine| machine.name() == name);
         named.ok_or_else(|| UnknownMachine(name.to_owned()))
     }
 }

@@ -15,27 +15,29 @@ use bytes::Bytes;
 use roadweave_emulate::Random;
 use roadweave_emulate::forge::{Eavesdropper, stateless_reset};
 use roadweave_proto::{Instant, UplinkId};
-use roadweave_quic::Outbox;
+use roadweave_quic::{Epoch, Outbox};
 use roadweave_tunnel::{Io, Node as _, RecvMeta, Server, turn};
 
-use super::config::{Hostility, OtherServer};
-use super::{WorldEnd, ends};
+use super::config::{Hostility, OtherServer, WorldConfig, WorldError};
+use super::ends;
 
 #[derive(Debug)]
 pub(super) enum Neighbour {
-    Server(Box<WorldEnd<Server>>),
+    Server { server: Box<Server>, due: Option<Instant>, touched: bool },
     OtherVersion,
     Silent,
 }
 
 impl Neighbour {
     pub(super) fn new(
-        ends: &ends::Recipe<'_>,
+        epoch: Epoch,
+        world: &WorldConfig,
         kind: OtherServer,
-    ) -> Result<Self, super::WorldError> {
+    ) -> Result<Self, WorldError> {
         Ok(match kind {
             OtherServer::Refuses | OtherServer::WrongKey => {
-                Self::Server(Box::new(WorldEnd::new(ends.other_server(kind)?)))
+                let server = Box::new(ends::other_server(epoch, world, kind)?);
+                Self::Server { server, due: None, touched: true }
             }
             OtherServer::OtherVersion => Self::OtherVersion,
             OtherServer::Silent => Self::Silent,
@@ -50,12 +52,12 @@ impl Neighbour {
         packet: &[u8],
     ) -> Option<Vec<u8>> {
         match self {
-            Self::Server(side) => {
+            Self::Server { server, touched, .. } => {
                 let socket = UplinkId(0);
                 let meta =
                     RecvMeta { socket, remote, local: Some(to.ip()), ecn: None, received: None };
-                side.end.handle_packet(now, &meta, packet);
-                side.touched = true;
+                server.handle_packet(now, &meta, packet);
+                *touched = true;
                 None
             }
             Self::OtherVersion => {
@@ -66,19 +68,18 @@ impl Neighbour {
     }
 
     pub(super) fn flush(&mut self, now: Instant, send: impl FnMut(SocketAddr, IpAddr, &[u8])) {
-        let Self::Server(side) = self else { return };
-        side.touched |= side.due.is_some_and(|due| due <= now);
-        if !std::mem::take(&mut side.touched) {
+        let Self::Server { server, due, touched } = self else { return };
+        if !std::mem::take(touched) && due.is_none_or(|due| now < due) {
             return;
         }
-        turn(&mut side.end, &mut NeighbourIo { now, send });
-        while side.end.poll_event().is_some() {}
-        side.due = side.end.poll_timeout();
+        turn(&mut **server, &mut NeighbourIo { now, send });
+        while server.poll_event().is_some() {}
+        *due = server.poll_timeout();
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         match self {
-            Self::Server(side) => side.due,
+            Self::Server { due, .. } => *due,
             _ => None,
         }
     }

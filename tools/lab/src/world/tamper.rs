@@ -14,7 +14,6 @@ use roadweave_emulate::Random;
 pub struct Tampering {
     /// Flips some bits, or truncates the packet.
     pub corrupt: f64,
-    /// Duplicates the packet.
     pub duplicate: f64,
     /// Replays one of the last [`Tampering::REMEMBERED`] packets after this one.
     pub replay: f64,

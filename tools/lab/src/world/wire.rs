@@ -39,8 +39,8 @@ pub(super) struct Wire {
     former: Option<SocketAddr>,
     lost: Option<SocketAddr>,
     pub(super) hostile: Option<Hostile>,
-    up: OneWay,
-    down: OneWay,
+    /// Up and down.
+    ways: [OneWay; 2],
 }
 
 #[derive(Debug)]
@@ -68,14 +68,13 @@ impl Wire {
             former: None,
             lost: None,
             hostile: None,
-            up: OneWay::new(&link.up),
-            down: OneWay::new(&link.down),
+            ways: [&link.up, &link.down].map(OneWay::new),
         }
     }
 
     pub(super) fn push_up(&mut self, now: Instant, to: SocketAddr, packet: BytesMut) {
         if self.lost != Some(self.public) {
-            self.up.push(now, self.public, to, packet);
+            self.ways[0].push(now, self.public, to, packet);
         }
     }
 
@@ -95,7 +94,7 @@ impl Wire {
     }
 
     pub(super) fn push_down(&mut self, now: Instant, from: SocketAddr, packet: BytesMut) {
-        self.down.push(now, from, self.public, packet);
+        self.ways[1].push(now, from, self.public, packet);
     }
 
     pub(super) fn push_cross(&mut self, now: Instant, direction: Direction, bytes: usize) {
@@ -111,12 +110,11 @@ impl Wire {
     }
 
     pub(super) fn poll_timeouts(&self) -> [Option<Instant>; 2] {
-        [self.up.link.poll_timeout(), self.down.link.poll_timeout()]
+        self.ways.each_ref().map(|way| way.link.poll_timeout())
     }
 
     pub(super) fn set_dead(&mut self, now: Instant, dead: bool) {
-        self.up.link.set_dead(now, dead);
-        self.down.link.set_dead(now, dead);
+        self.ways.iter_mut().for_each(|way| way.link.set_dead(now, dead));
     }
 
     pub(super) fn rebind(&mut self) {
@@ -129,13 +127,14 @@ impl Wire {
         self.public.set_port(port);
     }
 
-    pub(super) fn restart(&mut self, now: Instant, up: Trace, down: Trace) {
-        self.up.link.restart_with(now, up);
-        self.down.link.restart_with(now, down);
+    pub(super) fn restart(&mut self, now: Instant, traces: [Trace; 2]) {
+        for (way, trace) in self.ways.iter_mut().zip(traces) {
+            way.link.restart_with(now, trace);
+        }
     }
 
     pub(super) fn tamper(&mut self, tampering: Tampering, seed: u64) {
-        for (way, stream) in [(&mut self.up, 0), (&mut self.down, 1)] {
+        for (way, stream) in self.ways.iter_mut().zip(0..) {
             way.useless_bytes = way.useless_bytes();
             way.tamperer = Some(Tamperer::new(tampering, SplitMix64::word(seed, stream)));
         }
@@ -162,17 +161,11 @@ impl Wire {
     }
 
     fn way(&self, direction: Direction) -> &OneWay {
-        match direction {
-            Direction::Up => &self.up,
-            Direction::Down => &self.down,
-        }
+        &self.ways[direction as usize]
     }
 
     fn way_mut(&mut self, direction: Direction) -> &mut OneWay {
-        match direction {
-            Direction::Up => &mut self.up,
-            Direction::Down => &mut self.down,
-        }
+        &mut self.ways[direction as usize]
     }
 }
 

@@ -2,7 +2,7 @@
 
 use roadweave_emulate::Quantiles;
 use roadweave_lab::downloads::Downloaded;
-use roadweave_lab::tcp::Algorithm;
+use roadweave_quic::CongestionControl;
 use serde::Serialize;
 
 use crate::table::{bare, right_aligned};
@@ -30,7 +30,7 @@ pub(super) struct DownloadRun {
 
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct ByTcp {
-    pub(super) congestion: Algorithm,
+    pub(super) congestion: CongestionControl,
     pub(super) goodput_mbps: f64,
 }
 

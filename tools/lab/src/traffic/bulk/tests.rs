@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use roadweave_emulate::{DriveLink, DuplexLink, GilbertElliott, Trace};
 use roadweave_proto::Rate;
 use roadweave_tunnel::{LaneConfig, Strategy, default_lanes};

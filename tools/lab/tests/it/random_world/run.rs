@@ -298,7 +298,7 @@ impl<'a> RandomWorld<'a> {
     }
 
     fn note_promises(&mut self, now: Instant, sent: Direction, receiver: Option<&SessionStatus>) {
-        let own = self.plan.lanes(other(sent)).len();
+        let own = self.plan.lanes(sent.opposite()).len();
         for lane in 0..self.plan.lanes(sent).len() {
             let name = format!("received-{lane}");
             let lanes = receiver.map_or(&[][..], |receiver| &receiver.stats.lanes);
@@ -505,13 +505,6 @@ impl<'a> RandomWorld<'a> {
         };
         let lost: u64 = (0..self.world.links()).map(of_link).sum();
         lost + self.world.undeliverable() * PACKET_MAX
-    }
-}
-
-fn other(direction: Direction) -> Direction {
-    match direction {
-        Direction::Up => Direction::Down,
-        Direction::Down => Direction::Up,
     }
 }
 
