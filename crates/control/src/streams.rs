@@ -32,7 +32,7 @@ use tokio_rustls::server::TlsStream;
 
 use self::mailboxes::{Mailboxes, StreamMessage};
 use self::peer_connection::PeerConnection;
-use self::recorder::{NOTES_MAX, record};
+use self::recorder::Recorder;
 use crate::authority::Authority;
 use crate::connection_limits::{ConnectionPermit, stopped};
 use crate::metrics::Metrics;
@@ -54,7 +54,7 @@ pub struct Streams {
     /// Boxes do not depend on revocations of other boxes.
     to_boxes: watch::Sender<Arc<Published>>,
     mailboxes: Arc<Mailboxes>,
-    notes: mpsc::Sender<Note>,
+    recorder: Recorder,
     samples: mpsc::Sender<(String, Sample)>,
     /// The database is away for so long that proxies and anchors are disconnected.
     cut: watch::Sender<bool>,
@@ -91,8 +91,8 @@ impl Streams {
         };
         let tls = Arc::new(server(side).map_err(|error| PublishError::Tls(error.to_string()))?);
         tokio::spawn(peer_connection::store_samples(Arc::clone(&store), inbox));
-        let (notes, noted) = mpsc::channel(NOTES_MAX);
-        tokio::spawn(record(Arc::clone(&store), Arc::clone(&outbox), noted));
+        let shared = (Arc::clone(&store), Arc::clone(&outbox), Arc::clone(&metrics));
+        let recorder = Recorder::start(shared.0, shared.1, shared.2);
         Ok(Arc::new(Self {
             store,
             authority,
@@ -102,7 +102,7 @@ impl Streams {
             published,
             to_boxes,
             mailboxes: Arc::default(),
-            notes,
+            recorder,
             samples,
             cut: watch::Sender::new(false),
             started: std::time::Instant::now(),
@@ -140,7 +140,7 @@ impl Streams {
                 _ = witness.tick() => {
                     for (tenant, proxy) in self.mailboxes.witnessed() {
                         let proxy = proxy.to_string();
-                        self.note(Note::Witness { tenant, proxy });
+                        self.recorder.note(Note::Witness { tenant, proxy });
                     }
                     false
                 }

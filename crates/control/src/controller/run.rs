@@ -18,7 +18,7 @@ use crate::metrics::Metrics;
 use crate::outbox::{Health, Outbox};
 use crate::plan::Planner;
 use crate::serve::{self, Service};
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, audit, outbox, report};
 use crate::streams::{PublishError, Streams};
 
 pub fn run(path: &Path) -> Result<()> {
@@ -140,11 +140,11 @@ async fn clean_up(store: Arc<Store>) {
     let mut minutes = tokio::time::interval(MINUTE);
     for minute in 0_u64.. {
         minutes.tick().await;
-        if let Err(error) = store.roll_up(now_ms()).await {
+        if let Err(error) = report::roll_up(&store, now_ms()).await {
             tracing::debug!(%error, "samples wait to be rolled up");
         }
         if minute % 60 == 1
-            && let Err(error) = store.prune(now_ms()).await
+            && let Err(error) = outbox::prune(&store, now_ms()).await
         {
             tracing::warn!(%error, "cannot remove all old records; trying again in an hour");
         }
@@ -160,7 +160,7 @@ async fn watch_logs(app: Arc<App>) {
         let audit_checkpoints = &app.store.audit_checkpoints;
         for tenant in tenants.items {
             let seen = audit_checkpoints.of(&tenant.tenant);
-            match app.store.verify_audit(&tenant.tenant, seen).await {
+            match audit::verify(&app.store, &tenant.tenant, seen).await {
                 Ok(Ok((serial, hash))) => audit_checkpoints.record(&tenant.tenant, serial, hash),
                 Ok(Err(fault)) => {
                     tracing::error!(tenant = tenant.tenant, %fault, "the audit log was altered");

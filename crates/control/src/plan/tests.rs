@@ -20,8 +20,8 @@ use crate::model::{
     Config, Device, Pool, PoolSettings, Proxy, ProxyState, Rollout, RolloutState, Scope, Tenant,
     Token, TokenRole, TokenSettings,
 };
-use crate::store::Stored;
 use crate::store::tests::{on_both, runtime, sqlite};
+use crate::store::{Stored, proxy_status};
 use crate::streams::tests::{Port, TestClient, identity};
 
 struct TestMember {
@@ -252,7 +252,8 @@ fn a_box_and_its_proxies_hear_of_each_other() {
         (0..batches).for_each(|_| fra.agent.on_revoked());
         fra.send().await;
         eventually("confirmed", async || {
-            let all = port.app.store.confirmations("tram", 1, now_ms()).await.unwrap();
+            let all =
+                proxy_status::confirmations(&port.app.store, "tram", 1, now_ms()).await.unwrap();
             all.confirmed == ["member-20"]
         })
         .await;

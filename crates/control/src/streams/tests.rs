@@ -24,7 +24,7 @@ use crate::plan::Planner;
 use crate::serve::{self, Service};
 pub(crate) use crate::store::tests::identity;
 use crate::store::tests::{World, on_both, proxy, sqlite};
-use crate::store::{Actor, Change};
+use crate::store::{Actor, Change, outbox, proxy_status, revocation};
 use crate::{clock, keys};
 
 type Lists = Vec<Signed<TrustList>>;
@@ -136,7 +136,7 @@ impl Port {
     pub(crate) async fn revoke(&self, seed: u8) {
         let key = identity(seed).public_key().to_string();
         let mut change = self.change().await;
-        change.revoke("tram", &key, "lost").await.unwrap();
+        revocation::add(&mut change, "tram", &key, "lost").await.unwrap();
         self.commit(change).await;
     }
 
@@ -344,7 +344,7 @@ async fn what_a_proxy_says_of_itself_is_shown() {
     let samples = vec![serde_json::from_value(figures).unwrap()];
     proxy.send(&Up::Samples { samples }).await;
     eventually("its figures are kept", async || {
-        let all = port.app.store.proxy_status(Some("tram")).await.unwrap();
+        let all = proxy_status::all(&port.app.store, Some("tram")).await.unwrap();
         all.first().is_some_and(|it| (it.sessions, it.load) == (41, Some(300)))
     })
     .await;
@@ -355,12 +355,12 @@ async fn the_end_of_a_stream_that_was_followed_by_another_changes_nothing() {
     let port = Port::new(sqlite().await).await;
     port.proxy("fra-1", 20).await;
     let count_changes = async || {
-        let all = port.app.store.changes_after((0, 0)).await.unwrap();
+        let all = outbox::after(&port.app.store, (0, 0)).await.unwrap();
         all.iter().filter(|line| line.kind == "proxy-status").count()
     };
     let is = async |sessions: i64, connected: bool| {
         eventually("its status is kept", async || {
-            let all = port.app.store.proxy_status(Some("tram")).await.unwrap();
+            let all = proxy_status::all(&port.app.store, Some("tram")).await.unwrap();
             all.first().is_some_and(|it| (it.sessions, it.connected) == (sessions, connected))
         })
         .await;
