@@ -28,7 +28,7 @@ use tokio::sync::broadcast;
 
 use self::records::{Records, Stale};
 use crate::api::App;
-use crate::clock::now_ms;
+use crate::clock::{now_ms, since};
 use crate::keys;
 use crate::model::ProxyState;
 use crate::store::{
@@ -230,7 +230,7 @@ impl Planner {
     }
 
     async fn plan(&mut self, has_changes: bool) -> Result<(), StoreError> {
-        let (now, now_ms) = (self.now(), now_ms());
+        let (now, now_ms) = (since(self.started), now_ms());
         let fleet = &self.records.fleet;
         let Some(documents) = &self.documents else { return Ok(()) };
         let status = proxy_status::all(&self.app.store, None).await?;
@@ -314,11 +314,6 @@ impl Planner {
         }
         self.app.outbox.hint();
         Ok(())
-    }
-
-    fn now(&self) -> Instant {
-        let nanos = self.started.elapsed().as_nanos();
-        Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 }
 

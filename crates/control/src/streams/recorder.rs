@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
+use crate::api::App;
 use crate::clock::now_ms;
 use crate::metrics::Metrics;
 use crate::outbox::Outbox;
@@ -18,10 +19,10 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    pub(super) fn start(store: Arc<Store>, outbox: Arc<Outbox>, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn start(app: &App) -> Self {
         let (notes, inbox) = mpsc::channel(NOTES_MAX);
-        tokio::spawn(record(store, outbox, inbox));
-        Self { notes, metrics }
+        tokio::spawn(record(Arc::clone(&app.store), Arc::clone(&app.outbox), inbox));
+        Self { notes, metrics: Arc::clone(&app.metrics) }
     }
 
     pub(super) fn note(&self, note: Note) {

@@ -1,5 +1,7 @@
 //! Faults of databases, clocks and controllers while documents are planned.
 
+use tokio::io::AsyncReadExt as _;
+
 use super::*;
 use crate::store::revocation;
 
