@@ -147,16 +147,6 @@ impl Store {
         })
     }
 
-    #[must_use]
-    pub fn with_rollback_guard(self, rollback_guard: RollbackGuard) -> Self {
-        Self { rollback_guard: Arc::new(rollback_guard), ..self }
-    }
-
-    #[must_use]
-    pub fn with_audit_checkpoints(self, audit_checkpoints: AuditCheckpoints) -> Self {
-        Self { audit_checkpoints: Arc::new(audit_checkpoints), ..self }
-    }
-
     pub async fn ping(&self) -> Result<()> {
         within(ANSWER_MAX, self.scalar(LATEST, vec![])).await.map(drop)
     }

@@ -18,6 +18,7 @@ use sqlx::any::AnyTypeInfoKind;
 use sqlx::{AssertSqlSafe, Column as _, Row as _, TypeInfo as _, ValueRef as _};
 
 use super::{Store, StoreError};
+use crate::keys;
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -67,8 +68,7 @@ impl Sum {
     }
 
     fn text(&self) -> String {
-        let hash = self.0.clone().finish();
-        hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+        keys::hex(self.0.clone().finish().as_ref())
     }
 }
 

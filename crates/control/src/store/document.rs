@@ -103,7 +103,6 @@ pub async fn lead(store: &Store, replica: &str, now_ms: i64, until_ms: i64) -> R
     Ok(done.rows_affected() > 0)
 }
 
-/// The stored progress of a roll-out.
 pub async fn progress(store: &Store, tenant: &str, rollout: &str) -> Result<Option<String>> {
     let sql = "SELECT body, seal FROM progress WHERE tenant = $1 AND rollout = $2";
     let row = store.row(sql, values![tenant, rollout]).await?;

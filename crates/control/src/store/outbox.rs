@@ -40,7 +40,6 @@ pub async fn of_tenant(
     rows.iter().map(changed).collect()
 }
 
-/// The number of the oldest change that is still there.
 pub async fn first_change(store: &Store) -> Result<Option<i64>> {
     let sql = "SELECT sequence FROM change ORDER BY sequence LIMIT 1";
     Ok(store.row(sql, vec![]).await?.map(|row| row.try_get(0)).transpose()?)

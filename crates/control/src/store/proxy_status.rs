@@ -55,7 +55,6 @@ impl fmt::Display for Confirmations {
     }
 }
 
-/// The status of the proxies and anchors of a tenant, or of all.
 pub async fn all(store: &Store, tenant: Option<&str>) -> Result<Vec<ProxyStatus>> {
     let rows = store.rows(STATUS, values![tenant.unwrap_or_default()]).await?;
     let each = rows.iter().map(|row| {
@@ -117,7 +116,6 @@ async fn shared_pools(store: &Store, tenant: &str) -> Result<BTreeSet<(String, S
     Ok(serving.map(|it| (it.tenant, it.record.id)).collect())
 }
 
-/// Whether a proxy or an anchor is connected.
 pub async fn is_there(change: &mut Change<'_>, tenant: &str, proxy: &str) -> Result<bool> {
     let since_ms = change.now_ms - SILENT_MAX_MS;
     Ok(change.scalar(THERE, values![tenant, proxy, since_ms]).await? > 0)

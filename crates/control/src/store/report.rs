@@ -69,7 +69,6 @@ pub async fn sessions(
     rows.iter().map(session).collect()
 }
 
-/// The proxy of each box that is on one.
 pub async fn placed(store: &Store) -> Result<BTreeMap<RecordId, PublicKey>> {
     let mut placed = BTreeMap::new();
     for row in store.rows(PLACED, vec![]).await? {
@@ -103,7 +102,6 @@ pub struct Sample {
 
 pub const STEPS_MS: [i64; 3] = [10_000, 60_000, 3_600_000];
 
-/// Stores figures of the finest resolution.
 pub async fn store_samples(store: &Store, samples: &[(String, Sample)]) -> Result<()> {
     add_samples(store, STEPS_MS[0], samples).await
 }

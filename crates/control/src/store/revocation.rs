@@ -34,7 +34,6 @@ pub struct Revocation {
     pub hash: String,
 }
 
-/// The revocations after a number, of one tenant or of all.
 pub async fn list(
     store: &Store,
     tenant: Option<&str>,

@@ -25,6 +25,7 @@ use crate::model::{
     ProxyState, Record, Tenant, TenantSettings, Token, TokenSettings,
 };
 
+#[derive(Clone)]
 pub(crate) struct World {
     pub(crate) store: Arc<Store>,
     pub(crate) url: Database,
@@ -156,6 +157,18 @@ async fn insert<R: Record>(store: &Store, tenant: &str, record: R) -> Result<Sto
     let stored = change.insert(tenant, record).await?;
     change.commit().await?;
     Ok(stored)
+}
+
+/// What tasks that run at once return.
+async fn race<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
+    tasks: impl IntoIterator<Item = F>,
+) -> Vec<T> {
+    let tasks: Vec<_> = tasks.into_iter().map(tokio::spawn).collect();
+    let mut done = Vec::new();
+    for task in tasks {
+        done.push(task.await.unwrap());
+    }
+    done
 }
 
 pub(crate) fn controller() -> StoreKeys {
@@ -304,19 +317,10 @@ fn a_row_that_was_altered_in_the_database_is_refused() {
 fn revocations_are_numbered_without_gaps_also_in_a_race() {
     in_tram(|world| async move {
         let racers = (0..12_u8).map(|seed| {
-            let store = Arc::clone(&world.store);
-            tokio::spawn(async move {
-                let mut change = store.change(actor(), NOW).await.unwrap();
-                let made =
-                    revocation::add(&mut change, "tram", &key(seed / 2), "sold").await.unwrap();
-                change.commit().await.unwrap();
-                made.serial
-            })
+            let world = world.clone();
+            async move { world.revoke("tram", seed / 2).await.unwrap().serial }
         });
-        let racers: Vec<_> = racers.collect();
-        for racer in racers {
-            assert!((1..=6).contains(&racer.await.unwrap()));
-        }
+        assert!(race(racers).await.iter().all(|serial| (1..=6).contains(serial)));
         let all = revocation::list(&world.store, None, 0, 100).await.unwrap();
         let mut previous = String::new();
         for (at, one) in all.iter().enumerate() {
@@ -338,15 +342,15 @@ fn revocations_are_numbered_without_gaps_also_in_a_race() {
 fn a_follower_of_the_outbox_misses_nothing() {
     in_tram(|world| async move {
         let writers = (0..4_u8).map(|writer| {
-            let store = Arc::clone(&world.store);
-            tokio::spawn(async move {
+            let world = world.clone();
+            async move {
                 for at in 0..10_u8 {
                     let it = device(&format!("bus-{writer}-{at}"), writer * 10 + at);
-                    insert(&store, "tram", it).await.unwrap();
+                    world.insert("tram", it).await.unwrap();
                 }
-            })
+            }
         });
-        let writers: Vec<_> = writers.collect();
+        let writing = tokio::spawn(race(writers.collect::<Vec<_>>()));
         let (mut at, mut seen) = ((1, i64::MAX), Vec::new());
         while seen.len() < 40 {
             for line in outbox::after(&world.store, at).await.unwrap() {
@@ -356,9 +360,7 @@ fn a_follower_of_the_outbox_misses_nothing() {
             }
             tokio::task::yield_now().await;
         }
-        for writer in writers {
-            writer.await.unwrap();
-        }
+        writing.await.unwrap();
         seen.sort();
         seen.dedup();
         assert_eq!(seen.len(), 40);
@@ -400,6 +402,12 @@ fn a_repeated_request_finds_its_answer() {
         act(NOW + 60_001).await.unwrap();
         assert_eq!(note("a", NOW + 200_000).await, IdempotencyState::Answered("done".to_owned()));
     });
+}
+
+pub(crate) fn report(device: &str, stream: &str, connected: bool, at_ms: i64) -> Note {
+    let (tenant, stream, device) = ("tram".to_owned(), stream.to_owned(), device.to_owned());
+    let report = Report { device, at_ms, report: json!({ "connected": connected }) };
+    Note::Report { tenant, report, stream, connected }
 }
 
 fn on(device: &str, proxy: Option<u8>) -> Note {

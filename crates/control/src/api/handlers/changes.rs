@@ -203,7 +203,7 @@ fn place(id: &str) -> Option<(i64, (i64, i64))> {
 async fn resumed(store: &Store, epoch: i64, id: &str) -> Result<Option<(i64, i64)>, StoreError> {
     let Some((of, (sequence, position))) = place(id) else { return Ok(None) };
     let latest = store.latest_change().await?;
-    let first = outbox::first_change(&store).await?.unwrap_or(latest.saturating_add(1));
+    let first = outbox::first_change(store).await?.unwrap_or(latest.saturating_add(1));
     let is_there = of == epoch
         && sequence <= latest
         && sequence.saturating_add(1) >= first

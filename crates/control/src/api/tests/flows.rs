@@ -9,8 +9,8 @@ use super::walks::proxy;
 use super::*;
 use crate::model::DeviceState;
 use crate::store::tests::postgres::Postgres;
-use crate::store::tests::{enrolment, postgres, status};
-use crate::store::{Note, ProxyStatus, Report, Sample, Store, note, revocation};
+use crate::store::tests::{enrolment, postgres, report, status};
+use crate::store::{Note, ProxyStatus, Sample, Store, note, revocation};
 
 #[test]
 fn a_record_is_made_seen_changed_and_removed() {
@@ -477,13 +477,7 @@ async fn who_watches_a_box_hears_of_it_alone() {
     api.app.outbox.send_figures(sample("bus-1", 0.25));
     let event = any_event(&mut stream).await;
     assert!(event.contains("event: sample") && event.contains("0.25"), "{event}");
-    let report = |device: &str| {
-        let report = json!({ "software": device });
-        let report = Report { device: device.to_owned(), at_ms: 5, report };
-        let (tenant, stream) = ("tram".to_owned(), String::new());
-        Note::Report { tenant, report, stream, connected: true }
-    };
-    let notes = [report("bus-2"), report("bus-1")];
+    let notes = ["bus-2", "bus-1"].map(|device| report(device, "", true, 5));
     note::store(&api.app.store, &notes, now_ms()).await.unwrap();
     api.app.outbox.hint();
     let event = any_event(&mut stream).await;

@@ -33,17 +33,13 @@ fn two_controllers_on_one_database_write_one_after_the_other() {
     in_tram(|world| async move {
         let other = Arc::new(Store::open(&world.url, controller()).await.unwrap());
         let writers = [Arc::clone(&world.store), other].into_iter().zip(0_u8..);
-        let writers = writers.map(|(store, writer)| {
-            tokio::spawn(async move {
-                for at in 0..15 {
-                    let it = device(&format!("bus-{writer}-{at}"), 15 * writer + at);
-                    insert(&store, "tram", it).await.unwrap();
-                }
-            })
+        let writers = writers.map(|(store, writer)| async move {
+            for at in 0..15 {
+                let it = device(&format!("bus-{writer}-{at}"), 15 * writer + at);
+                insert(&store, "tram", it).await.unwrap();
+            }
         });
-        for writer in writers.collect::<Vec<_>>() {
-            writer.await.unwrap();
-        }
+        race(writers).await;
         assert_eq!(count::<Device>(&world.store, "tram").await, 30);
         let lines = outbox::after(&world.store, (0, 0)).await.unwrap();
         let numbers: Vec<i64> = lines.iter().map(|line| line.sequence).collect();

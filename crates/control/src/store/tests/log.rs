@@ -48,8 +48,8 @@ fn a_cut_of_entries_written_here_is_detected_without_an_earlier_check() {
     on_both(|world| async move {
         let path = world.folder.path().join("heads.json");
         let open = || AuditCheckpoints::open(path.clone()).unwrap();
-        let store =
-            Store::open(&world.url, controller()).await.unwrap().with_audit_checkpoints(open());
+        let store = Store::open(&world.url, controller()).await.unwrap();
+        let store = Store { audit_checkpoints: Arc::new(open()), ..store };
         world.tenant("tram").await;
         for seed in 0..5 {
             insert(&store, "tram", device(&format!("bus-{seed}"), seed)).await.unwrap();

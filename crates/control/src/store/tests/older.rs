@@ -35,10 +35,8 @@ fn what_was_seen_of_a_database_holds_at_the_next_start() {
         let folder = tempfile::tempdir().unwrap();
         let rollback_guard = || RollbackGuard::open(folder.path().join("seen.json"), 1).unwrap();
         let begun = async || {
-            Store::open(&world.url, controller())
-                .await
-                .unwrap()
-                .with_rollback_guard(rollback_guard())
+            let store = Store::open(&world.url, controller()).await.unwrap();
+            Store { rollback_guard: Arc::new(rollback_guard()), ..store }
         };
         world.tenant("tram").await;
         let store = begun().await;

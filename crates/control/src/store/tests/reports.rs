@@ -7,12 +7,6 @@ fn status(stream: &str, connected: bool, (serial, hash): (i64, &str)) -> Note {
     Note::Status(ProxyStatus { connected, serial, hash, stream, ..super::status("fra-1") })
 }
 
-fn report(stream: &str, connected: bool) -> Note {
-    let report = json!({ "connected": connected });
-    let report = Report { device: "bus-1".to_owned(), at_ms: NOW, report };
-    Note::Report { tenant: "tram".to_owned(), report, stream: stream.to_owned(), connected }
-}
-
 #[test]
 fn the_end_of_a_former_stream_says_nothing() {
     in_tram(|world| async move {
@@ -24,8 +18,9 @@ fn the_end_of_a_former_stream_says_nothing() {
             let report = report::latest(&world.store, "tram", "bus-1").await.unwrap().report;
             (status.connected, report["connected"] == true)
         };
-        let both =
-            |stream, connected| [status(stream, connected, (0, "")), report(stream, connected)];
+        let both = |stream, connected| {
+            [status(stream, connected, (0, "")), report("bus-1", stream, connected, NOW)]
+        };
         assert_eq!(is_there(&both("a", true)).await, (true, true));
         assert_eq!(is_there(&both("b", true)).await, (true, true));
         assert_eq!(is_there(&both("a", false)).await, (true, true), "it is on another one");
@@ -108,17 +103,8 @@ fn sessions_and_reports_are_of_boxes_that_are_there() {
     in_tram(|world| async move {
         world.insert("tram", device("bus-17", 1)).await.unwrap();
         world.insert("tram", proxy("fra-1", 20)).await.unwrap();
-        let report = |device: &str, at_ms| Note::Report {
-            tenant: "tram".to_owned(),
-            report: Report {
-                device: device.to_owned(),
-                at_ms,
-                report: json!({ "software": "1.0" }),
-            },
-            stream: "1".to_owned(),
-            connected: true,
-        };
-        let all = [report("bus-17", 1), report("nobody", 1), report("bus-17", 2)];
+        let all = [("bus-17", 1), ("nobody", 1), ("bus-17", 2)];
+        let all = all.map(|(device, at_ms)| report(device, "1", true, at_ms));
         note::store(&world.store, &all, NOW).await.unwrap();
         assert_eq!(report::latest(&world.store, "tram", "bus-17").await.unwrap().at_ms, 2);
         let unknown = report::latest(&world.store, "tram", "nobody").await.unwrap_err();

@@ -7,13 +7,12 @@ fn sixteen_racers_on_a_token_with_three_uses_let_in_three() {
     in_tram(|world| async move {
         let secret = world.token("tram", uses(3)).await;
         let racers = (1..=16).map(|seed| {
-            let (store, it) = (Arc::clone(&world.store), enrolment(&secret, seed));
-            tokio::spawn(async move { it.admit_box(&store, NOW, &authority_elsewhere()).await })
+            let (world, secret) = (world.clone(), secret.clone());
+            async move { world.enrol(&secret, seed).await }
         });
-        let racers: Vec<_> = racers.collect();
         let (mut admitted, mut refused) = (Vec::new(), 0);
-        for racer in racers {
-            match racer.await.unwrap() {
+        for enrolled in race(racers).await {
+            match enrolled {
                 Ok(enrolled) => admitted.push(enrolled.record),
                 Err(StoreError::Refused(why)) if why == "the token is used up" => refused += 1,
                 Err(error) => panic!("{error}"),
@@ -40,15 +39,10 @@ fn the_same_key_in_a_race_costs_one_use() {
     in_tram(|world| async move {
         let secret = world.token("tram", uses(3)).await;
         let racers = (0..8).map(|_| {
-            let (store, it) = (Arc::clone(&world.store), enrolment(&secret, 1));
-            tokio::spawn(
-                async move { it.admit_box(&store, NOW, &authority_elsewhere()).await.unwrap() },
-            )
+            let (world, secret) = (world.clone(), secret.clone());
+            async move { world.enrol(&secret, 1).await.unwrap().version }
         });
-        let racers: Vec<_> = racers.collect();
-        for racer in racers {
-            assert_eq!(racer.await.unwrap().version, 1);
-        }
+        assert_eq!(race(racers).await, [1; 8]);
         let token = world.store.find::<Token>("hash", &keys::hash(&secret)).await.unwrap();
         assert_eq!(token.record.uses_left, 2);
     });
