@@ -51,15 +51,17 @@ pub struct App {
 pub struct RemoteAddress(pub IpAddr);
 
 impl App {
-    pub fn new(
-        store: Arc<Store>,
-        authority: Arc<Authority>,
-        outbox: Arc<Outbox>,
-        metrics: Arc<Metrics>,
-    ) -> Self {
-        let (limits, passwords) = (RateLimits::default(), Passwords::default());
-        let (watchers, oidc) = (Watchers::default(), None);
-        Self { store, authority, outbox, limits, passwords, metrics, watchers, oidc }
+    pub fn new(store: Arc<Store>, authority: Authority) -> Self {
+        Self {
+            store,
+            authority: Arc::new(authority),
+            outbox: Outbox::new(),
+            limits: RateLimits::default(),
+            passwords: Passwords::default(),
+            metrics: Arc::default(),
+            watchers: Watchers::default(),
+            oidc: None,
+        }
     }
 }
 

@@ -4,7 +4,6 @@ mod delegate;
 mod file;
 mod folder;
 mod init;
-mod oidc;
 mod run;
 mod transfer;
 mod trust;

@@ -109,7 +109,7 @@ pub fn fill(bytes: &mut [u8]) {
     SystemRandom::new().fill(bytes).expect("the system gives random bytes");
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

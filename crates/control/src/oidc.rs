@@ -22,6 +22,7 @@ mod provider;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use roadweave_config::Fault;
 use serde::{Deserialize, Serialize};
 
 #[cfg(not(feature = "oidc"))]
@@ -33,7 +34,7 @@ pub use provider::Oidc;
 
 use crate::clock::now_ms;
 use crate::keys;
-use crate::model::Role;
+use crate::model::{Role, slug};
 
 /// The issuer's configuration: `[oidc]` of `controller.toml`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -62,6 +63,44 @@ pub struct Settings {
     pub domains: Vec<String>,
     /// The certificate authorities of the issuer (PEM), in place of this machine's.
     pub authorities: Option<PathBuf>,
+}
+
+impl Settings {
+    pub fn validate(&self) -> Result<(), Fault> {
+        let bad = |field: &str, why: &str| {
+            Err(Fault::new(format!("oidc.{field}"), format!("oidc.{field}: {why}")))
+        };
+        if !is_address(&self.issuer) {
+            return bad("issuer", "write the issuer's own name, such as https://login.example.org");
+        }
+        let is_base =
+            |url: &str| url.starts_with("https://") && is_address(url) && !url.ends_with('/');
+        if self.url.as_deref().is_some_and(|url| !is_base(url)) {
+            return bad("url", "write https://fleet.example.org, without a slash at the end");
+        }
+        if self.client_id.is_empty() {
+            return bad("client_id", "get one from the issuer");
+        }
+        if self.client_secret.is_some() && self.client_secret_file.is_some() {
+            return bad("client_secret", "set it here or in client_secret_file");
+        }
+        if self.roles.is_empty() {
+            return bad(
+                "roles",
+                "without roles no user can sign in: write roles = { fleet-ops = \"operator\" }",
+            );
+        }
+        if self.scopes.iter().any(|scope| scope.is_empty() || scope.contains(char::is_whitespace)) {
+            return bad("scopes", "one word each");
+        }
+        slug(&self.tenant).or_else(|why| bad("tenant", &why))
+    }
+}
+
+fn is_address(text: &str) -> bool {
+    let here = ["http://127.0.0.1:", "http://localhost:", "http://[::1]:"];
+    let is_known = text.starts_with("https://") || here.iter().any(|it| text.starts_with(it));
+    is_known && !text.contains([' ', '?', '#', '@'])
 }
 
 fn home() -> String {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use sqlx::postgres::PgListener;
 use tokio::sync::{Notify, broadcast, watch};
 
-use crate::store::{ANSWER_MAX, Changed, Database, Sample, Store, StoreError, within};
+use crate::store::{self, ANSWER_MAX, Changed, Database, Sample, Store, StoreError, within};
 
 pub struct Outbox {
     changes: broadcast::Sender<Changed>,
@@ -87,7 +87,7 @@ impl Outbox {
             None => (store.latest_change().await?, i64::MAX),
         };
         loop {
-            let batch = store.changes_after(at).await?;
+            let batch = store::outbox::after(store, at).await?;
             *place = Some(at);
             let Some(last) = batch.last() else {
                 // Checks for a database that lost this place.

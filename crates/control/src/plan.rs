@@ -28,10 +28,12 @@ use tokio::sync::broadcast;
 
 use self::records::{Records, Stale};
 use crate::api::App;
-use crate::clock::now_ms;
+use crate::clock::{now_ms, since};
 use crate::keys;
 use crate::model::ProxyState;
-use crate::store::{ANSWERS_MAX, Actor, Changed, StoreError, StoredDocument, within};
+use crate::store::{
+    ANSWERS_MAX, Actor, Changed, StoreError, StoredDocument, document, proxy_status, report, within,
+};
 use crate::streams::mailboxes::{Mailboxes, StreamMessage};
 
 pub struct Planner {
@@ -137,7 +139,7 @@ impl Planner {
             return Ok(false);
         }
         let until_ms = now_ms + LEASE_MS;
-        let leads = self.app.store.lead(&self.replica, now_ms, until_ms).await?;
+        let leads = document::lead(&self.app.store, &self.replica, now_ms, until_ms).await?;
         let begins = leads && !self.leads;
         (self.leads, self.leads_until_ms) = (leads, until_ms);
         if begins {
@@ -152,7 +154,7 @@ impl Planner {
         if self.documents.is_some() {
             return Ok(());
         }
-        let all = self.app.store.documents(Kind::Table).await?;
+        let all = document::all(&self.app.store, Kind::Table).await?;
         self.late_tables.extend(all.iter().filter(|it| it.of.1 == Kind::Table).cloned());
         self.documents = Some(all.into_iter().map(|it| (it.of, it.written)).collect());
         self.deliver_late();
@@ -164,13 +166,13 @@ impl Planner {
         let fleet = &self.records.fleet;
         match &*change.kind {
             "documents" => {
-                for document in self.app.store.documents_of_change(change.version).await? {
+                for document in document::of_change(&self.app.store, change.version).await? {
                     self.deliver_document(document);
                 }
                 self.deliver_late();
             }
             "outcomes" => {
-                for document in self.app.store.documents_heard(change.version).await? {
+                for document in document::heard(&self.app.store, change.version).await? {
                     self.rollouts.hear(&document.of.0, &document.written);
                 }
             }
@@ -228,10 +230,10 @@ impl Planner {
     }
 
     async fn plan(&mut self, has_changes: bool) -> Result<(), StoreError> {
-        let (now, now_ms) = (self.now(), now_ms());
+        let (now, now_ms) = (since(self.started), now_ms());
         let fleet = &self.records.fleet;
         let Some(documents) = &self.documents else { return Ok(()) };
-        let status = self.app.store.proxy_status(None).await?;
+        let status = proxy_status::all(&self.app.store, None).await?;
         for (key, vital) in self.proxies.look(fleet, &status, now, now_ms) {
             tracing::info!(%key, ?vital, "a proxy");
         }
@@ -240,7 +242,7 @@ impl Planner {
         if has_changes {
             let mut kept = BTreeMap::new();
             for id in self.rollouts.unread(fleet) {
-                let body = self.app.store.progress(&id.0, &id.1).await?;
+                let body = document::progress(&self.app.store, &id.0, &id.1).await?;
                 let machine = body.and_then(|text| serde_json::from_str(&text).ok());
                 kept.extend(machine.map(|machine| (id, machine)));
             }
@@ -250,7 +252,7 @@ impl Planner {
         let offers = self.proxies.offers(fleet);
         let placed_by = offers.digest();
         let placed = match has_changes || self.placed_by != Some(placed_by) {
-            true => Some(self.app.store.placed().await?),
+            true => Some(report::placed(&self.app.store).await?),
             false => None,
         };
         let epoch = self.app.store.epoch().await?;
@@ -284,10 +286,10 @@ impl Planner {
         let version = Version { epoch: epoch.unsigned_abs(), number: number.unsigned_abs() };
         let signed_documents: Vec<StoredDocument> =
             drafts.iter().filter_map(|draft| signed(draft, controller, version)).collect();
-        change.store_documents(&signed_documents).await?;
+        document::store(&mut change, &signed_documents).await?;
         for ((tenant, rollout), machine) in &turned.progress {
             if let Ok(body) = serde_json::to_string(machine) {
-                change.store_progress(tenant, rollout, &body).await?;
+                document::store_progress(&mut change, tenant, rollout, &body).await?;
             }
         }
         for (id, after) in turned.records {
@@ -312,11 +314,6 @@ impl Planner {
         }
         self.app.outbox.hint();
         Ok(())
-    }
-
-    fn now(&self) -> Instant {
-        let nanos = self.started.elapsed().as_nanos();
-        Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 }
 

@@ -10,19 +10,19 @@
 //! misses none: of a PostgreSQL sequence a later number may be visible before an earlier one. Every
 //! method may fail with [`StoreError::Away`], `Full` or `Internal`; others are documented.
 
+pub mod address;
 mod answer;
-mod audit;
-mod backup;
+pub mod audit;
+pub mod backup;
 mod change;
-mod document;
+pub mod document;
 pub(crate) mod error;
-mod note;
-mod outbox;
-mod proxy_status;
-mod reads;
+pub mod note;
+pub mod outbox;
+pub mod proxy_status;
 mod record;
-mod report;
-mod revocation;
+pub mod report;
+pub mod revocation;
 mod sql;
 mod token;
 
@@ -35,7 +35,7 @@ use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::pool::PoolConnection;
 use sqlx::{
     Any, AnyPool, AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _,
-    SqlSafeStr as _,
+    SqlSafeStr as _, Transaction,
 };
 
 pub use answer::{IdempotencyState, Once};
@@ -53,7 +53,9 @@ pub use revocation::{Revocable, Revocation};
 pub use roadweave_fleet::records::ProxyStatus;
 pub use token::{Delegated, Enrolment};
 
+use self::sql::{reads, values};
 use crate::keys::StoreKeys;
+use crate::model::{Record, Tenant};
 use crate::rollback_guard::{AuditCheckpoints, RollbackGuard};
 
 pub struct Store {
@@ -125,15 +127,9 @@ impl Store {
                 (both.clone(), both)
             }
         };
-        let (rollback_guard, audit_checkpoints) = (Arc::default(), Arc::default());
-        let store = Self {
-            write,
-            read,
-            keys,
-            database: database.clone(),
-            rollback_guard,
-            audit_checkpoints,
-        };
+        let (database, rollback_guard) = (database.clone(), Arc::default());
+        let audit_checkpoints = Arc::default();
+        let store = Self { write, read, keys, database, rollback_guard, audit_checkpoints };
         store.migrate().await?;
         Ok(store)
     }
@@ -151,20 +147,8 @@ impl Store {
         })
     }
 
-    #[must_use]
-    pub fn with_rollback_guard(self, rollback_guard: RollbackGuard) -> Self {
-        Self { rollback_guard: Arc::new(rollback_guard), ..self }
-    }
-
-    #[must_use]
-    pub fn with_audit_checkpoints(self, audit_checkpoints: AuditCheckpoints) -> Self {
-        Self { audit_checkpoints: Arc::new(audit_checkpoints), ..self }
-    }
-
     pub async fn ping(&self) -> Result<()> {
-        let sql = "SELECT value FROM counter WHERE name = 'change'";
-        let asked = async { Ok(sqlx::query_scalar(sql).fetch_one(&self.read).await?) };
-        within(ANSWER_MAX, asked).await.map(|_: i64| ())
+        within(ANSWER_MAX, self.scalar(LATEST, vec![])).await.map(drop)
     }
 
     pub async fn close(&self) {
@@ -174,6 +158,56 @@ impl Store {
 
     async fn reader(&self) -> Result<PoolConnection<Any>> {
         Ok(self.read.acquire().await?)
+    }
+
+    async fn begin(&self) -> Result<Transaction<'static, Any>> {
+        Ok(match self.database {
+            // A transaction that begins with a read may be unable to write later.
+            Database::Sqlite(_) => self.write.begin_with("BEGIN IMMEDIATE").await?,
+            Database::Postgres(_) => self.write.begin().await?,
+        })
+    }
+
+    /// Begins a change; others wait until it ends. [`StoreError::Older`] if its number was seen.
+    pub async fn change(&self, actor: Actor, now_ms: i64) -> Result<Change<'_>> {
+        Change::begin(self, actor, now_ms).await
+    }
+
+    reads!(self: &Self, self.reader().await?, self.keys);
+
+    pub async fn list<R: Record>(&self, tenant: &str, filter: &Filter) -> Result<Page<Stored<R>>> {
+        let (sql, values) = filter.statement::<R>(tenant);
+        Page::of(&self.keys, &self.rows(AssertSqlSafe(sql), values).await?, filter.limit)
+    }
+
+    pub async fn tenants(&self, after: &str, limit: u32) -> Result<Page<Stored<Tenant>>> {
+        let select = record::select::<Tenant>();
+        let sql = format!("{select} WHERE tenant > $1 ORDER BY tenant LIMIT {}", limit + 1);
+        Page::of(&self.keys, &self.rows(AssertSqlSafe(sql), values![after]).await?, limit)
+    }
+
+    /// At most `limit` records of all tenants; altered rows are logged and skipped.
+    pub async fn all<R: Record>(&self, limit: u32) -> Result<Vec<Stored<R>>> {
+        let sql = format!("{} ORDER BY tenant, id LIMIT {limit}", record::select::<R>());
+        record::unaltered(&self.keys, &self.rows(AssertSqlSafe(sql), vec![]).await?)
+    }
+
+    /// The number of the latest change. [`StoreError::Older`] if a later one was seen.
+    pub async fn latest_change(&self) -> Result<i64> {
+        // Read before the query: another change may be recorded meanwhile.
+        let seen = self.rollback_guard.change();
+        let found = self.scalar(LATEST, vec![]).await?;
+        RollbackGuard::check_change(found, seen)?;
+        self.rollback_guard.record_change(found);
+        Ok(found)
+    }
+
+    /// The epoch, raised by each restored backup. [`StoreError::Older`] if it was not begun here.
+    pub async fn epoch(&self) -> Result<i64> {
+        let sql = "SELECT value FROM counter WHERE name = 'epoch'";
+        let found = self.scalar(sql, vec![]).await?;
+        self.rollback_guard.check_epoch(found)?;
+        Ok(found)
     }
 }
 
@@ -223,6 +257,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (5, "streams", include_str!("store/migrations/0005_streams.sql")),
     (6, "ages", include_str!("store/migrations/0006_ages.sql")),
 ];
+const LATEST: &str = "SELECT value FROM counter WHERE name = 'change'";
 /// The time limit of one statement in background work: longer than any statement may take.
 pub const ANSWER_MAX: Duration = Duration::from_secs(15);
 pub const ANSWERS_MAX: Duration = Duration::from_secs(120);

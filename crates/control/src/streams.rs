@@ -22,7 +22,6 @@ use std::time::Duration;
 use roadweave_fleet::{ControllerSession, FrameDecoder, Published, Up, encode};
 use roadweave_identity::tls::{HandshakeRefusal, TlsSide, peer_key, server};
 use roadweave_identity::{PeerPolicy, PublicKey, Refusal};
-use roadweave_proto::Instant;
 use rustls::ServerConfig;
 use rustls::time_provider::DefaultTimeProvider;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -30,10 +29,12 @@ use tokio::net::TcpStream;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_rustls::server::TlsStream;
 
-use self::mailboxes::{Mailboxes, StreamMessage};
+use self::mailboxes::{Mailbox, Mailboxes, StreamMessage};
 use self::peer_connection::PeerConnection;
-use self::recorder::{NOTES_MAX, record};
+use self::recorder::Recorder;
+use crate::api::App;
 use crate::authority::Authority;
+use crate::clock::since;
 use crate::connection_limits::{ConnectionPermit, stopped};
 use crate::metrics::Metrics;
 use crate::model::Device;
@@ -54,7 +55,7 @@ pub struct Streams {
     /// Boxes do not depend on revocations of other boxes.
     to_boxes: watch::Sender<Arc<Published>>,
     mailboxes: Arc<Mailboxes>,
-    notes: mpsc::Sender<Note>,
+    recorder: Recorder,
     samples: mpsc::Sender<(String, Sample)>,
     /// The database is away for so long that proxies and anchors are disconnected.
     cut: watch::Sender<bool>,
@@ -71,14 +72,9 @@ impl PeerPolicy for NotRevoked {
 }
 
 impl Streams {
-    pub async fn new(
-        store: Arc<Store>,
-        authority: Arc<Authority>,
-        outbox: Arc<Outbox>,
-        metrics: Arc<Metrics>,
-    ) -> Result<Arc<Self>, PublishError> {
-        let first = publishing::published(&store, &authority).await?;
-        let first = Arc::new(first);
+    pub async fn new(app: &App) -> Result<Arc<Self>, PublishError> {
+        let App { store, authority, outbox, metrics, .. } = app;
+        let first = Arc::new(publishing::published(store, authority).await?);
         let (published, policy) = watch::channel(Arc::clone(&first));
         let (to_boxes, _) = watch::channel(first);
         let (samples, inbox) = mpsc::channel(SAMPLES_MAX);
@@ -90,19 +86,17 @@ impl Streams {
             time: Arc::new(DefaultTimeProvider),
         };
         let tls = Arc::new(server(side).map_err(|error| PublishError::Tls(error.to_string()))?);
-        tokio::spawn(peer_connection::store_samples(Arc::clone(&store), inbox));
-        let (notes, noted) = mpsc::channel(NOTES_MAX);
-        tokio::spawn(record(Arc::clone(&store), Arc::clone(&outbox), noted));
+        tokio::spawn(peer_connection::store_samples(Arc::clone(store), inbox));
         Ok(Arc::new(Self {
-            store,
-            authority,
-            outbox,
-            metrics,
+            store: Arc::clone(store),
+            authority: Arc::clone(authority),
+            outbox: Arc::clone(outbox),
+            metrics: Arc::clone(metrics),
             tls,
             published,
             to_boxes,
             mailboxes: Arc::default(),
-            notes,
+            recorder: Recorder::start(app),
             samples,
             cut: watch::Sender::new(false),
             started: std::time::Instant::now(),
@@ -140,7 +134,7 @@ impl Streams {
                 _ = witness.tick() => {
                     for (tenant, proxy) in self.mailboxes.witnessed() {
                         let proxy = proxy.to_string();
-                        self.note(Note::Witness { tenant, proxy });
+                        self.recorder.note(Note::Witness { tenant, proxy });
                     }
                     false
                 }
@@ -196,16 +190,11 @@ impl Streams {
         self.store.find::<Device>("public_key", &key.to_string()).await.is_ok()
     }
 
-    fn now(&self) -> Instant {
-        let nanos = self.started.elapsed().as_nanos();
-        Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
-    }
-
     pub(crate) async fn serve(
         &self,
         tls: TlsStream<TcpStream>,
         peer: SocketAddr,
-        mut permit: ConnectionPermit,
+        permit: ConnectionPermit,
         stop: watch::Receiver<bool>,
     ) -> io::Result<()> {
         let certificates = tls.get_ref().1.peer_certificates().unwrap_or_default();
@@ -213,79 +202,101 @@ impl Streams {
             return Err(io::Error::other("it did not present a raw public key"));
         };
         let connection = within(ANSWER_MAX, PeerConnection::new(self, key, peer)).await;
-        let mut connection = connection.map_err(io::Error::other)?;
+        let connection = connection.map_err(io::Error::other)?;
         self.metrics.streams.inc();
         tracing::debug!(%peer, who = %connection.name(), "a stream begins");
-        let ended = self.drive(tls, &mut connection, &mut permit, stop).await;
+        let mut stream = Stream::new(self, tls, connection);
+        let ended = stream.drive(permit, stop).await;
         self.metrics.streams.dec();
-        connection.left();
-        tracing::debug!(%peer, who = %connection.name(), "a stream ends");
+        stream.connection.left();
+        tracing::debug!(%peer, who = %stream.connection.name(), "a stream ends");
         ended
+    }
+}
+
+/// A stream in progress.
+struct Stream<'a> {
+    streams: &'a Streams,
+    tls: TlsStream<TcpStream>,
+    connection: PeerConnection<'a>,
+    session: ControllerSession,
+    mailbox: Mailbox,
+    to_gates: watch::Receiver<Arc<Published>>,
+    to_boxes: watch::Receiver<Arc<Published>>,
+}
+
+impl<'a> Stream<'a> {
+    fn new(
+        streams: &'a Streams,
+        tls: TlsStream<TcpStream>,
+        connection: PeerConnection<'a>,
+    ) -> Self {
+        let (key, is_member) = (connection.key, connection.is_member());
+        let mailbox = streams.mailboxes.open(key);
+        let mut to_gates = streams.published.subscribe();
+        let mut to_boxes = streams.to_boxes.subscribe();
+        let publications = if connection.is_gate() { &mut to_gates } else { &mut to_boxes };
+        let first = publications.borrow_and_update().clone();
+        let mut session = ControllerSession::new(since(streams.started), key, is_member, first);
+        session.signed_by(connection.issuers.clone());
+        Self { streams, tls, connection, session, mailbox, to_gates, to_boxes }
     }
 
     async fn drive(
-        &self,
-        mut tls: TlsStream<TcpStream>,
-        connection: &mut PeerConnection<'_>,
-        permit: &mut ConnectionPermit,
+        &mut self,
+        mut permit: ConnectionPermit,
         mut stop: watch::Receiver<bool>,
     ) -> io::Result<()> {
-        let mut mailbox = self.mailboxes.open(connection.key);
-        let (mut to_gates, mut to_boxes) = (self.published.subscribe(), self.to_boxes.subscribe());
-        let mut cut = self.cut.subscribe();
-        let publications = if connection.is_gate() { &mut to_gates } else { &mut to_boxes };
-        let first = publications.borrow_and_update().clone();
-        let mut session =
-            ControllerSession::new(self.now(), connection.key, connection.is_member(), first);
-        session.signed_by(connection.issuers.clone());
+        let mut cut = self.streams.cut.subscribe();
         let mut frames = FrameDecoder::default();
         let mut buffer = vec![0; READ_AT_ONCE];
         let mut tick = tokio::time::interval(TICK);
         let mut heard = tokio::time::Instant::now();
-        answered(connection.arrived(&mut session)).await?;
+        answered(self.connection.arrived(&mut self.session)).await?;
         loop {
-            if !self.handle_events(&mut tls, &mut session, connection).await? {
+            if !self.handle_events().await? {
                 return Ok(());
             }
-            self.send(&mut tls, &mut session).await?;
-            if !permit.settle(connection.is_member(), connection.is_gate()) {
+            self.send().await?;
+            let (is_member, is_gate) = (self.connection.is_member(), self.connection.is_gate());
+            if !permit.settle(is_member, is_gate) {
                 let why = "the limit of boxes and unknown peers is reached";
                 return Err(self.refused("streams-of-boxes", why));
             }
-            let silent_max = if connection.is_member() { SILENT_MAX } else { STRANGER_MAX };
+            let silent_max = if is_member { SILENT_MAX } else { STRANGER_MAX };
             tokio::select! {
-                read = tls.read(&mut buffer) => {
+                read = self.tls.read(&mut buffer) => {
                     let length = read?;
                     if length == 0 {
                         return Ok(());
                     }
                     // Data does not extend the time of a stranger.
-                    if connection.is_member() {
+                    if is_member {
                         heard = tokio::time::Instant::now();
-                        connection.heard();
+                        self.connection.heard();
                     }
                     frames.push(&buffer[..length]);
-                    if !self.handle_frames(&mut tls, &mut frames, &mut session, connection).await? {
+                    if !self.handle_frames(&mut frames).await? {
                         return Ok(());
                     }
                 }
-                lists = changed(&mut to_gates), if connection.is_gate() => session.publish(lists?),
-                lists = changed(&mut to_boxes), if !connection.is_gate() => session.publish(lists?),
-                message = mailbox.recv() => match message {
-                    Some(message) => connection.take(message, &mut session),
-                    None if mailbox.is_superseded() => {
+                lists = changed(&mut self.to_gates), if is_gate => self.session.publish(lists?),
+                lists = changed(&mut self.to_boxes), if !is_gate => self.session.publish(lists?),
+                message = self.mailbox.recv() => match message {
+                    Some(message) => self.connection.take(message, &mut self.session),
+                    None if self.mailbox.is_superseded() => {
                         let why = "its key has opened newer streams";
                         return Err(self.refused("streams-of-key", why));
                     }
                     None => return Err(self.refused("slow", "it does not read what is sent to it")),
                 },
-                () = stopped(&mut cut), if connection.is_gate() => {
+                () = stopped(&mut cut), if is_gate => {
                     let why = "no database here: other controllers may reach it";
                     return Err(self.refused("database-away", why));
                 }
-                _ = tick.tick() => answered(connection.tick(&mut session)).await?,
+                _ = tick.tick() => answered(self.connection.tick(&mut self.session)).await?,
                 () = tokio::time::sleep_until(heard + silent_max) => {
-                    self.metrics.refuse("silent");
+                    self.streams.metrics.refuse("silent");
                     return Err(io::ErrorKind::TimedOut.into());
                 }
                 () = stopped(&mut stop) => return Ok(()),
@@ -294,59 +305,46 @@ impl Streams {
     }
 
     fn refused(&self, reason: &'static str, why: &str) -> io::Error {
-        self.metrics.refuse(reason);
+        self.streams.metrics.refuse(reason);
         io::Error::other(why)
     }
 
-    async fn handle_frames(
-        &self,
-        tls: &mut TlsStream<TcpStream>,
-        decoder: &mut FrameDecoder,
-        session: &mut ControllerSession,
-        connection: &mut PeerConnection<'_>,
-    ) -> io::Result<bool> {
+    /// False if the stream is to end.
+    async fn handle_frames(&mut self, decoder: &mut FrameDecoder) -> io::Result<bool> {
         while let Some(frame) = decoder.poll::<Up>().map_err(io::Error::other)? {
-            self.metrics.frames("up", 1);
-            session.handle_frame(self.now(), frame);
-            if !self.handle_events(tls, session, connection).await? {
+            self.streams.metrics.frames("up", 1);
+            self.session.handle_frame(since(self.streams.started), frame);
+            if !self.handle_events().await? {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    async fn handle_events(
-        &self,
-        tls: &mut TlsStream<TcpStream>,
-        session: &mut ControllerSession,
-        connection: &mut PeerConnection<'_>,
-    ) -> io::Result<bool> {
-        while let Some(event) = session.poll_event() {
-            if let Err(why) = answered(connection.handle(event, session)).await? {
-                self.metrics.refuse("stream");
-                tracing::info!(who = %connection.name(), why, "a stream was ended");
-                self.send(tls, session).await?;
+    async fn handle_events(&mut self) -> io::Result<bool> {
+        while let Some(event) = self.session.poll_event() {
+            let handled = answered(self.connection.handle(event, &mut self.session)).await?;
+            if let Err(why) = handled {
+                self.streams.metrics.refuse("stream");
+                tracing::info!(who = %self.connection.name(), why, "a stream was ended");
+                self.send().await?;
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    async fn send(
-        &self,
-        tls: &mut TlsStream<TcpStream>,
-        session: &mut ControllerSession,
-    ) -> io::Result<()> {
+    async fn send(&mut self) -> io::Result<()> {
         let mut count = 0;
         let sending = async {
-            while let Some(frame) = session.poll_frame() {
-                tls.write_all(&encode(&frame).map_err(io::Error::other)?).await?;
+            while let Some(frame) = self.session.poll_frame() {
+                self.tls.write_all(&encode(&frame).map_err(io::Error::other)?).await?;
                 count += 1;
             }
-            if count > 0 { tls.flush().await } else { Ok(()) }
+            if count > 0 { self.tls.flush().await } else { Ok(()) }
         };
         let sent = tokio::time::timeout(WRITE_MAX, sending).await;
-        self.metrics.frames("down", count);
+        self.streams.metrics.frames("down", count);
         sent.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 }

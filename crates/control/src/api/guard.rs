@@ -281,7 +281,7 @@ async fn act(
     request: Request,
     next: Next,
 ) -> Result<Response> {
-    match store.note_request(&once, &fingerprint).await? {
+    match once.note(&store, &fingerprint).await? {
         IdempotencyState::New => {}
         IdempotencyState::UnderWay => {
             return Err(Problem::conflict("a request with this Idempotency-Key is still running"));
@@ -298,7 +298,7 @@ async fn act(
     let (parts, body) = next.run(request).await.into_parts();
     let body = to_bytes(body, ANSWER_MAX).await.unwrap_or_default();
     let stored = parts.status.is_success().then(|| encode_answer(&parts, &body));
-    if let Err(error) = store.store_answer(&once, stored.as_deref()).await {
+    if let Err(error) = once.store_answer(&store, stored.as_deref()).await {
         tracing::warn!(%error, "cannot store an answer for repeated requests");
     }
     Ok(Response::from_parts(parts, Body::from(body)))

@@ -79,10 +79,7 @@ impl Api {
     fn bare(world: World, root: Root, oidc: Option<Oidc>) -> Self {
         let addresses = vec!["fleet.example.org:443".to_owned()];
         let authority = Authority::new(identity(7), root, addresses);
-        let metrics = Arc::new(Metrics::default());
-        let store = Arc::clone(&world.store);
-        let app = App::new(store, Arc::new(authority), Outbox::new(), metrics);
-        let app = Arc::new(App { oidc, ..app });
+        let app = Arc::new(App { oidc, ..App::new(Arc::clone(&world.store), authority) });
         Self { router: router(&app), app, world }
     }
 

@@ -117,7 +117,7 @@ impl Folder {
     }
 
     pub fn issuer(&self) -> Result<Option<Oidc>> {
-        let open = |it: &Settings| it.open(&self.path, &self.file.addresses[0]);
+        let open = |it: &Settings| Oidc::open(it, &self.path, &self.file.addresses[0]);
         self.file.oidc.as_ref().map(open).transpose()
     }
 

@@ -14,11 +14,10 @@ use crate::api::{self, App};
 use crate::clock::now_ms;
 use crate::connection_limits::ConnectionLimits;
 use crate::controller::folder::Folder;
-use crate::metrics::Metrics;
-use crate::outbox::{Health, Outbox};
+use crate::outbox::Health;
 use crate::plan::Planner;
 use crate::serve::{self, Service};
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, audit, outbox, report};
 use crate::streams::{PublishError, Streams};
 
 pub fn run(path: &Path) -> Result<()> {
@@ -36,7 +35,7 @@ pub fn key(path: &Path) -> Result<()> {
 async fn serve(folder: &Folder) -> Result<()> {
     let (stop, stopped) = watch::channel(false);
     tokio::spawn(await_signals(stop)?);
-    let authority = Arc::new(folder.authority()?);
+    let authority = folder.authority()?;
     let (certificate, key) = folder.certificate()?;
     let web_tls = serve::web_tls(&certificate, &key).map_err(BadInput::new)?;
     let listen = folder.file.listen;
@@ -47,25 +46,22 @@ async fn serve(folder: &Folder) -> Result<()> {
     let Some(store) = open(folder, stopped.clone()).await? else { return Ok(()) };
     let epoch = store.epoch().await.map_err(older)?;
     store.latest_change().await.map_err(older)?;
-    let (outbox, metrics) = (Outbox::new(), Arc::new(Metrics::default()));
-    let shared = (Arc::clone(&store), Arc::clone(&authority), Arc::clone(&outbox));
-    let streams = Streams::new(shared.0, shared.1, shared.2, Arc::clone(&metrics)).await;
-    let streams = streams.map_err(|error| match error {
+    let app = App::new(Arc::clone(&store), authority);
+    let streams = Streams::new(&app).await.map_err(|error| match error {
         PublishError::NotSigned(_) => BadInput::new(error).into(),
         PublishError::Store(error) => older(error),
         error => anyhow::Error::new(error),
     })?;
-    let app = App::new(Arc::clone(&store), authority, Arc::clone(&outbox), Arc::clone(&metrics));
     let app = Arc::new(App { oidc: folder.issuer()?, ..app });
-    tokio::spawn(Arc::clone(&outbox).follow(Arc::clone(&store)));
+    tokio::spawn(Arc::clone(&app.outbox).follow(Arc::clone(&store)));
     tokio::spawn(Arc::clone(&streams).run());
     tokio::spawn(Planner::new(Arc::clone(&app), streams.mailboxes()).run());
-    tokio::spawn(show_health(Arc::clone(&outbox), Arc::clone(&metrics)));
+    tokio::spawn(show_health(Arc::clone(&app)));
     tokio::spawn(clean_up(Arc::clone(&store)));
     tokio::spawn(watch_logs(Arc::clone(&app)));
     let address = listener.local_addr()?;
     tracing::info!(%address, database = store.database.shown(), epoch, "serving");
-    let web = api::router(&app);
+    let (web, metrics) = (api::router(&app), Arc::clone(&app.metrics));
     let limits = ConnectionLimits::default();
     let service = Service { web, web_tls: Arc::new(web_tls), streams, metrics, limits };
     serve::serve(listener, Arc::new(service), stopped).await;
@@ -89,12 +85,10 @@ async fn open(folder: &Folder, mut stop: watch::Receiver<bool>) -> Result<Option
     let mut is_logged = false;
     loop {
         match Store::open(&database, folder.store_keys()?).await {
-            Ok(store) => {
-                return Ok(Some(Arc::new(
-                    store
-                        .with_rollback_guard(folder.rollback_guard()?)
-                        .with_audit_checkpoints(folder.audit_checkpoints()?),
-                )));
+            Ok(mut store) => {
+                store.rollback_guard = Arc::new(folder.rollback_guard()?);
+                store.audit_checkpoints = Arc::new(folder.audit_checkpoints()?);
+                return Ok(Some(Arc::new(store)));
             }
             Err(error @ StoreError::Away(_)) => {
                 if !std::mem::replace(&mut is_logged, true) {
@@ -126,10 +120,10 @@ fn await_signals(stop: watch::Sender<bool>) -> Result<impl Future<Output = ()> +
     })
 }
 
-async fn show_health(outbox: Arc<Outbox>, metrics: Arc<Metrics>) {
-    let mut health = outbox.health();
+async fn show_health(app: Arc<App>) {
+    let mut health = app.outbox.health();
     loop {
-        metrics.database_up.set(i64::from(*health.borrow_and_update() == Health::Good));
+        app.metrics.database_up.set(i64::from(*health.borrow_and_update() == Health::Good));
         if health.changed().await.is_err() {
             return;
         }
@@ -140,11 +134,11 @@ async fn clean_up(store: Arc<Store>) {
     let mut minutes = tokio::time::interval(MINUTE);
     for minute in 0_u64.. {
         minutes.tick().await;
-        if let Err(error) = store.roll_up(now_ms()).await {
+        if let Err(error) = report::roll_up(&store, now_ms()).await {
             tracing::debug!(%error, "samples wait to be rolled up");
         }
         if minute % 60 == 1
-            && let Err(error) = store.prune(now_ms()).await
+            && let Err(error) = outbox::prune(&store, now_ms()).await
         {
             tracing::warn!(%error, "cannot remove all old records; trying again in an hour");
         }
@@ -160,7 +154,7 @@ async fn watch_logs(app: Arc<App>) {
         let audit_checkpoints = &app.store.audit_checkpoints;
         for tenant in tenants.items {
             let seen = audit_checkpoints.of(&tenant.tenant);
-            match app.store.verify_audit(&tenant.tenant, seen).await {
+            match audit::verify(&app.store, &tenant.tenant, seen).await {
                 Ok(Ok((serial, hash))) => audit_checkpoints.record(&tenant.tenant, serial, hash),
                 Ok(Err(fault)) => {
                     tracing::error!(tenant = tenant.tenant, %fault, "the audit log was altered");

@@ -14,7 +14,7 @@ use crate::clock::now_ms;
 use crate::controller::FolderOption;
 use crate::controller::folder::Folder;
 use crate::files::bad;
-use crate::store::{BackupError, Database};
+use crate::store::{BackupError, Database, backup};
 
 /// What is written where.
 #[derive(clap::Args)]
@@ -71,7 +71,7 @@ pub fn backup(options: &Backup) -> Result<()> {
 fn write(folder: &Folder, out: &mut impl Write) -> Result<u64> {
     crate::controller::block_on(async {
         let store = folder.store().await?;
-        let rows = store.backup(&mut BufWriter::new(out), now_ms()).await?;
+        let rows = backup::write(&store, &mut BufWriter::new(out), now_ms()).await?;
         store.close().await;
         Ok(rows)
     })
@@ -104,7 +104,7 @@ pub fn restore(options: &Restore) -> Result<()> {
         let store = folder.store().await?;
         // Written before the database commits: a database of an epoch not begun here is not served.
         let begin = |epoch| folder.begin_epoch(epoch).map_err(io::Error::other);
-        let restored = store.restore(&mut input, before, begin).await;
+        let restored = backup::restore(&store, &mut input, before, begin).await;
         store.close().await;
         restored.map_err(|error| match error {
             BackupError::Invalid { .. } | BackupError::NotEmpty(_) => bad(path, error).into(),

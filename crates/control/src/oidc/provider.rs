@@ -2,9 +2,11 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use anyhow::{Context as _, Result};
 use openidconnect::core::{
     CoreAuthDisplay, CoreAuthPrompt, CoreAuthenticationFlow, CoreErrorResponseType,
     CoreGenderClaim, CoreJsonWebKey, CoreJweContentEncryptionAlgorithm, CoreJwsSigningAlgorithm,
@@ -17,6 +19,8 @@ use openidconnect::{
     IdTokenFields, IssuerUrl, Nonce, PkceCodeChallenge, PkceCodeVerifier, RedirectUrl,
     RequestTokenError, Scope, StandardErrorResponse, StandardTokenResponse, TokenResponse as _,
 };
+use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::secret;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::{Mutex, Semaphore};
@@ -129,6 +133,24 @@ pub struct Oidc {
 }
 
 impl Oidc {
+    /// The issuer of a controller in `folder` whose own address is `address`.
+    pub fn open(settings: &Settings, folder: &Path, address: &str) -> Result<Self> {
+        let secret = match &settings.client_secret_file {
+            Some(path) => Some(secret::read(&folder.join(path))?.trim().to_owned()),
+            None => settings.client_secret.clone(),
+        };
+        let read = |path: &PathBuf| {
+            let path = folder.join(path);
+            std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))
+        };
+        let authorities = settings.authorities.as_ref().map(read).transpose()?;
+        let http = Http::new(authorities.as_deref())
+            .map_err(|why| BadInput::new(format!("oidc.authorities: {why}")))?;
+        let base = settings.url.clone().unwrap_or_else(|| format!("https://{address}"));
+        let settings = Settings { client_secret: secret, url: Some(base), ..settings.clone() };
+        Ok(Self::new(settings, http))
+    }
+
     pub fn new(settings: Settings, http: Http) -> Self {
         Self { settings, http, known: Mutex::default(), permits: Semaphore::new(AT_ONCE) }
     }

@@ -105,12 +105,7 @@ pub enum DeviceCommand {
         remove: Vec<String>,
     },
     /// Revoke a box; prints which proxies have confirmed
-    Revoke {
-        name: String,
-        /// The reason, for the audit log
-        #[arg(long)]
-        reason: String,
-    },
+    Revoke(Revoke),
 }
 
 /// What to do with proxies and anchors.
@@ -164,12 +159,16 @@ pub enum ProxyCommand {
         sessions: Option<u32>,
     },
     /// Revoke it
-    Revoke {
-        name: String,
-        /// The reason, for the audit log
-        #[arg(long)]
-        reason: String,
-    },
+    Revoke(Revoke),
+}
+
+/// What is revoked, and why.
+#[derive(clap::Args)]
+pub struct Revoke {
+    name: String,
+    /// The reason, for the audit log
+    #[arg(long)]
+    reason: String,
 }
 
 /// What to do with API keys.
@@ -305,7 +304,7 @@ fn device(command: DeviceCommand, context: &CommandContext) -> Result<()> {
             let tags = show::at(&answer, "settings.tags");
             context.answer(&answer, format_args!("tags of {name}: {tags}"))
         }
-        DeviceCommand::Revoke { name, reason } => revoke(context, "devices", &name, &reason),
+        DeviceCommand::Revoke(it) => revoke(context, "devices", &it),
     }
 }
 
@@ -317,7 +316,7 @@ fn tag(settings: &mut Value, add: &[String], remove: &[String]) {
     settings["tags"] = json!(tags);
 }
 
-fn revoke(context: &CommandContext, of: &str, name: &str, reason: &str) -> Result<()> {
+fn revoke(context: &CommandContext, of: &str, Revoke { name, reason }: &Revoke) -> Result<()> {
     let reason = json!({ "reason": reason });
     let answer = context.client.post(&format!("{of}/{name}/revoke"), &reason)?;
     let summary = show::at(&answer, "summary");
@@ -363,7 +362,7 @@ fn proxy(command: ProxyCommand, context: &CommandContext) -> Result<()> {
             let most = sessions.map_or("any".to_owned(), |most| most.to_string());
             context.answer(&answer, format_args!("session limit of {name}: {most}"))
         }
-        ProxyCommand::Revoke { name, reason } => revoke(context, "proxies", &name, &reason),
+        ProxyCommand::Revoke(it) => revoke(context, "proxies", &it),
     }
 }
 

@@ -8,26 +8,24 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use roadweave_fleet::{
-    Agent, AgentEvent, Down, FrameDecoder, Join, JoinToken, Joining, Role, Up, VerifiedServer,
-    encode,
+    Agent, AgentEvent, Down, Join, JoinToken, Joining, Role, Up, VerifiedServer, encode,
 };
 use roadweave_identity::PublicKey;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncWriteExt as _;
 
 use super::*;
 use crate::model::{
     Config, Device, Pool, PoolSettings, Proxy, ProxyState, Rollout, RolloutState, Scope, Tenant,
     Token, TokenRole, TokenSettings,
 };
-use crate::store::Stored;
 use crate::store::tests::{on_both, runtime, sqlite};
-use crate::streams::tests::{Port, TestClient, identity};
+use crate::store::{Stored, proxy_status};
+use crate::streams::tests::{Port, TestClient, eventually, identity};
 
 struct TestMember {
     agent: Agent,
     client: TestClient,
-    decoder: FrameDecoder,
     at: u64,
     events: Vec<AgentEvent>,
 }
@@ -41,8 +39,7 @@ impl TestMember {
         agent.listens_at(vec![address.to_owned()]);
         agent.on_stream_up(Instant::ZERO);
         let client = port.client(seed).await.unwrap();
-        let (decoder, events) = (FrameDecoder::default(), Vec::new());
-        let mut member = Self { agent, client, decoder, at: 0, events };
+        let mut member = Self { agent, client, at: 0, events: Vec::new() };
         member.until("a member", |it| it.agent.is_member()).await;
         member
     }
@@ -63,7 +60,7 @@ impl TestMember {
     async fn reconnect(&mut self, port: &Port, seed: u8) {
         let now = self.now();
         self.agent.on_stream_down(now);
-        (self.client, self.decoder) = (port.client(seed).await.unwrap(), FrameDecoder::default());
+        self.client = port.client(seed).await.unwrap();
         self.agent.on_stream_up(now);
         self.send().await;
     }
@@ -96,14 +93,9 @@ impl TestMember {
 
     async fn turn(&mut self) {
         self.send().await;
-        let mut buffer = vec![0; 16_384];
-        let length = self.client.tls.read(&mut buffer).await.unwrap();
-        assert!(length > 0, "the stream has ended: {:?}", self.events);
-        self.decoder.push(&buffer[..length]);
-        while let Some(frame) = self.decoder.poll::<Down>().unwrap() {
-            let now = self.now();
-            self.agent.handle_frame(now, frame);
-        }
+        let frame = self.client.next().await;
+        let frame = frame.unwrap_or_else(|| panic!("the stream has ended: {:?}", self.events));
+        self.agent.handle_frame(self.now(), frame);
         self.events.extend(std::iter::from_fn(|| self.agent.poll_event()));
         self.send().await;
     }
@@ -207,14 +199,6 @@ async fn leave_at_anchor(port: &Port) {
     .await;
 }
 
-async fn eventually(what: &str, mut done: impl AsyncFnMut() -> bool) {
-    let end = tokio::time::Instant::now() + Duration::from_secs(10);
-    while !done().await {
-        assert!(tokio::time::Instant::now() < end, "{what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
 #[test]
 fn a_box_and_its_proxies_hear_of_each_other() {
     on_both(|world| async move {
@@ -252,7 +236,8 @@ fn a_box_and_its_proxies_hear_of_each_other() {
         (0..batches).for_each(|_| fra.agent.on_revoked());
         fra.send().await;
         eventually("confirmed", async || {
-            let all = port.app.store.confirmations("tram", 1, now_ms()).await.unwrap();
+            let all =
+                proxy_status::confirmations(&port.app.store, "tram", 1, now_ms()).await.unwrap();
             all.confirmed == ["member-20"]
         })
         .await;

@@ -20,7 +20,7 @@ pub struct Once {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IdempotencyState {
-    /// New, and noted. Act as [`Actor`](super::Actor), then call [`Store::store_answer`].
+    /// New, and noted. Act as [`Actor`](super::Actor), then call [`Once::store_answer`].
     New,
     UnderWay,
     OtherRequest,
@@ -28,10 +28,10 @@ pub enum IdempotencyState {
     Answered(String),
 }
 
-impl Store {
-    pub async fn note_request(&self, once: &Once, request: &str) -> Result<IdempotencyState> {
-        let Once { tenant, actor, key, at_ms } = once;
-        let mut transaction = self.begin().await?;
+impl Once {
+    pub async fn note(&self, store: &Store, request: &str) -> Result<IdempotencyState> {
+        let Self { tenant, actor, key, at_ms } = self;
+        let mut transaction = store.begin().await?;
         query(FREE, values![tenant, actor, key, at_ms - UNDER_WAY_MAX_MS])
             .execute(&mut *transaction)
             .await?;
@@ -45,7 +45,6 @@ impl Store {
         let row = query(KEPT, values![tenant, actor, key]).fetch_one(&mut *transaction).await?;
         let noted: String = row.try_get("request")?;
         let answer: String = row.try_get("answer")?;
-        let context = format!("{tenant}/{actor}/{key}");
         Ok(if noted != request {
             IdempotencyState::OtherRequest
         } else if answer.is_empty() {
@@ -53,27 +52,28 @@ impl Store {
         } else if answer == ACTED {
             IdempotencyState::Acted
         } else {
-            let answer = self.keys.decrypt(&context, &answer);
-            IdempotencyState::Answered(
-                answer.ok_or(StoreError::Altered { table: "answer", id: context })?,
-            )
+            let answer = store.keys.decrypt(&self.context(), &answer);
+            let altered = || StoreError::Altered { table: "answer", id: self.context() };
+            IdempotencyState::Answered(answer.ok_or_else(altered)?)
         })
     }
 
     /// Stores the encrypted answer of a new request; `None` forgets the request.
-    pub async fn store_answer(&self, once: &Once, answer: Option<&str>) -> Result<()> {
-        let Once { tenant, actor, key, at_ms } = once;
-        let mut transaction = self.begin().await?;
+    pub async fn store_answer(&self, store: &Store, answer: Option<&str>) -> Result<()> {
+        let Self { tenant, actor, key, at_ms } = self;
+        let mut transaction = store.begin().await?;
         let (sql, kept) = match answer {
-            Some(text) => (KEEP, self.keys.encrypt(&format!("{tenant}/{actor}/{key}"), text)),
+            Some(text) => (KEEP, store.keys.encrypt(&self.context(), text)),
             None => (FORGET, String::new()),
         };
         query(sql, values![kept, tenant, actor, key, *at_ms]).execute(&mut *transaction).await?;
         Ok(transaction.commit().await?)
     }
-}
 
-impl Once {
+    fn context(&self) -> String {
+        format!("{}/{}/{}", self.tenant, self.actor, self.key)
+    }
+
     /// Marks the request as acted upon. [`StoreError::Refused`] if a repetition has begun.
     pub(super) async fn act(&self, transaction: &mut Transaction<'static, Any>) -> Result<()> {
         let done = query(ACT, values![ACTED, &self.tenant, &self.actor, &self.key, self.at_ms])

@@ -7,7 +7,7 @@ use sqlx::Row as _;
 use sqlx::any::AnyRow;
 use utoipa::ToSchema;
 
-use super::sql::{query, values};
+use super::sql::values;
 use super::{Change, Result, Store};
 use crate::keys::StoreKeys;
 
@@ -42,108 +42,95 @@ pub enum ChainFault {
     Cut { found: i64, expected: i64 },
 }
 
-impl Store {
-    pub async fn audit(
-        &self,
-        tenant: &str,
-        before: Option<i64>,
-        limit: u32,
-    ) -> Result<Vec<AuditEntry>> {
-        let before = before.unwrap_or(i64::MAX);
-        let rows = self.rows(LATEST, values![tenant, before, i64::from(limit)]).await?;
-        rows.iter().map(entry).collect()
-    }
+pub async fn latest(
+    store: &Store,
+    tenant: &str,
+    before: Option<i64>,
+    limit: u32,
+) -> Result<Vec<AuditEntry>> {
+    let before = before.unwrap_or(i64::MAX);
+    let rows = store.rows(LATEST, values![tenant, before, i64::from(limit)]).await?;
+    rows.iter().map(entry).collect()
+}
 
-    /// The number of lines and last hash, or the first fault. The checkpoint `seen` must be in it.
-    pub async fn verify_audit(
-        &self,
-        tenant: &str,
-        seen: Option<(i64, String)>,
-    ) -> Result<Result<(i64, String), ChainFault>> {
-        let (mut serial, mut link) = (0, String::new());
-        let mut seen_is_there = seen.as_ref().is_none_or(|(serial, _)| *serial == 0);
-        loop {
-            let rows = self.rows(ONWARDS, values![tenant, serial]).await?;
-            for row in &rows {
-                let entry = entry(row)?;
-                serial += 1;
-                if entry.serial != serial || !is_linked(&self.keys, tenant, &entry, &link) {
+/// The number of lines and last hash, or the first fault. The checkpoint `seen` must be in it.
+pub async fn verify(
+    store: &Store,
+    tenant: &str,
+    seen: Option<(i64, String)>,
+) -> Result<Result<(i64, String), ChainFault>> {
+    let (mut serial, mut link) = (0, String::new());
+    let mut seen_is_there = seen.as_ref().is_none_or(|(serial, _)| *serial == 0);
+    loop {
+        let rows = store.rows(ONWARDS, values![tenant, serial]).await?;
+        for row in &rows {
+            let entry = entry(row)?;
+            serial += 1;
+            if entry.serial != serial || !is_linked(&store.keys, tenant, &entry, &link) {
+                return Ok(Err(ChainFault::Rewritten(serial)));
+            }
+            link = entry.hash;
+            if let Some((at, hash)) = &seen
+                && *at == serial
+            {
+                if *hash != link {
                     return Ok(Err(ChainFault::Rewritten(serial)));
                 }
-                link = entry.hash;
-                if let Some((at, hash)) = &seen
-                    && *at == serial
-                {
-                    if *hash != link {
-                        return Ok(Err(ChainFault::Rewritten(serial)));
-                    }
-                    seen_is_there = true;
-                }
-            }
-            if rows.is_empty() {
-                break;
+                seen_is_there = true;
             }
         }
-        let head = head(&mut *self.reader().await?, tenant).await?;
-        let expected = seen.map_or(0, |(at, _)| at).max(head.0);
-        if !seen_is_there || head.0 > serial {
-            return Ok(Err(ChainFault::Cut { found: serial, expected }));
+        if rows.is_empty() {
+            break;
         }
-        if head.1 != link && head.0 == serial {
-            return Ok(Err(ChainFault::Rewritten(serial)));
-        }
-        Ok(Ok((serial, link)))
     }
+    let head = head(store.row(HEAD, values![counter(tenant)]).await?)?;
+    let expected = seen.map_or(0, |(at, _)| at).max(head.0);
+    if !seen_is_there || head.0 > serial {
+        return Ok(Err(ChainFault::Cut { found: serial, expected }));
+    }
+    if head.1 != link && head.0 == serial {
+        return Ok(Err(ChainFault::Rewritten(serial)));
+    }
+    Ok(Ok((serial, link)))
 }
 
-impl Change<'_> {
-    pub async fn audit(
-        &mut self,
-        tenant: &str,
-        action: &str,
-        (kind, subject): (&str, &str),
-        (before, after): (&Value, &Value),
-    ) -> Result<()> {
-        let (serial, link) = head(&mut *self.transaction, tenant).await?;
-        let mut entry = AuditEntry {
-            serial: serial + 1,
-            at_ms: self.now_ms,
-            actor: self.actor.name.clone(),
-            action: action.to_owned(),
-            kind: kind.to_owned(),
-            subject: subject.to_owned(),
-            before: before.clone(),
-            after: after.clone(),
-            hash: String::new(),
-        };
-        let parts = parts(tenant, &entry, &link);
-        entry.hash = self.keys.link(&parts.each_ref().map(AsRef::as_ref));
-        let name = counter(tenant);
-        let sql = if serial == 0 { FIRST } else { NEXT };
-        let AuditEntry { serial, at_ms, actor, .. } = entry;
-        let (before, after, hash) = (before.to_string(), after.to_string(), entry.hash);
-        self.execute(sql, values![serial, &hash, name]).await?;
-        let of = values![tenant, serial, at_ms, actor, action, kind, subject, before, after, &hash];
-        self.execute(ADD, of).await?;
-        self.ends.insert(tenant.to_owned(), (serial, hash));
-        Ok(())
-    }
-}
-
-impl Change<'_> {
-    /// Whether there is or was a tenant of this name: the log of a removed tenant stays.
-    pub async fn has_log(&mut self, tenant: &str) -> Result<bool> {
-        Ok(head(&mut *self.transaction, tenant).await?.0 > 0)
-    }
-}
-
-async fn head<'c>(
-    executor: impl sqlx::Executor<'c, Database = sqlx::Any>,
+pub async fn append(
+    change: &mut Change<'_>,
     tenant: &str,
-) -> Result<(i64, String)> {
-    let row = query("SELECT value, hash FROM counter WHERE name = $1", values![counter(tenant)])
-        .fetch_optional(executor)
-        .await?;
+    action: &str,
+    (kind, subject): (&str, &str),
+    (before, after): (&Value, &Value),
+) -> Result<()> {
+    let (serial, link) = head(change.row(HEAD, values![counter(tenant)]).await?)?;
+    let mut entry = AuditEntry {
+        serial: serial + 1,
+        at_ms: change.now_ms,
+        actor: change.actor.name.clone(),
+        action: action.to_owned(),
+        kind: kind.to_owned(),
+        subject: subject.to_owned(),
+        before: before.clone(),
+        after: after.clone(),
+        hash: String::new(),
+    };
+    let parts = parts(tenant, &entry, &link);
+    entry.hash = change.store.keys.link(&parts.each_ref().map(AsRef::as_ref));
+    let sql = if serial == 0 { FIRST } else { NEXT };
+    let AuditEntry { serial, at_ms, actor, hash, .. } = entry;
+    let (before, after) = (before.to_string(), after.to_string());
+    change.execute(sql, values![serial, &hash, counter(tenant)]).await?;
+    let of = values![tenant, serial, at_ms, actor, action, kind, subject, before, after, &hash];
+    change.execute(ADD, of).await?;
+    change.ends.insert(tenant.to_owned(), (serial, hash));
+    Ok(())
+}
+
+/// Whether there is or was a tenant of this name: the log of a removed tenant stays.
+pub async fn has_log(change: &mut Change<'_>, tenant: &str) -> Result<bool> {
+    Ok(head(change.row(HEAD, values![counter(tenant)]).await?)?.0 > 0)
+}
+
+fn head(row: Option<AnyRow>) -> Result<(i64, String)> {
     Ok(match row {
         Some(row) => (row.try_get("value")?, row.try_get("hash")?),
         None => (0, String::new()),
@@ -188,6 +175,7 @@ fn entry(row: &AnyRow) -> Result<AuditEntry> {
     })
 }
 
+const HEAD: &str = "SELECT value, hash FROM counter WHERE name = $1";
 const FIRST: &str = "INSERT INTO counter (value, hash, name) VALUES ($1, $2, $3)";
 const NEXT: &str = "UPDATE counter SET value = $1, hash = $2 WHERE name = $3";
 const ADD: &str = "INSERT INTO audit (tenant, serial, at_ms, actor, action, kind, subject, \

@@ -18,6 +18,7 @@ use sqlx::any::AnyTypeInfoKind;
 use sqlx::{AssertSqlSafe, Column as _, Row as _, TypeInfo as _, ValueRef as _};
 
 use super::{Store, StoreError};
+use crate::keys;
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -67,105 +68,102 @@ impl Sum {
     }
 
     fn text(&self) -> String {
-        let hash = self.0.clone().finish();
-        hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+        keys::hex(self.0.clone().finish().as_ref())
     }
 }
 
-impl Store {
-    pub async fn backup(&self, out: &mut impl Write, now_ms: i64) -> Result<u64, BackupError> {
-        let mut sum = Sum(digest::Context::new(&digest::SHA256));
-        let put = |out: &mut dyn Write, line: String, sum: &mut Sum| {
-            sum.add(&line);
-            writeln!(out, "{line}")
-        };
-        let head = Head { format: FORMAT.to_owned(), version: 1, at_ms: now_ms };
-        put(out, json(&head), &mut sum)?;
-        let mut transaction = match self.database {
-            super::Database::Sqlite(_) => self.read.begin().await?,
-            super::Database::Postgres(_) => {
-                self.read.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?
+pub async fn write(store: &Store, out: &mut impl Write, now_ms: i64) -> Result<u64, BackupError> {
+    let mut sum = Sum(digest::Context::new(&digest::SHA256));
+    let put = |out: &mut dyn Write, line: String, sum: &mut Sum| {
+        sum.add(&line);
+        writeln!(out, "{line}")
+    };
+    let head = Head { format: FORMAT.to_owned(), version: 1, at_ms: now_ms };
+    put(out, json(&head), &mut sum)?;
+    let mut transaction = match store.database {
+        super::Database::Sqlite(_) => store.read.begin().await?,
+        super::Database::Postgres(_) => {
+            store.read.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?
+        }
+    };
+    let mut rows = 0;
+    for (table, order) in TABLES {
+        let mut last = None;
+        loop {
+            let found = page(&mut transaction, table, order, last.as_ref()).await?;
+            for row in &found {
+                let line = BackupLine { table: (*table).to_owned(), row: fields(row)? };
+                put(out, json(&line), &mut sum)?;
+                last = Some(line.row);
             }
-        };
-        let mut rows = 0;
-        for (table, order) in TABLES {
-            let mut last = None;
-            loop {
-                let found = page(&mut transaction, table, order, last.as_ref()).await?;
-                for row in &found {
-                    let line = BackupLine { table: (*table).to_owned(), row: fields(row)? };
-                    put(out, json(&line), &mut sum)?;
-                    last = Some(line.row);
-                }
-                rows += found.len() as u64;
-                if found.len() < AT_ONCE {
-                    break;
-                }
+            rows += found.len() as u64;
+            if found.len() < AT_ONCE {
+                break;
             }
         }
-        let hmac = self.keys.link(&["backup", &sum.text()]);
-        writeln!(out, "{}", json(&Foot { rows, hmac }))?;
-        out.flush()?;
-        Ok(rows)
     }
+    let hmac = store.keys.link(&["backup", &sum.text()]);
+    writeln!(out, "{}", json(&Foot { rows, hmac }))?;
+    out.flush()?;
+    Ok(rows)
+}
 
-    /// Restores into this empty database, in one transaction, and raises the epoch above that of
-    /// the backup and above `epoch_seen`, this controller's last. `begin` records the new epoch
-    /// before the commit. Returns the number of rows and the new epoch.
-    pub async fn restore(
-        &self,
-        input: &mut impl BufRead,
-        epoch_seen: i64,
-        begin: impl FnOnce(i64) -> io::Result<()>,
-    ) -> Result<(u64, i64), BackupError> {
-        let mut transaction = self.begin().await?;
-        let tenants: i64 =
-            sqlx::query_scalar("SELECT COUNT(*) FROM tenant").fetch_one(&mut *transaction).await?;
-        if tenants > 0 {
-            return Err(BackupError::NotEmpty(tenants));
-        }
-        sqlx::query("DELETE FROM counter").execute(&mut *transaction).await?;
-        let mut sum = Sum(digest::Context::new(&digest::SHA256));
-        let (mut is_whole, mut rows) = (false, 0);
-        for (at, line) in input.lines().enumerate() {
-            let (line, at) = (line?, at + 1);
-            let invalid = |message: &str| invalid(at, message);
-            if is_whole {
-                return Err(invalid("the backup has data after its end"));
-            }
-            if at == 1 {
-                let read: Result<Head, _> = serde_json::from_str(&line);
-                if !read.is_ok_and(|it| it.format == FORMAT && it.version == 1) {
-                    return Err(invalid(
-                        "this is not a backup of roadweave-controller, or its version is unknown",
-                    ));
-                }
-            } else if let Ok(BackupLine { table, row }) = serde_json::from_str(&line) {
-                let known = TABLES.iter().find(|(name, _)| *name == table);
-                let (table, _) = known.ok_or_else(|| invalid("unknown table"))?;
-                insert(&mut transaction, table, row, at).await?;
-                rows += 1;
-            } else {
-                let read: Foot = serde_json::from_str(&line)
-                    .map_err(|_| invalid("not a row and not the end"))?;
-                if !self.keys.is_linked(&["backup", &sum.text()], &read.hmac) || read.rows != rows {
-                    return Err(invalid(
-                        "the backup was altered, or belongs to a controller with another key",
-                    ));
-                }
-                is_whole = true;
-                continue;
-            }
-            sum.add(&line);
-        }
-        if !is_whole {
-            return Err(invalid(0, "the backup is truncated"));
-        }
-        let epoch = raise(&mut transaction, epoch_seen).await?;
-        begin(epoch)?;
-        transaction.commit().await?;
-        Ok((rows, epoch))
+/// Restores into this empty database, in one transaction, and raises the epoch above that of
+/// the backup and above `epoch_seen`, this controller's last. `begin` records the new epoch
+/// before the commit. Returns the number of rows and the new epoch.
+pub async fn restore(
+    store: &Store,
+    input: &mut impl BufRead,
+    epoch_seen: i64,
+    begin: impl FnOnce(i64) -> io::Result<()>,
+) -> Result<(u64, i64), BackupError> {
+    let mut transaction = store.begin().await?;
+    let tenants: i64 =
+        sqlx::query_scalar("SELECT COUNT(*) FROM tenant").fetch_one(&mut *transaction).await?;
+    if tenants > 0 {
+        return Err(BackupError::NotEmpty(tenants));
     }
+    sqlx::query("DELETE FROM counter").execute(&mut *transaction).await?;
+    let mut sum = Sum(digest::Context::new(&digest::SHA256));
+    let (mut is_whole, mut rows) = (false, 0);
+    for (at, line) in input.lines().enumerate() {
+        let (line, at) = (line?, at + 1);
+        let invalid = |message: &str| invalid(at, message);
+        if is_whole {
+            return Err(invalid("the backup has data after its end"));
+        }
+        if at == 1 {
+            let read: Result<Head, _> = serde_json::from_str(&line);
+            if !read.is_ok_and(|it| it.format == FORMAT && it.version == 1) {
+                return Err(invalid(
+                    "this is not a backup of roadweave-controller, or its version is unknown",
+                ));
+            }
+        } else if let Ok(BackupLine { table, row }) = serde_json::from_str(&line) {
+            let known = TABLES.iter().find(|(name, _)| *name == table);
+            let (table, _) = known.ok_or_else(|| invalid("unknown table"))?;
+            insert(&mut transaction, table, row, at).await?;
+            rows += 1;
+        } else {
+            let read: Foot =
+                serde_json::from_str(&line).map_err(|_| invalid("not a row and not the end"))?;
+            if !store.keys.is_linked(&["backup", &sum.text()], &read.hmac) || read.rows != rows {
+                return Err(invalid(
+                    "the backup was altered, or belongs to a controller with another key",
+                ));
+            }
+            is_whole = true;
+            continue;
+        }
+        sum.add(&line);
+    }
+    if !is_whole {
+        return Err(invalid(0, "the backup is truncated"));
+    }
+    let epoch = raise(&mut transaction, epoch_seen).await?;
+    begin(epoch)?;
+    transaction.commit().await?;
+    Ok((rows, epoch))
 }
 
 /// The rows of a table after `last`, by an index: an offset would exceed a statement's time limit.

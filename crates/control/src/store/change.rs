@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use sqlx::{Any, AssertSqlSafe, Row as _, Transaction};
+use sqlx::{Any, AssertSqlSafe, Row as _, SqlSafeStr, Transaction};
 
 use super::record::{self, Stored};
-use super::sql::values;
-use super::{Database, Once, Result, Store, StoreError};
-use crate::keys::StoreKeys;
-use crate::model::{Record, Scope};
-use crate::rollback_guard::{AuditCheckpoints, RollbackGuard};
+use super::sql::{query, reads, values};
+use super::{Database, Once, Result, Store, StoreError, audit};
+use crate::model::{Column, Record, Scope};
+use crate::rollback_guard::RollbackGuard;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Actor {
@@ -27,71 +26,44 @@ impl Actor {
 
 /// A change in progress; dropped without [`Change::commit`] it is rolled back.
 pub struct Change<'a> {
+    pub(super) store: &'a Store,
     pub(super) transaction: Transaction<'static, Any>,
-    pub(super) keys: &'a StoreKeys,
-    pub(super) rollback_guard: &'a RollbackGuard,
     pub(super) actor: Actor,
     pub(super) now_ms: i64,
-    audit_checkpoints: &'a AuditCheckpoints,
     pub(super) ends: BTreeMap<String, (i64, String)>,
     sequence: i64,
     position: i64,
-    notify: bool,
 }
 
-impl Store {
-    /// Begins a change; others wait until it ends. [`StoreError::Older`] if its number was seen.
-    pub async fn change(&self, actor: Actor, now_ms: i64) -> Result<Change<'_>> {
-        let notify = matches!(self.database, Database::Postgres(_));
-        let mut transaction = self.begin().await?;
+impl<'a> Change<'a> {
+    pub(super) async fn begin(store: &'a Store, actor: Actor, now_ms: i64) -> Result<Self> {
+        let mut transaction = store.begin().await?;
         // Read before the number is taken: another change may be recorded meanwhile.
-        let seen = self.rollback_guard.change();
+        let seen = store.rollback_guard.change();
         let sequence: i64 = sqlx::query_scalar(NEXT).fetch_one(&mut *transaction).await?;
         RollbackGuard::check_change(sequence.saturating_sub(1), seen)?;
-        let (keys, rollback_guard, audit_checkpoints) =
-            (&self.keys, &*self.rollback_guard, &*self.audit_checkpoints);
         let (ends, position) = (BTreeMap::new(), 0);
-        Ok(Change {
-            transaction,
-            keys,
-            rollback_guard,
-            actor,
-            now_ms,
-            audit_checkpoints,
-            ends,
-            sequence,
-            position,
-            notify,
-        })
+        Ok(Self { store, transaction, actor, now_ms, ends, sequence, position })
     }
 
-    pub(super) async fn begin(&self) -> Result<Transaction<'static, Any>> {
-        Ok(match self.database {
-            // A transaction that begins with a read may be unable to write later.
-            Database::Sqlite(_) => self.write.begin_with("BEGIN IMMEDIATE").await?,
-            Database::Postgres(_) => self.write.begin().await?,
-        })
-    }
-}
-
-impl Change<'_> {
     pub fn number(&self) -> i64 {
         self.sequence
     }
 
-    /// The record of this name, locked until the change ends.
-    pub async fn get<R: Record>(&mut self, tenant: &str, id: &str) -> Result<Stored<R>> {
-        record::get(self.keys, &mut *self.transaction, tenant, id).await
-    }
+    reads!(self: &mut Self, self.transaction, self.store.keys);
 
-    pub async fn find<R: Record>(&mut self, column: &'static str, is: &str) -> Result<Stored<R>> {
-        record::find(self.keys, &mut *self.transaction, column, is).await
+    pub(super) async fn execute(
+        &mut self,
+        sql: impl SqlSafeStr,
+        values: Vec<Column>,
+    ) -> Result<u64> {
+        Ok(query(sql, values).execute(&mut *self.transaction).await?.rows_affected())
     }
 
     pub async fn all<R: Record>(&mut self, tenant: &str) -> Result<Vec<Stored<R>>> {
         let sql = format!("{} WHERE tenant = $1 ORDER BY id", record::select::<R>());
         let rows = self.rows(AssertSqlSafe(sql), values![tenant]).await?;
-        rows.iter().map(|row| record::read(self.keys, row)).collect()
+        rows.iter().map(|row| record::read(&self.store.keys, row)).collect()
     }
 
     pub async fn count<R: Record>(&mut self, tenant: &str) -> Result<i64> {
@@ -120,9 +92,8 @@ impl Change<'_> {
              VALUES ($1, $2, $3, $4, $5, $6{places})",
             R::TABLE
         );
-        let Stored { tenant, version, changed_ms, .. } = &stored;
         let id = stored.record.id();
-        let mut values = values![tenant, id, *version, *changed_ms, body, seal];
+        let mut values = values![tenant, id, stored.version, stored.changed_ms, body, seal];
         values.extend(columns);
         let done = self.execute(AssertSqlSafe(sql), values).await;
         done.map_err(|error| match error {
@@ -149,31 +120,23 @@ impl Change<'_> {
             changed_ms: self.now_ms,
             record,
         };
-        self.write_over(&stored).await?;
-        let (old, new) = (before.record.shown(), stored.record.shown());
-        self.trace::<R>(&stored, "update", &old, &new).await?;
-        Ok(stored)
-    }
-
-    pub(super) async fn write_over<R: Record>(&mut self, stored: &Stored<R>) -> Result<()> {
-        let (body, seal) = self.sealed(stored)?;
-        let columns = stored.record.columns();
-        let sets: String = R::COLUMNS
-            .iter()
-            .enumerate()
-            .map(|(at, name)| format!(", {name} = ${}", at + 8))
-            .collect();
+        let (body, seal) = self.sealed(&stored)?;
+        let sets = R::COLUMNS.iter().zip(8..).map(|(name, at)| format!(", {name} = ${at}"));
+        let sets: String = sets.collect();
         let sql = format!(
             "UPDATE {} SET version = $1, changed_ms = $2, body = $3, seal = $4{sets} \
              WHERE tenant = $5 AND id = $6 AND version = $7",
             R::TABLE
         );
-        let Stored { tenant, version, changed_ms, .. } = stored;
+        let Stored { tenant, version, changed_ms, .. } = &stored;
         let id = stored.record.id();
-        let mut values = values![*version, *changed_ms, body, seal, tenant, id, version - 1];
-        values.extend(columns);
+        let mut values = values![*version, *changed_ms, body, seal, tenant, id, before.version];
+        values.extend(stored.record.columns());
         let done = self.execute(AssertSqlSafe(sql), values).await?;
-        self.check_found::<R>(done, tenant, id).await
+        self.check_found::<R>(done, tenant, id).await?;
+        let (old, new) = (before.record.shown(), stored.record.shown());
+        self.trace::<R>(&stored, "update", &old, &new).await?;
+        Ok(stored)
     }
 
     async fn check_found<R: Record>(&mut self, rows: u64, tenant: &str, id: &str) -> Result<()> {
@@ -189,30 +152,29 @@ impl Change<'_> {
         let id = before.record.id();
         let sql =
             format!("DELETE FROM {} WHERE tenant = $1 AND id = $2 AND version = $3", R::TABLE);
-        let done = self
-            .execute(AssertSqlSafe(sql), values![&before.tenant, id, before.version])
-            .await
-            .map_err(|error| match error {
-                StoreError::Reference(_) => StoreError::Reference(format!(
-                    "cannot remove the {} \"{id}\": something still refers to it",
-                    R::KIND
-                )),
-                error => error,
-            })?;
+        let values = values![&before.tenant, id, before.version];
+        let done = self.execute(AssertSqlSafe(sql), values).await;
+        let done = done.map_err(|error| match error {
+            StoreError::Reference(_) => StoreError::Reference(format!(
+                "cannot remove the {} \"{id}\": something still refers to it",
+                R::KIND
+            )),
+            error => error,
+        })?;
         self.check_found::<R>(done, &before.tenant, id).await?;
         self.trace::<R>(before, "delete", &before.record.shown(), &Value::Null).await
     }
 
-    pub(super) async fn trace<R: Record>(
+    async fn trace<R: Record>(
         &mut self,
         stored: &Stored<R>,
         action: &str,
         before: &Value,
         after: &Value,
     ) -> Result<()> {
-        let id = stored.record.id().to_owned();
-        self.audit(&stored.tenant, action, (R::KIND, &id), (before, after)).await?;
-        self.publish(&stored.tenant, R::KIND, &id, stored.version).await
+        let (tenant, id) = (&stored.tenant, stored.record.id());
+        audit::append(self, tenant, action, (R::KIND, id), (before, after)).await?;
+        self.publish(tenant, R::KIND, id, stored.version).await
     }
 
     pub async fn publish(
@@ -233,13 +195,13 @@ impl Change<'_> {
         if let Some(once) = &self.actor.once {
             once.act(&mut self.transaction).await?;
         }
-        if self.notify {
+        if matches!(self.store.database, Database::Postgres(_)) {
             self.execute("NOTIFY roadweave_change", vec![]).await?;
         }
         self.transaction.commit().await?;
-        self.rollback_guard.record_change(self.sequence);
+        self.store.rollback_guard.record_change(self.sequence);
         for (tenant, (serial, hash)) in self.ends {
-            self.audit_checkpoints.record(&tenant, serial, hash);
+            self.store.audit_checkpoints.record(&tenant, serial, hash);
         }
         Ok(self.sequence)
     }
@@ -248,24 +210,13 @@ impl Change<'_> {
         let body = serde_json::to_string(&stored.record)
             .map_err(|error| StoreError::Internal(error.to_string()))?;
         let of = (&*stored.tenant, stored.record.id(), stored.version, stored.changed_ms);
-        let seal = record::with_parts::<R, _>(of, &body, |parts| self.keys.seal(parts));
+        let seal = record::with_parts::<R, _>(of, &body, |parts| self.store.keys.seal(parts));
         Ok((body, seal))
     }
-}
 
-const NEXT: &str = "UPDATE counter SET value = value + 1 WHERE name = 'change' RETURNING value";
-const PUSH: &str = "INSERT INTO change (sequence, position, at_ms, tenant, kind, subject, version) \
-                    VALUES ($1, $2, $3, $4, $5, $6, $7)";
-
-impl Change<'_> {
     pub async fn end_logins(&mut self, tenant: &str, person: &str) -> Result<()> {
         let sql = "DELETE FROM login WHERE tenant = $1 AND person = $2";
         self.execute(sql, values![tenant, person]).await.map(drop)
-    }
-
-    pub async fn free(&mut self, tenant: &str, device: &str) -> Result<()> {
-        let sql = "DELETE FROM address WHERE tenant = $1 AND device = $2";
-        self.execute(sql, values![tenant, device]).await.map(drop)
     }
 
     pub async fn owner_of_key(&mut self, public_key: &str) -> Result<Option<String>> {
@@ -279,6 +230,9 @@ impl Change<'_> {
     }
 }
 
+const NEXT: &str = "UPDATE counter SET value = value + 1 WHERE name = 'change' RETURNING value";
+const PUSH: &str = "INSERT INTO change (sequence, position, at_ms, tenant, kind, subject, version) \
+                    VALUES ($1, $2, $3, $4, $5, $6, $7)";
 const OWNER: &str = "SELECT tenant FROM device WHERE public_key = $1 \
                      UNION SELECT tenant FROM proxy WHERE public_key = $1 \
                      UNION SELECT tenant FROM delegate WHERE public_key = $1";

@@ -3,7 +3,6 @@
 use sqlx::Row as _;
 
 use super::document::DocumentOutcome;
-use super::proxy_status::json;
 use super::sql::values;
 use super::{Actor, Change, ProxyStatus, Report, Result, Store};
 
@@ -30,82 +29,83 @@ pub enum Note {
     },
 }
 
-impl Store {
-    pub async fn store_notes(&self, notes: &[Note], now_ms: i64) -> Result<()> {
-        let mut change = self.change(Actor::new("streams"), now_ms).await?;
-        let mut has_outcomes = false;
-        for note in notes {
-            match note {
-                Note::Status(status) => change.store_status(status).await?,
-                Note::Report { tenant, report, stream, connected } => {
-                    change.store_report(tenant, report, (stream, *connected)).await?;
-                }
-                Note::Outcome(outcome) => has_outcomes |= change.store_outcome(outcome).await?,
-                Note::On { tenant, device, proxy } => {
-                    change.store_place(tenant, device, proxy.as_deref()).await?;
-                }
-                Note::Witness { tenant, proxy } => {
-                    change.execute(WITNESS, values![now_ms, proxy, tenant]).await?;
-                }
+pub async fn store(store: &Store, notes: &[Note], now_ms: i64) -> Result<()> {
+    let mut change = store.change(Actor::new("streams"), now_ms).await?;
+    let mut has_outcomes = false;
+    for note in notes {
+        match note {
+            Note::Status(status) => store_status(&mut change, status).await?,
+            Note::Report { tenant, report, stream, connected } => {
+                store_report(&mut change, tenant, report, (stream, *connected)).await?;
+            }
+            Note::Outcome(outcome) => has_outcomes |= outcome.store(&mut change).await?,
+            Note::On { tenant, device, proxy } => {
+                store_place(&mut change, tenant, device, proxy.as_deref()).await?;
+            }
+            Note::Witness { tenant, proxy } => {
+                change.execute(WITNESS, values![now_ms, proxy, tenant]).await?;
             }
         }
-        if has_outcomes {
-            let number = change.number();
-            change.publish("", "outcomes", "", number).await?;
-        }
-        change.commit().await?;
-        Ok(())
     }
+    if has_outcomes {
+        let number = change.number();
+        change.publish("", "outcomes", "", number).await?;
+    }
+    change.commit().await.map(drop)
 }
 
-impl Change<'_> {
-    async fn store_status(&mut self, status: &ProxyStatus) -> Result<()> {
-        let before = self.row(STATUS_BEFORE, values![&status.tenant, &status.proxy]).await?;
-        let before: Option<(i64, i64)> = match before {
-            Some(row) => Some((row.try_get("connected")?, row.try_get("serial")?)),
-            None => None,
-        };
-        let ProxyStatus { tenant, proxy, seen_ms, serial, load, sessions, software, .. } = status;
-        let ProxyStatus { connected, anchors, hash, stream, .. } = status;
-        let (connected, anchors) = (i64::from(*connected), json(anchors));
-        let values = values![
-            connected, *seen_ms, *serial, *load, *sessions, software, anchors, tenant, proxy, hash,
-            stream
-        ];
-        let done = self.execute(STATUS, values).await?;
-        let is_other = before != Some((connected, *serial));
-        self.publish_if(done > 0 && is_other, tenant, "proxy-status", proxy).await
-    }
+async fn store_status(change: &mut Change<'_>, status: &ProxyStatus) -> Result<()> {
+    let before = change.row(STATUS_BEFORE, values![&status.tenant, &status.proxy]).await?;
+    let before: Option<(i64, i64)> = match before {
+        Some(row) => Some((row.try_get("connected")?, row.try_get("serial")?)),
+        None => None,
+    };
+    let ProxyStatus { tenant, proxy, seen_ms, serial, load, sessions, software, .. } = status;
+    let ProxyStatus { connected, anchors, hash, stream, .. } = status;
+    let anchors = serde_json::to_string(anchors).unwrap_or_else(|_| "{}".to_owned());
+    let connected = i64::from(*connected);
+    let values = values![
+        connected, *seen_ms, *serial, *load, *sessions, software, anchors, tenant, proxy, hash,
+        stream
+    ];
+    let done = change.execute(STATUS, values).await?;
+    let is_other = before != Some((connected, *serial));
+    publish_if(change, done > 0 && is_other, tenant, ("proxy-status", proxy)).await
+}
 
-    async fn store_report(
-        &mut self,
-        tenant: &str,
-        report: &Report,
-        (stream, connected): (&str, bool),
-    ) -> Result<()> {
-        let Report { device, at_ms, report } = report;
-        let connected = i64::from(connected);
-        let values = values![*at_ms, report.to_string(), tenant, device, stream, connected];
-        let done = self.execute(REPORT, values).await?;
-        self.publish_if(done > 0, tenant, "report", device).await
-    }
+async fn store_report(
+    change: &mut Change<'_>,
+    tenant: &str,
+    report: &Report,
+    (stream, connected): (&str, bool),
+) -> Result<()> {
+    let Report { device, at_ms, report } = report;
+    let connected = i64::from(connected);
+    let values = values![*at_ms, report.to_string(), tenant, device, stream, connected];
+    let done = change.execute(REPORT, values).await?;
+    publish_if(change, done > 0, tenant, ("report", device)).await
+}
 
-    async fn store_place(&mut self, tenant: &str, device: &str, proxy: Option<&str>) -> Result<()> {
-        let key = proxy.unwrap_or_default();
-        let ended = self.execute(LEAVE, values![self.now_ms, tenant, device, key]).await?;
-        let begun = self.execute(ARRIVE, values![self.now_ms, key, tenant, device]).await?;
-        self.publish_if(ended + begun > 0, tenant, "session", device).await
-    }
+async fn store_place(
+    change: &mut Change<'_>,
+    tenant: &str,
+    device: &str,
+    proxy: Option<&str>,
+) -> Result<()> {
+    let (key, now_ms) = (proxy.unwrap_or_default(), change.now_ms);
+    let ended = change.execute(LEAVE, values![now_ms, tenant, device, key]).await?;
+    let begun = change.execute(ARRIVE, values![now_ms, key, tenant, device]).await?;
+    publish_if(change, ended + begun > 0, tenant, ("session", device)).await
+}
 
-    async fn publish_if(
-        &mut self,
-        is_event: bool,
-        tenant: &str,
-        kind: &str,
-        subject: &str,
-    ) -> Result<()> {
-        if is_event { self.publish(tenant, kind, subject, self.number()).await } else { Ok(()) }
-    }
+async fn publish_if(
+    change: &mut Change<'_>,
+    is_event: bool,
+    tenant: &str,
+    (kind, subject): (&str, &str),
+) -> Result<()> {
+    let number = change.number();
+    if is_event { change.publish(tenant, kind, subject, number).await } else { Ok(()) }
 }
 
 const STATUS_BEFORE: &str =

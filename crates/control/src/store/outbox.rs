@@ -6,7 +6,6 @@ use utoipa::ToSchema;
 
 use super::sql::{query, reader, values};
 use super::{Result, Store, StoreError};
-use crate::rollback_guard::RollbackGuard;
 
 /// A line of the outbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -27,63 +26,43 @@ pub struct Changed {
     pub version: i64,
 }
 
-impl Store {
-    pub async fn changes_after(&self, (sequence, position): (i64, i64)) -> Result<Vec<Changed>> {
-        let rows = self.rows(AFTER, values![sequence, position]).await?;
-        rows.iter().map(changed).collect()
-    }
+pub async fn after(store: &Store, (sequence, position): (i64, i64)) -> Result<Vec<Changed>> {
+    let rows = store.rows(AFTER, values![sequence, position]).await?;
+    rows.iter().map(changed).collect()
+}
 
-    pub async fn changes_of(
-        &self,
-        tenant: &str,
-        (sequence, position): (i64, i64),
-    ) -> Result<Vec<Changed>> {
-        let rows = self.rows(OF_TENANT, values![sequence, position, tenant]).await?;
-        rows.iter().map(changed).collect()
-    }
+pub async fn of_tenant(
+    store: &Store,
+    tenant: &str,
+    (sequence, position): (i64, i64),
+) -> Result<Vec<Changed>> {
+    let rows = store.rows(OF_TENANT, values![sequence, position, tenant]).await?;
+    rows.iter().map(changed).collect()
+}
 
-    pub async fn first_change(&self) -> Result<Option<i64>> {
-        let sql = "SELECT sequence FROM change ORDER BY sequence LIMIT 1";
-        Ok(self.row(sql, vec![]).await?.map(|row| row.try_get(0)).transpose()?)
-    }
+pub async fn first_change(store: &Store) -> Result<Option<i64>> {
+    let sql = "SELECT sequence FROM change ORDER BY sequence LIMIT 1";
+    Ok(store.row(sql, vec![]).await?.map(|row| row.try_get(0)).transpose()?)
+}
 
-    /// The number of the latest change. [`StoreError::Older`] if a later one was seen.
-    pub async fn latest_change(&self) -> Result<i64> {
-        // Read before the query: another change may be recorded meanwhile.
-        let seen = self.rollback_guard.change();
-        let sql = "SELECT value FROM counter WHERE name = 'change'";
-        let found = self.scalar(sql, vec![]).await?;
-        RollbackGuard::check_change(found, seen)?;
-        self.rollback_guard.record_change(found);
-        Ok(found)
-    }
-
-    /// The epoch, raised by each restored backup. [`StoreError::Older`] if it was not begun here.
-    pub async fn epoch(&self) -> Result<i64> {
-        let sql = "SELECT value FROM counter WHERE name = 'epoch'";
-        let found = self.scalar(sql, vec![]).await?;
-        self.rollback_guard.check_epoch(found)?;
-        Ok(found)
-    }
-
-    pub async fn prune(&self, now_ms: i64) -> Result<()> {
-        for (table, keys, is_old, age_ms) in PRUNE {
-            let sql = format!(
-                "DELETE FROM {table} WHERE ({keys}) IN \
-                 (SELECT {keys} FROM {table} WHERE {is_old} LIMIT {PRUNE_AT_ONCE})"
-            );
-            loop {
-                let mut transaction = self.begin().await?;
-                let query = query(AssertSqlSafe(sql.clone()), values![now_ms - age_ms]);
-                let done = query.execute(&mut *transaction).await?;
-                transaction.commit().await?;
-                if done.rows_affected() < PRUNE_AT_ONCE {
-                    break;
-                }
+/// Removes old lines of the outbox, and other rows that have expired.
+pub async fn prune(store: &Store, now_ms: i64) -> Result<()> {
+    for (table, keys, is_old, age_ms) in PRUNE {
+        let sql = format!(
+            "DELETE FROM {table} WHERE ({keys}) IN \
+             (SELECT {keys} FROM {table} WHERE {is_old} LIMIT {PRUNE_AT_ONCE})"
+        );
+        loop {
+            let mut transaction = store.begin().await?;
+            let query = query(AssertSqlSafe(sql.clone()), values![now_ms - age_ms]);
+            let done = query.execute(&mut *transaction).await?;
+            transaction.commit().await?;
+            if done.rows_affected() < PRUNE_AT_ONCE {
+                break;
             }
         }
-        Ok(())
     }
+    Ok(())
 }
 
 reader!(changed, Changed: sequence, position, at_ms, tenant, kind, subject, version);

@@ -1,6 +1,6 @@
 //! The status of proxies and anchors, confirmations of revocations, figures of a tenant's fleet.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 
 use roadweave_fleet::records::ProxyStatus;
@@ -55,78 +55,70 @@ impl fmt::Display for Confirmations {
     }
 }
 
-impl Store {
-    pub async fn proxy_status(&self, tenant: Option<&str>) -> Result<Vec<ProxyStatus>> {
-        let rows = self.rows(STATUS, values![tenant.unwrap_or_default()]).await?;
-        let each = rows.iter().map(|row| {
-            Ok(ProxyStatus {
-                tenant: row.try_get("tenant")?,
-                proxy: row.try_get("proxy")?,
-                connected: row.try_get::<i64, _>("connected")? != 0,
-                seen_ms: row.try_get("seen_ms")?,
-                serial: row.try_get("serial")?,
-                hash: row.try_get("hash")?,
-                stream: row.try_get("stream")?,
-                load: row.try_get("load")?,
-                sessions: row.try_get("sessions")?,
-                software: row.try_get("software")?,
-                witnessed_ms: row.try_get("witnessed_ms")?,
-                anchors: serde_json::from_str(row.try_get("anchors")?).unwrap_or_default(),
-            })
-        });
-        each.collect()
-    }
+pub async fn all(store: &Store, tenant: Option<&str>) -> Result<Vec<ProxyStatus>> {
+    let rows = store.rows(STATUS, values![tenant.unwrap_or_default()]).await?;
+    let each = rows.iter().map(|row| {
+        Ok(ProxyStatus {
+            tenant: row.try_get("tenant")?,
+            proxy: row.try_get("proxy")?,
+            connected: row.try_get::<i64, _>("connected")? != 0,
+            seen_ms: row.try_get("seen_ms")?,
+            serial: row.try_get("serial")?,
+            hash: row.try_get("hash")?,
+            stream: row.try_get("stream")?,
+            load: row.try_get("load")?,
+            sessions: row.try_get("sessions")?,
+            software: row.try_get("software")?,
+            witnessed_ms: row.try_get("witnessed_ms")?,
+            anchors: serde_json::from_str(row.try_get("anchors")?).unwrap_or_default(),
+        })
+    });
+    each.collect()
+}
 
-    /// Confirmations by the tenant's own proxies and anchors, and by those of the host for it.
-    pub async fn confirmations(
-        &self,
-        tenant: &str,
-        serial: i64,
-        now_ms: i64,
-    ) -> Result<Confirmations> {
-        let rows = self.rows(GATES, values![tenant]).await?;
-        let shared = self.shared_pools(tenant).await?;
-        let mut all = Confirmations::default();
-        for row in &rows {
-            let (proxy, owner): (String, String) = (row.try_get("id")?, row.try_get("tenant")?);
-            let pool: Option<String> = row.try_get("pool")?;
-            if owner != tenant && !pool.is_some_and(|pool| shared.contains(&(owner, pool))) {
-                continue;
-            }
-            let seen: Option<i64> = row.try_get("seen_ms")?;
-            if row.try_get::<Option<i64>, _>("serial")?.is_some_and(|it| it >= serial) {
-                all.confirmed.push(proxy);
-                continue;
-            }
-            let connected = row.try_get::<Option<i64>, _>("connected")? == Some(1);
-            let unreachable_ms = seen.map(|seen| {
-                let silent = (now_ms - seen).max(1);
-                // After a crash of the controller, `connected` may be stale.
-                if connected && silent < SILENT_MAX_MS { 0 } else { silent }
-            });
-            all.missing.push(Missing { proxy, unreachable_ms });
+/// Confirmations by the tenant's own proxies and anchors, and by those of the host for it.
+pub async fn confirmations(
+    store: &Store,
+    tenant: &str,
+    serial: i64,
+    now_ms: i64,
+) -> Result<Confirmations> {
+    let rows = store.rows(GATES, values![tenant]).await?;
+    let shared = shared_pools(store, tenant).await?;
+    let mut all = Confirmations::default();
+    for row in &rows {
+        let (proxy, owner): (String, String) = (row.try_get("id")?, row.try_get("tenant")?);
+        let pool: Option<String> = row.try_get("pool")?;
+        if owner != tenant && !pool.is_some_and(|pool| shared.contains(&(owner, pool))) {
+            continue;
         }
-        Ok(all)
+        let seen: Option<i64> = row.try_get("seen_ms")?;
+        if row.try_get::<Option<i64>, _>("serial")?.is_some_and(|it| it >= serial) {
+            all.confirmed.push(proxy);
+            continue;
+        }
+        let connected = row.try_get::<Option<i64>, _>("connected")? == Some(1);
+        let unreachable_ms = seen.map(|seen| {
+            let silent = (now_ms - seen).max(1);
+            // After a crash of the controller, `connected` may be stale.
+            if connected && silent < SILENT_MAX_MS { 0 } else { silent }
+        });
+        all.missing.push(Missing { proxy, unreachable_ms });
     }
-
-    async fn shared_pools(&self, tenant: &str) -> Result<BTreeSet<(String, String)>> {
-        let sql = format!("{} {OF_HOST}", select::<Pool>());
-        let rows = self.rows(AssertSqlSafe(sql), vec![]).await?;
-        let pools = rows.iter().filter_map(|row| read::<Pool>(&self.keys, row).ok());
-        let serving = pools.filter(|it| it.record.settings.tenants.iter().any(|it| it == tenant));
-        Ok(serving.map(|it| (it.tenant, it.record.id)).collect())
-    }
+    Ok(all)
 }
 
-impl Change<'_> {
-    pub async fn is_there(&mut self, tenant: &str, proxy: &str) -> Result<bool> {
-        let since_ms = self.now_ms - SILENT_MAX_MS;
-        Ok(self.scalar(THERE, values![tenant, proxy, since_ms]).await? > 0)
-    }
+async fn shared_pools(store: &Store, tenant: &str) -> Result<BTreeSet<(String, String)>> {
+    let sql = format!("{} {OF_HOST}", select::<Pool>());
+    let rows = store.rows(AssertSqlSafe(sql), vec![]).await?;
+    let pools = rows.iter().filter_map(|row| read::<Pool>(&store.keys, row).ok());
+    let serving = pools.filter(|it| it.record.settings.tenants.iter().any(|it| it == tenant));
+    Ok(serving.map(|it| (it.tenant, it.record.id)).collect())
 }
 
-pub(super) fn json(anchors: &BTreeMap<String, u32>) -> String {
-    serde_json::to_string(anchors).unwrap_or_else(|_| "{}".to_owned())
+pub async fn is_there(change: &mut Change<'_>, tenant: &str, proxy: &str) -> Result<bool> {
+    let since_ms = change.now_ms - SILENT_MAX_MS;
+    Ok(change.scalar(THERE, values![tenant, proxy, since_ms]).await? > 0)
 }
 
 const STATUS: &str = "SELECT * FROM proxy_status WHERE $1 IN ('', tenant) \
@@ -162,21 +154,19 @@ pub struct FleetState {
     pub proxies: Vec<ProxyStatus>,
 }
 
-impl Store {
-    pub async fn fleet_state(&self, tenant: &str) -> Result<FleetState> {
-        let proxies = self.proxy_status(Some(tenant)).await?;
-        let mut state = FleetState { proxies, ..FleetState::default() };
-        for row in self.rows(DEVICES, values![tenant]).await? {
-            let count: i64 = row.try_get("count")?;
-            match row.try_get::<String, _>("state")?.as_str() {
-                "active" => state.active = count,
-                "pending" => state.pending = count,
-                _ => state.revoked = count,
-            }
+pub async fn fleet_state(store: &Store, tenant: &str) -> Result<FleetState> {
+    let proxies = all(store, Some(tenant)).await?;
+    let mut state = FleetState { proxies, ..FleetState::default() };
+    for row in store.rows(DEVICES, values![tenant]).await? {
+        let count: i64 = row.try_get("count")?;
+        match row.try_get::<String, _>("state")?.as_str() {
+            "active" => state.active = count,
+            "pending" => state.pending = count,
+            _ => state.revoked = count,
         }
-        state.online = self.scalar(ONLINE, values![tenant]).await?;
-        Ok(state)
     }
+    state.online = store.scalar(ONLINE, values![tenant]).await?;
+    Ok(state)
 }
 
 const DEVICES: &str =

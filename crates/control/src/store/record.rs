@@ -1,13 +1,13 @@
 //! Records: rows that only the controller writes, each with a seal: JSON, with some fields repeated
 //! as columns for searches and unique keys. If columns or seal do not match, it is not ours.
 
+use sqlx::Row as _;
 use sqlx::any::AnyRow;
-use sqlx::{Any, AssertSqlSafe, Executor, Row as _};
 
-use super::sql::{query, values};
-use super::{Result, Store, StoreError};
+use super::sql::values;
+use super::{Result, StoreError};
 use crate::keys::StoreKeys;
-use crate::model::{Column, Record, Tenant};
+use crate::model::{Column, Record};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored<R> {
@@ -35,86 +35,47 @@ pub struct Filter {
     pub limit: u32,
 }
 
-impl Store {
-    /// [`StoreError::Altered`] for a row that the controller did not write.
-    pub async fn get<R: Record>(&self, tenant: &str, id: &str) -> Result<Stored<R>> {
-        get(&self.keys, &mut *self.reader().await?, tenant, id).await
-    }
-
-    /// The record of any tenant with this value of a unique `column`; errors as of [`Store::get`].
-    pub async fn find<R: Record>(&self, column: &'static str, value: &str) -> Result<Stored<R>> {
-        find(&self.keys, &mut *self.reader().await?, column, value).await
-    }
-
-    pub async fn list<R: Record>(&self, tenant: &str, filter: &Filter) -> Result<Page<Stored<R>>> {
+impl Filter {
+    pub(super) fn statement<R: Record>(&self, tenant: &str) -> (String, Vec<Column>) {
         let mut sql = format!("{} WHERE tenant = $1 AND id > $2", select::<R>());
-        let mut values = values![tenant, &filter.after];
-        for (column, value) in &filter.equal {
+        let mut values = values![tenant, &self.after];
+        for (column, value) in &self.equal {
             values.push(value.into());
             sql += &format!(" AND {column} = ${}", values.len());
         }
-        if let Some((column, word)) = &filter.word {
+        if let Some((column, word)) = &self.word {
             values.push(format!("%,{},%", word.replace(['%', '_', '\\', ','], "")).into());
             sql += &format!(" AND {column} LIKE ${}", values.len());
         }
-        sql += &format!(" ORDER BY id LIMIT {}", filter.limit + 1);
-        let rows = self.rows(AssertSqlSafe(sql), values).await?;
-        self.page(&rows, filter.limit)
+        sql += &format!(" ORDER BY id LIMIT {}", self.limit + 1);
+        (sql, values)
     }
+}
 
-    pub(super) fn page<R: Record>(&self, rows: &[AnyRow], limit: u32) -> Result<Page<Stored<R>>> {
+impl<R: Record> Page<Stored<R>> {
+    /// A page of `limit` records; a further row shows that there is a next one.
+    pub(super) fn of(keys: &StoreKeys, rows: &[AnyRow], limit: u32) -> Result<Self> {
         let more = rows.len() > limit as usize;
-        let items = rows.iter().take(limit as usize).map(|row| read(&self.keys, row));
+        let items = rows.iter().take(limit as usize).map(|row| read(keys, row));
         let items: Vec<Stored<R>> = items.collect::<Result<_, _>>()?;
         let next = items.last().filter(|_| more).map(|last| last.record.id().to_owned());
-        Ok(Page { items, next })
-    }
-
-    pub async fn tenants(&self, after: &str, limit: u32) -> Result<Page<Stored<Tenant>>> {
-        let sql =
-            format!("{} WHERE tenant > $1 ORDER BY tenant LIMIT {}", select::<Tenant>(), limit + 1);
-        self.page(&self.rows(AssertSqlSafe(sql), values![after]).await?, limit)
-    }
-
-    /// At most `limit` records of all tenants; altered rows are logged and skipped.
-    pub async fn all<R: Record>(&self, limit: u32) -> Result<Vec<Stored<R>>> {
-        let sql = format!("{} ORDER BY tenant, id LIMIT {limit}", select::<R>());
-        let rows = self.rows(AssertSqlSafe(sql), vec![]).await?;
-        let whole = rows.iter().filter_map(|row| match read(&self.keys, row) {
-            Err(StoreError::Altered { .. }) => None,
-            other => Some(other),
-        });
-        whole.collect()
+        Ok(Self { items, next })
     }
 }
 
-pub(super) async fn get<'c, R: Record>(
+/// The records of `rows`; altered rows are logged and skipped.
+pub(super) fn unaltered<R: Record>(keys: &StoreKeys, rows: &[AnyRow]) -> Result<Vec<Stored<R>>> {
+    let whole = rows.iter().map(|row| read(keys, row));
+    whole.filter(|it| !matches!(it, Err(StoreError::Altered { .. }))).collect()
+}
+
+pub(super) fn read_found<R: Record>(
     keys: &StoreKeys,
-    executor: impl Executor<'c, Database = Any>,
-    tenant: &str,
+    row: Option<AnyRow>,
     id: &str,
 ) -> Result<Stored<R>> {
-    let sql = format!("{} WHERE tenant = $1 AND id = $2", select::<R>());
-    let query = query(AssertSqlSafe(sql), values![tenant, id]);
-    match query.fetch_optional(executor).await? {
-        Some(row) => read(keys, &row),
-        None => Err(not_found::<R>(id)),
-    }
-}
-
-pub(super) async fn find<'c, R: Record>(
-    keys: &StoreKeys,
-    executor: impl Executor<'c, Database = Any>,
-    column: &'static str,
-    value: &str,
-) -> Result<Stored<R>> {
-    let sql = format!("{} WHERE {column} = $1", select::<R>());
-    let row = query(AssertSqlSafe(sql), values![value]).fetch_optional(executor).await?;
-    row.map_or_else(|| Err(not_found::<R>("")), |row| read(keys, &row))
-}
-
-pub(super) fn not_found<R: Record>(id: &str) -> StoreError {
-    StoreError::NotFound { kind: R::KIND, id: id.to_owned() }
+    let absent = || StoreError::NotFound { kind: R::KIND, id: id.to_owned() };
+    read(keys, &row.ok_or_else(absent)?)
 }
 
 pub(super) fn select<R: Record>() -> String {

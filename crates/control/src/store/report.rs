@@ -45,39 +45,38 @@ pub struct BoxSession {
     pub reason: Option<String>,
 }
 
-impl Store {
-    pub async fn report(&self, tenant: &str, device: &str) -> Result<Report> {
-        let sql = "SELECT * FROM report WHERE tenant = $1 AND device = $2";
-        let row = self.row(sql, values![tenant, device]).await?;
-        let absent = || StoreError::NotFound { kind: "report", id: device.to_owned() };
-        let row = row.ok_or_else(absent)?;
-        let body: String = row.try_get("body")?;
-        Ok(Report {
-            device: row.try_get("device")?,
-            at_ms: row.try_get("at_ms")?,
-            report: serde_json::from_str(&body).unwrap_or_default(),
-        })
-    }
+/// The last report of a box. [`StoreError::NotFound`] if there is none.
+pub async fn latest(store: &Store, tenant: &str, device: &str) -> Result<Report> {
+    let sql = "SELECT * FROM report WHERE tenant = $1 AND device = $2";
+    let row = store.row(sql, values![tenant, device]).await?;
+    let absent = || StoreError::NotFound { kind: "report", id: device.to_owned() };
+    let row = row.ok_or_else(absent)?;
+    let body: String = row.try_get("body")?;
+    Ok(Report {
+        device: row.try_get("device")?,
+        at_ms: row.try_get("at_ms")?,
+        report: serde_json::from_str(&body).unwrap_or_default(),
+    })
+}
 
-    pub async fn sessions(
-        &self,
-        tenant: &str,
-        device: &str,
-        limit: u32,
-    ) -> Result<Vec<BoxSession>> {
-        let rows = self.rows(SESSIONS, values![tenant, device, i64::from(limit)]).await?;
-        rows.iter().map(session).collect()
-    }
+pub async fn sessions(
+    store: &Store,
+    tenant: &str,
+    device: &str,
+    limit: u32,
+) -> Result<Vec<BoxSession>> {
+    let rows = store.rows(SESSIONS, values![tenant, device, i64::from(limit)]).await?;
+    rows.iter().map(session).collect()
+}
 
-    pub async fn placed(&self) -> Result<BTreeMap<RecordId, PublicKey>> {
-        let mut placed = BTreeMap::new();
-        for row in self.rows(PLACED, vec![]).await? {
-            if let Ok(key) = row.try_get::<String, _>("proxy")?.parse() {
-                placed.insert((row.try_get("tenant")?, row.try_get("device")?), key);
-            }
+pub async fn placed(store: &Store) -> Result<BTreeMap<RecordId, PublicKey>> {
+    let mut placed = BTreeMap::new();
+    for row in store.rows(PLACED, vec![]).await? {
+        if let Ok(key) = row.try_get::<String, _>("proxy")?.parse() {
+            placed.insert((row.try_get("tenant")?, row.try_get("device")?), key);
         }
-        Ok(placed)
     }
+    Ok(placed)
 }
 
 reader!(session, BoxSession: device, attachment, proxy, from_ms, to_ms, reason);
@@ -103,67 +102,66 @@ pub struct Sample {
 
 pub const STEPS_MS: [i64; 3] = [10_000, 60_000, 3_600_000];
 
-impl Store {
-    pub async fn store_samples(&self, samples: &[(String, Sample)]) -> Result<()> {
-        self.add_samples(STEPS_MS[0], samples).await
-    }
+pub async fn store_samples(store: &Store, samples: &[(String, Sample)]) -> Result<()> {
+    add_samples(store, STEPS_MS[0], samples).await
+}
 
-    async fn add_samples(&self, step: i64, samples: &[(String, Sample)]) -> Result<()> {
-        let mut transaction = self.begin().await?;
-        for (tenant, sample) in samples {
-            let figures = serde_json::to_string(&sample.figures)
-                .map_err(|error| StoreError::Internal(error.to_string()))?;
-            let at_ms = sample.at_ms - sample.at_ms.rem_euclid(step);
-            let values = values![step, at_ms, figures, tenant, &sample.device];
-            query(ADD, values).execute(&mut *transaction).await?;
+async fn add_samples(store: &Store, step: i64, samples: &[(String, Sample)]) -> Result<()> {
+    let mut transaction = store.begin().await?;
+    for (tenant, sample) in samples {
+        let figures = serde_json::to_string(&sample.figures)
+            .map_err(|error| StoreError::Internal(error.to_string()))?;
+        let at_ms = sample.at_ms - sample.at_ms.rem_euclid(step);
+        let values = values![step, at_ms, figures, tenant, &sample.device];
+        query(ADD, values).execute(&mut *transaction).await?;
+    }
+    Ok(transaction.commit().await?)
+}
+
+pub async fn samples(
+    store: &Store,
+    (tenant, device): (&str, &str),
+    step_ms: i64,
+    (from_ms, to_ms): (i64, i64),
+    limit: u32,
+) -> Result<Vec<Sample>> {
+    let values = values![tenant, device, step_ms, from_ms, to_ms, i64::from(limit)];
+    let rows = store.rows(OF_DEVICE, values).await?;
+    rows.iter().map(|row| Ok(sample(row)?.1)).collect()
+}
+
+/// Writes the means of finer figures, for each time that has ended.
+pub async fn roll_up(store: &Store, now_ms: i64) -> Result<()> {
+    for pair in STEPS_MS.windows(2) {
+        let &[fine, coarse] = pair else { continue };
+        let end = now_ms - now_ms.rem_euclid(coarse);
+        let sql = "SELECT COALESCE(MAX(at_ms), 0) FROM sample WHERE step_ms = $1";
+        let last = store.scalar(sql, values![coarse]).await?;
+        let from = (last + coarse).max(end - ROLL_UP_MAX * coarse);
+        for begin in (from..end).step_by(usize::try_from(coarse).unwrap_or(usize::MAX)) {
+            roll_up_one(store, fine, coarse, begin).await?;
         }
-        Ok(transaction.commit().await?)
     }
+    Ok(())
+}
 
-    pub async fn samples(
-        &self,
-        (tenant, device): (&str, &str),
-        step_ms: i64,
-        (from_ms, to_ms): (i64, i64),
-        limit: u32,
-    ) -> Result<Vec<Sample>> {
-        let values = values![tenant, device, step_ms, from_ms, to_ms, i64::from(limit)];
-        let rows = self.rows(OF_DEVICE, values).await?;
-        rows.iter().map(|row| Ok(sample(row)?.1)).collect()
-    }
-
-    pub async fn roll_up(&self, now_ms: i64) -> Result<()> {
-        for pair in STEPS_MS.windows(2) {
-            let &[fine, coarse] = pair else { continue };
-            let end = now_ms - now_ms.rem_euclid(coarse);
-            let sql = "SELECT COALESCE(MAX(at_ms), 0) FROM sample WHERE step_ms = $1";
-            let last = self.scalar(sql, values![coarse]).await?;
-            let from = (last + coarse).max(end - ROLL_UP_MAX * coarse);
-            for begin in (from..end).step_by(usize::try_from(coarse).unwrap_or(usize::MAX)) {
-                self.roll_up_one(fine, coarse, begin).await?;
-            }
+async fn roll_up_one(store: &Store, fine: i64, coarse: i64, begin: i64) -> Result<()> {
+    let rows = store.rows(OF_TIME, values![fine, begin, begin + coarse]).await?;
+    let mut sums: BTreeMap<(String, String), BTreeMap<String, (f64, f64)>> = BTreeMap::new();
+    for row in &rows {
+        let (tenant, sample) = sample(row)?;
+        let sums = sums.entry((tenant, sample.device)).or_default();
+        for (name, figure) in sample.figures {
+            let (sum, count) = sums.entry(name).or_default();
+            *sum += figure;
+            *count += 1.0;
         }
-        Ok(())
     }
-
-    async fn roll_up_one(&self, fine: i64, coarse: i64, begin: i64) -> Result<()> {
-        let rows = self.rows(OF_TIME, values![fine, begin, begin + coarse]).await?;
-        let mut sums: BTreeMap<(String, String), BTreeMap<String, (f64, f64)>> = BTreeMap::new();
-        for row in &rows {
-            let (tenant, sample) = sample(row)?;
-            let sums = sums.entry((tenant, sample.device)).or_default();
-            for (name, figure) in sample.figures {
-                let (sum, count) = sums.entry(name).or_default();
-                *sum += figure;
-                *count += 1.0;
-            }
-        }
-        let means = sums.into_iter().map(|((tenant, device), sums)| {
-            let mean = |(name, (sum, count))| (name, sum / count);
-            (tenant, Sample { device, at_ms: begin, figures: sums.into_iter().map(mean).collect() })
-        });
-        self.add_samples(coarse, &means.collect::<Vec<_>>()).await
-    }
+    let means = sums.into_iter().map(|((tenant, device), sums)| {
+        let mean = |(name, (sum, count))| (name, sum / count);
+        (tenant, Sample { device, at_ms: begin, figures: sums.into_iter().map(mean).collect() })
+    });
+    add_samples(store, coarse, &means.collect::<Vec<_>>()).await
 }
 
 fn sample(row: &AnyRow) -> Result<(String, Sample)> {

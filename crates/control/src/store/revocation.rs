@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use sqlx::{AssertSqlSafe, Row as _};
 use utoipa::ToSchema;
 
-use super::record::{read, select};
+use super::record::{select, unaltered};
 use super::sql::{query, reader, values};
-use super::{Actor, Change, Result, Store, StoreError, Stored};
+use super::{Actor, Change, Result, Store, StoreError, Stored, address, audit};
 use crate::authority::Authority;
 use crate::model::{Delegate, DelegateState, Device, DeviceState, Proxy, ProxyState, Record};
 use crate::rollback_guard::RollbackGuard;
@@ -34,92 +34,98 @@ pub struct Revocation {
     pub hash: String,
 }
 
-impl Store {
-    pub async fn revocations(
-        &self,
-        tenant: Option<&str>,
-        after: i64,
-        limit: u32,
-    ) -> Result<Vec<Revocation>> {
-        let sql = if tenant.is_some() { OF_TENANT } else { OF_ALL };
-        let values = values![tenant.unwrap_or_default(), after, i64::from(limit)];
-        let rows = self.rows(sql, values).await?;
-        rows.iter().map(revocation).collect()
-    }
+pub async fn list(
+    store: &Store,
+    tenant: Option<&str>,
+    after: i64,
+    limit: u32,
+) -> Result<Vec<Revocation>> {
+    let sql = if tenant.is_some() { OF_TENANT } else { OF_ALL };
+    let values = values![tenant.unwrap_or_default(), after, i64::from(limit)];
+    let rows = store.rows(sql, values).await?;
+    rows.iter().map(revocation).collect()
+}
 
-    pub async fn revocation(&self, tenant: &str, serial: i64) -> Result<Revocation> {
-        let found = self.revocations(Some(tenant), serial.saturating_sub(1), 1).await?;
-        found
-            .into_iter()
-            .find(|one| one.serial == serial)
-            .ok_or_else(|| StoreError::NotFound { kind: "revocation", id: serial.to_string() })
+pub async fn get(store: &Store, tenant: &str, serial: i64) -> Result<Revocation> {
+    let found = list(store, Some(tenant), serial.saturating_sub(1), 1).await?;
+    found
+        .into_iter()
+        .find(|one| one.serial == serial)
+        .ok_or_else(|| StoreError::NotFound { kind: "revocation", id: serial.to_string() })
+}
+
+/// Revokes a key; a revoked key keeps its revocation. [`StoreError::Refused`] beyond the
+/// tenant's share, and [`StoreError::Older`] if the number belonged to a lost revocation.
+pub async fn add(
+    change: &mut Change<'_>,
+    tenant: &str,
+    key: &str,
+    reason: &str,
+) -> Result<Revocation> {
+    match change.row(OF_KEY, values![key]).await? {
+        Some(row) => revocation(&row),
+        None => {
+            check_share(change, tenant).await?;
+            append(change, tenant, key, reason).await
+        }
     }
 }
 
-impl Change<'_> {
-    /// Revokes a key; a revoked key keeps its revocation. [`StoreError::Refused`] beyond the
-    /// tenant's share, and [`StoreError::Older`] if the number belonged to a lost revocation.
-    pub async fn revoke(&mut self, tenant: &str, key: &str, reason: &str) -> Result<Revocation> {
-        match self.row(OF_KEY, values![key]).await? {
-            Some(row) => revocation(&row),
-            None => {
-                self.check_share(tenant).await?;
-                self.append(tenant, key, reason).await
-            }
-        }
+/// Refuses a tenant with as many entries as room is left. The host tenant has a reserve.
+async fn check_share(change: &mut Change<'_>, tenant: &str) -> Result<()> {
+    let row = query(SHARE, values![tenant]).fetch_one(&mut *change.transaction).await?;
+    let (own, all): (i64, i64) = (row.try_get("own")?, row.try_get("in_all")?);
+    let is_host = row.try_get::<i64, _>("hosts")? > 0;
+    if is_host || own < (ENTRIES_MAX - OF_HOST - all).max(0) {
+        return Ok(());
     }
+    let text = format!("the tenant has revoked {own} keys, which is its limit");
+    Err(StoreError::Refused(text))
+}
 
-    /// Refuses a tenant with as many entries as room is left. The host tenant has a reserve.
-    async fn check_share(&mut self, tenant: &str) -> Result<()> {
-        let row = query(SHARE, values![tenant]).fetch_one(&mut *self.transaction).await?;
-        let (own, all): (i64, i64) = (row.try_get("own")?, row.try_get("in_all")?);
-        let is_host = row.try_get::<i64, _>("hosts")? > 0;
-        if is_host || own < (ENTRIES_MAX - OF_HOST - all).max(0) {
-            return Ok(());
-        }
-        let text = format!("the tenant has revoked {own} keys, which is its limit");
-        Err(StoreError::Refused(text))
+pub async fn append(
+    change: &mut Change<'_>,
+    tenant: &str,
+    public_key: &str,
+    reason: &str,
+) -> Result<Revocation> {
+    let seen = change.store.rollback_guard.revocations();
+    let at_seen = change.row(HASH_AT, values![seen.serial]).await?;
+    let at_seen: Option<String> = at_seen.map(|row| row.try_get(0)).transpose()?;
+    RollbackGuard::check_revocations(&seen, at_seen.as_deref())?;
+    let last = change.row(LAST, vec![]).await?;
+    let (serial, previous) = match last {
+        Some(row) => (row.try_get::<i64, _>("serial")? + 1, row.try_get("hash")?),
+        None => (1, String::new()),
+    };
+    if serial > ENTRIES_MAX {
+        let most = Revocations::MAX;
+        let text = format!("cannot revoke more keys: the limit of {most} is reached");
+        return Err(StoreError::Refused(text));
     }
+    let (entry, hash) = Authority::revoke(public_key, serial, &previous)?;
+    let values = values![tenant, serial, change.now_ms, public_key, reason, &entry, &hash];
+    change.execute(ADD, values).await?;
+    let made = Revocation {
+        serial,
+        tenant: tenant.to_owned(),
+        at_ms: change.now_ms,
+        public_key: public_key.to_owned(),
+        reason: reason.to_owned(),
+        entry,
+        hash,
+    };
+    let after = serde_json::to_value(&made).unwrap_or_default();
+    let name = serial.to_string();
+    let nothing = serde_json::Value::Null;
+    audit::append(change, tenant, "revoke", ("revocation", &name), (&nothing, &after)).await?;
+    change.publish(tenant, "revocation", &name, serial).await?;
+    Ok(made)
+}
 
-    pub async fn append(
-        &mut self,
-        tenant: &str,
-        public_key: &str,
-        reason: &str,
-    ) -> Result<Revocation> {
-        let seen = self.rollback_guard.revocations();
-        let at_seen = self.row(HASH_AT, values![seen.serial]).await?;
-        let at_seen: Option<String> = at_seen.map(|row| row.try_get(0)).transpose()?;
-        RollbackGuard::check_revocations(&seen, at_seen.as_deref())?;
-        let last = self.row(LAST, vec![]).await?;
-        let (serial, previous) = match last {
-            Some(row) => (row.try_get::<i64, _>("serial")? + 1, row.try_get("hash")?),
-            None => (1, String::new()),
-        };
-        if serial > ENTRIES_MAX {
-            let most = Revocations::MAX;
-            let text = format!("cannot revoke more keys: the limit of {most} is reached");
-            return Err(StoreError::Refused(text));
-        }
-        let (entry, hash) = Authority::revoke(public_key, serial, &previous)?;
-        let values = values![tenant, serial, self.now_ms, public_key, reason, &entry, &hash];
-        self.execute(ADD, values).await?;
-        let made = Revocation {
-            serial,
-            tenant: tenant.to_owned(),
-            at_ms: self.now_ms,
-            public_key: public_key.to_owned(),
-            reason: reason.to_owned(),
-            entry,
-            hash,
-        };
-        let after = serde_json::to_value(&made).unwrap_or_default();
-        let name = serial.to_string();
-        let nothing = serde_json::Value::Null;
-        self.audit(tenant, "revoke", ("revocation", &name), (&nothing, &after)).await?;
-        self.publish(tenant, "revocation", &name, serial).await?;
-        Ok(made)
-    }
+pub async fn is_revoked(change: &mut Change<'_>, public_key: &str) -> Result<bool> {
+    let sql = "SELECT COUNT(*) FROM revocation WHERE public_key = $1";
+    Ok(change.scalar(sql, values![public_key]).await? > 0)
 }
 
 reader!(revocation, Revocation: serial, tenant, at_ms, public_key, reason, entry, hash);
@@ -162,77 +168,64 @@ pub trait Revocable: Record {
     }
 }
 
-impl Change<'_> {
-    /// Marks a record as revoked and frees its addresses; [`Change::revoke`] revokes the key.
-    pub async fn mark_revoked<R: Revocable>(&mut self, before: &Stored<R>) -> Result<()> {
-        if before.record.is_revoked() {
-            return Ok(());
-        }
-        if R::HAS_ADDRESSES {
-            self.free(&before.tenant, before.record.id()).await?;
-        }
-        self.update(before, before.record.clone().revoked()).await.map(drop)
+/// Marks a record as revoked and frees its addresses; [`add`] revokes the key.
+pub async fn mark<R: Revocable>(change: &mut Change<'_>, before: &Stored<R>) -> Result<()> {
+    if before.record.is_revoked() {
+        return Ok(());
     }
+    if R::HAS_ADDRESSES {
+        address::release(change, &before.tenant, before.record.id()).await?;
+    }
+    change.update(before, before.record.clone().revoked()).await.map(drop)
 }
 
-impl Store {
-    /// Marks a tenant's records that have one of the revoked `keys` or are below one, in changes of
-    /// bounded size. Altered rows are skipped; after an error some are marked.
-    pub async fn mark_revoked(
-        &self,
-        tenant: &str,
-        keys: &BTreeSet<String>,
-        actor: &Actor,
-        now_ms: i64,
-    ) -> Result<()> {
-        self.mark::<Delegate>(tenant, keys, actor, now_ms).await?;
-        self.mark::<Device>(tenant, keys, actor, now_ms).await?;
-        self.mark::<Proxy>(tenant, keys, actor, now_ms).await
-    }
+/// Marks a tenant's records that have one of the revoked `keys` or are below one, in changes of
+/// bounded size. Altered rows are skipped; after an error some are marked.
+pub async fn mark_all(
+    store: &Store,
+    tenant: &str,
+    keys: &BTreeSet<String>,
+    actor: &Actor,
+    now_ms: i64,
+) -> Result<()> {
+    mark_kind::<Delegate>(store, tenant, keys, actor, now_ms).await?;
+    mark_kind::<Device>(store, tenant, keys, actor, now_ms).await?;
+    mark_kind::<Proxy>(store, tenant, keys, actor, now_ms).await
+}
 
-    async fn mark<R: Revocable>(
-        &self,
-        tenant: &str,
-        keys: &BTreeSet<String>,
-        actor: &Actor,
-        now_ms: i64,
-    ) -> Result<()> {
-        let mut below = self.below::<R>(tenant, keys).await?;
-        while !below.is_empty() {
-            let rest = below.split_off(below.len().min(AT_ONCE));
-            let mut change = self.change(actor.clone(), now_ms).await?;
-            for id in &below {
-                let before = match change.get::<R>(tenant, id).await {
-                    Err(StoreError::Altered { .. } | StoreError::NotFound { .. }) => continue,
-                    other => other?,
-                };
-                change.mark_revoked(&before).await?;
-            }
-            change.commit().await?;
-            below = rest;
+async fn mark_kind<R: Revocable>(
+    store: &Store,
+    tenant: &str,
+    keys: &BTreeSet<String>,
+    actor: &Actor,
+    now_ms: i64,
+) -> Result<()> {
+    let mut below = below::<R>(store, tenant, keys).await?;
+    while !below.is_empty() {
+        let rest = below.split_off(below.len().min(AT_ONCE));
+        let mut change = store.change(actor.clone(), now_ms).await?;
+        for id in &below {
+            let before = match change.get::<R>(tenant, id).await {
+                Err(StoreError::Altered { .. } | StoreError::NotFound { .. }) => continue,
+                other => other?,
+            };
+            mark(&mut change, &before).await?;
         }
-        Ok(())
+        change.commit().await?;
+        below = rest;
     }
+    Ok(())
+}
 
-    async fn below<R: Revocable>(
-        &self,
-        tenant: &str,
-        keys: &BTreeSet<String>,
-    ) -> Result<Vec<String>> {
-        let sql = format!("{} WHERE tenant = $1 AND state <> 'revoked'", select::<R>());
-        let rows = self.rows(AssertSqlSafe(sql), values![tenant]).await?;
-        let mut names = Vec::new();
-        for row in &rows {
-            match read::<R>(&self.keys, row) {
-                Ok(Stored { record, .. }) if record.is_by(keys) => {
-                    names.push(record.id().to_owned());
-                }
-                Ok(_) | Err(StoreError::Altered { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(names)
-    }
+async fn below<R: Revocable>(
+    store: &Store,
+    tenant: &str,
+    keys: &BTreeSet<String>,
+) -> Result<Vec<String>> {
+    let sql = format!("{} WHERE tenant = $1 AND state <> 'revoked'", select::<R>());
+    let rows = store.rows(AssertSqlSafe(sql), values![tenant]).await?;
+    let all = unaltered::<R>(&store.keys, &rows)?.into_iter().map(|it| it.record);
+    Ok(all.filter(|it| it.is_by(keys)).map(|it| it.id().to_owned()).collect())
 }
 
 impl Revocable for Delegate {

@@ -1,4 +1,4 @@
-//! Statements and their parameters.
+//! Statements and their parameters, on the store's connections or within a change.
 
 use sqlx::any::AnyArguments;
 use sqlx::query::Query;
@@ -34,3 +34,48 @@ macro_rules! reader {
     };
 }
 pub(super) use reader;
+
+/// Methods that read with the connection of `$self`.
+macro_rules! reads {
+    ($self:ident: $this:ty, $connection:expr, $keys:expr) => {
+        pub(in crate::store) async fn rows(
+            $self: $this,
+            sql: impl sqlx::SqlSafeStr,
+            values: Vec<crate::model::Column>,
+        ) -> Result<Vec<sqlx::any::AnyRow>> {
+            Ok(crate::store::sql::query(sql, values).fetch_all(&mut *$connection).await?)
+        }
+
+        pub(in crate::store) async fn row(
+            $self: $this,
+            sql: impl sqlx::SqlSafeStr,
+            values: Vec<crate::model::Column>,
+        ) -> Result<Option<sqlx::any::AnyRow>> {
+            Ok(crate::store::sql::query(sql, values).fetch_optional(&mut *$connection).await?)
+        }
+
+        pub(in crate::store) async fn scalar(
+            $self: $this,
+            sql: impl sqlx::SqlSafeStr,
+            values: Vec<crate::model::Column>,
+        ) -> Result<i64> {
+            let row = crate::store::sql::query(sql, values).fetch_one(&mut *$connection).await?;
+            Ok(sqlx::Row::try_get(&row, 0)?)
+        }
+
+        /// [`StoreError::Altered`] for a row that the controller did not write.
+        pub async fn get<R: Record>($self: $this, tenant: &str, id: &str) -> Result<Stored<R>> {
+            let sql = format!("{} WHERE tenant = $1 AND id = $2", record::select::<R>());
+            let row = $self.row(AssertSqlSafe(sql), values![tenant, id]).await?;
+            record::read_found(&$keys, row, id)
+        }
+
+        /// The record of any tenant with this value of a unique `column`; errors as of `get`.
+        pub async fn find<R: Record>($self: $this, column: &str, is: &str) -> Result<Stored<R>> {
+            let sql = format!("{} WHERE {column} = $1", record::select::<R>());
+            let row = $self.row(AssertSqlSafe(sql), values![is]).await?;
+            record::read_found(&$keys, row, "")
+        }
+    };
+}
+pub(super) use reads;

@@ -25,6 +25,7 @@ use crate::model::{
     ProxyState, Record, Tenant, TenantSettings, Token, TokenSettings,
 };
 
+#[derive(Clone)]
 pub(crate) struct World {
     pub(crate) store: Arc<Store>,
     pub(crate) url: Database,
@@ -74,11 +75,9 @@ async fn world(url: Database, folder: tempfile::TempDir, server: Option<Arc<Post
     World { store: Arc::new(store), url, folder: Arc::new(folder), server }
 }
 
-impl Store {
-    pub(crate) async fn count<R: Record>(&self, tenant: &str) -> Result<i64> {
-        let sql = format!("SELECT COUNT(*) FROM {} WHERE tenant = $1", R::TABLE);
-        self.scalar(AssertSqlSafe(sql), vec![tenant.into()]).await
-    }
+pub(crate) async fn count<R: Record>(store: &Store, tenant: &str) -> i64 {
+    let sql = format!("SELECT COUNT(*) FROM {} WHERE tenant = $1", R::TABLE);
+    store.scalar(AssertSqlSafe(sql), vec![tenant.into()]).await.unwrap()
 }
 
 impl World {
@@ -86,6 +85,12 @@ impl World {
     pub(crate) async fn again(&self) -> Self {
         let url = self.url.clone();
         world(url, tempfile::tempdir().unwrap(), self.server.clone()).await
+    }
+
+    /// Opens this database as a controller whose folder is empty.
+    pub(crate) async fn afresh(self) -> Self {
+        let store = Arc::new(Store::open(&self.url, controller()).await.unwrap());
+        Self { store, ..self }
     }
 
     pub(crate) async fn tamper(&self, sql: &str) -> u64 {
@@ -124,13 +129,13 @@ impl World {
     async fn revoke(&self, tenant: &str, seed: u8) -> Result<Revocation> {
         let key = key(seed);
         let mut change = self.store.change(actor(), NOW).await?;
-        let made = change.revoke(tenant, &key, "lost").await?;
+        let made = revocation::add(&mut change, tenant, &key, "lost").await?;
         change.commit().await?;
         Ok(made)
     }
 
     async fn enrol(&self, secret: &str, seed: u8) -> Result<Stored<Device>> {
-        self.store.enrol(&enrolment(secret, seed), NOW, &authority_elsewhere()).await
+        enrolment(secret, seed).admit_box(&self.store, NOW, &authority_elsewhere()).await
     }
 
     async fn token(&self, tenant: &str, settings: TokenSettings) -> String {
@@ -152,6 +157,18 @@ async fn insert<R: Record>(store: &Store, tenant: &str, record: R) -> Result<Sto
     let stored = change.insert(tenant, record).await?;
     change.commit().await?;
     Ok(stored)
+}
+
+/// What tasks that run at once return.
+async fn race<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
+    tasks: impl IntoIterator<Item = F>,
+) -> Vec<T> {
+    let tasks: Vec<_> = tasks.into_iter().map(tokio::spawn).collect();
+    let mut done = Vec::new();
+    for task in tasks {
+        done.push(task.await.unwrap());
+    }
+    done
 }
 
 pub(crate) fn controller() -> StoreKeys {
@@ -223,7 +240,7 @@ fn a_change_without_commit_has_not_happened() {
         drop(change);
         assert!(world.store.get::<Device>("tram", "bus-17").await.is_err());
         assert_eq!(world.store.latest_change().await.unwrap(), before);
-        assert_eq!(world.store.audit("tram", None, 10).await.unwrap().len(), 1);
+        assert_eq!(audit::latest(&world.store, "tram", None, 10).await.unwrap().len(), 1);
     });
 }
 
@@ -300,19 +317,11 @@ fn a_row_that_was_altered_in_the_database_is_refused() {
 fn revocations_are_numbered_without_gaps_also_in_a_race() {
     in_tram(|world| async move {
         let racers = (0..12_u8).map(|seed| {
-            let store = Arc::clone(&world.store);
-            tokio::spawn(async move {
-                let mut change = store.change(actor(), NOW).await.unwrap();
-                let made = change.revoke("tram", &key(seed / 2), "sold").await.unwrap();
-                change.commit().await.unwrap();
-                made.serial
-            })
+            let world = world.clone();
+            async move { world.revoke("tram", seed / 2).await.unwrap().serial }
         });
-        let racers: Vec<_> = racers.collect();
-        for racer in racers {
-            assert!((1..=6).contains(&racer.await.unwrap()));
-        }
-        let all = world.store.revocations(None, 0, 100).await.unwrap();
+        assert!(race(racers).await.iter().all(|serial| (1..=6).contains(serial)));
+        let all = revocation::list(&world.store, None, 0, 100).await.unwrap();
         let mut previous = String::new();
         for (at, one) in all.iter().enumerate() {
             assert_eq!(one.serial, at as i64 + 1);
@@ -321,11 +330,11 @@ fn revocations_are_numbered_without_gaps_also_in_a_race() {
             previous.clone_from(&one.hash);
         }
         assert_eq!(all.len(), 6);
-        let lines = world.store.changes_after((0, 0)).await.unwrap();
+        let lines = outbox::after(&world.store, (0, 0)).await.unwrap();
         assert_eq!(lines.iter().filter(|line| line.kind == "revocation").count(), 6);
-        assert_eq!(world.store.revocation("tram", 4).await.unwrap(), all[3]);
-        assert!(world.store.revocation("ferry", 4).await.is_err());
-        assert!(world.store.revocations(Some("ferry"), 0, 9).await.unwrap().is_empty());
+        assert_eq!(revocation::get(&world.store, "tram", 4).await.unwrap(), all[3]);
+        assert!(revocation::get(&world.store, "ferry", 4).await.is_err());
+        assert!(revocation::list(&world.store, Some("ferry"), 0, 9).await.unwrap().is_empty());
     });
 }
 
@@ -333,27 +342,25 @@ fn revocations_are_numbered_without_gaps_also_in_a_race() {
 fn a_follower_of_the_outbox_misses_nothing() {
     in_tram(|world| async move {
         let writers = (0..4_u8).map(|writer| {
-            let store = Arc::clone(&world.store);
-            tokio::spawn(async move {
+            let world = world.clone();
+            async move {
                 for at in 0..10_u8 {
                     let it = device(&format!("bus-{writer}-{at}"), writer * 10 + at);
-                    insert(&store, "tram", it).await.unwrap();
+                    world.insert("tram", it).await.unwrap();
                 }
-            })
+            }
         });
-        let writers: Vec<_> = writers.collect();
+        let writing = tokio::spawn(race(writers.collect::<Vec<_>>()));
         let (mut at, mut seen) = ((1, i64::MAX), Vec::new());
         while seen.len() < 40 {
-            for line in world.store.changes_after(at).await.unwrap() {
+            for line in outbox::after(&world.store, at).await.unwrap() {
                 assert!((line.sequence, line.position) > at);
                 at = (line.sequence, line.position);
                 seen.push(line.subject);
             }
             tokio::task::yield_now().await;
         }
-        for writer in writers {
-            writer.await.unwrap();
-        }
+        writing.await.unwrap();
         seen.sort();
         seen.dedup();
         assert_eq!(seen.len(), 40);
@@ -369,15 +376,15 @@ fn a_repeated_request_finds_its_answer() {
         };
         let note = |request: &'static str, now| {
             let store = Arc::clone(&world.store);
-            async move { store.note_request(&at(now), request).await.unwrap() }
+            async move { at(now).note(&store, request).await.unwrap() }
         };
         assert_eq!(note("a", NOW).await, IdempotencyState::New);
         assert_eq!(note("a", NOW).await, IdempotencyState::UnderWay);
         assert_eq!(note("b", NOW).await, IdempotencyState::OtherRequest);
-        world.store.store_answer(&at(NOW), Some("the secret")).await.unwrap();
+        at(NOW).store_answer(&world.store, Some("the secret")).await.unwrap();
         assert_eq!(note("a", NOW).await, IdempotencyState::Answered("the secret".to_owned()));
         assert_eq!(world.tamper("UPDATE answer SET answer = 'AAAA'").await, 1);
-        assert!(world.store.note_request(&at(NOW), "a").await.is_err());
+        assert!(at(NOW).note(&world.store, "a").await.is_err());
         world.tamper("UPDATE answer SET answer = ''").await;
         assert_eq!(note("a", NOW + 59_999).await, IdempotencyState::UnderWay);
         assert_eq!(note("a", NOW + 60_001).await, IdempotencyState::New);
@@ -388,13 +395,19 @@ fn a_repeated_request_finds_its_answer() {
         };
         assert!(matches!(act(NOW).await, Err(StoreError::Refused(_))));
         act(NOW + 60_001).await.unwrap();
-        world.store.store_answer(&at(NOW + 60_001), None).await.unwrap();
+        at(NOW + 60_001).store_answer(&world.store, None).await.unwrap();
         assert_eq!(note("a", NOW + 200_000).await, IdempotencyState::Acted);
-        world.store.store_answer(&at(NOW), Some("another's")).await.unwrap();
-        world.store.store_answer(&at(NOW + 60_001), Some("done")).await.unwrap();
+        at(NOW).store_answer(&world.store, Some("another's")).await.unwrap();
+        at(NOW + 60_001).store_answer(&world.store, Some("done")).await.unwrap();
         act(NOW + 60_001).await.unwrap();
         assert_eq!(note("a", NOW + 200_000).await, IdempotencyState::Answered("done".to_owned()));
     });
+}
+
+pub(crate) fn report(device: &str, stream: &str, connected: bool, at_ms: i64) -> Note {
+    let (tenant, stream, device) = ("tram".to_owned(), stream.to_owned(), device.to_owned());
+    let report = Report { device, at_ms, report: json!({ "connected": connected }) };
+    Note::Report { tenant, report, stream, connected }
 }
 
 fn on(device: &str, proxy: Option<u8>) -> Note {

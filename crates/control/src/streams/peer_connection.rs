@@ -3,23 +3,30 @@
 mod joining;
 mod samples;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use roadweave_fleet::{
-    ControllerSession, ControllerSessionEvent, Head, HeldVersions, Kind, Report as Outcome,
+    ControllerSession, ControllerSessionEvent, Head, HeldVersions, Join, Kind, Report as Outcome,
+    Sample as Figures,
 };
 use roadweave_identity::PublicKey;
 use serde_json::{Value, json};
 
+use self::joining::{Applicant, Joined, Refusal};
 pub(super) use self::samples::store_samples;
-use super::Streams;
+use self::samples::{Devices, named};
 use super::mailboxes::StreamMessage;
+use super::{Streams, publishing};
 use crate::clock::now_ms;
 use crate::keys;
 use crate::model::{Device, DeviceState, Proxy, ProxyState, word};
-use crate::store::{DocumentOutcome, Note, ProxyStatus, Report, Result, Store, Stored, found};
+use crate::outbox::Live;
+use crate::store::{
+    Actor, DocumentOutcome, Note, ProxyStatus, Report, Result, Sample, Store, Stored, document,
+    found,
+};
 
 #[derive(Clone, Debug)]
 struct PeerRecord {
@@ -49,7 +56,7 @@ pub(super) struct PeerConnection<'a> {
     is_heard: bool,
     lacks_documents: bool,
     quiet_ticks: u32,
-    devices: HashMap<PublicKey, Option<(String, String)>>,
+    devices: Devices,
 }
 
 impl<'a> PeerConnection<'a> {
@@ -78,7 +85,7 @@ impl<'a> PeerConnection<'a> {
             is_heard: false,
             lacks_documents: false,
             quiet_ticks: 0,
-            devices: HashMap::new(),
+            devices: Devices::default(),
         })
     }
 
@@ -106,7 +113,7 @@ impl<'a> PeerConnection<'a> {
             return;
         }
         self.is_dirty = true;
-        match self.streams.store.documents_of(&self.key).await {
+        match document::of_member(&self.streams.store, &self.key).await {
             Ok(documents) => {
                 self.lacks_documents = false;
                 for document in documents {
@@ -199,7 +206,7 @@ impl<'a> PeerConnection<'a> {
                 Note::Report { tenant, report, stream, connected }
             }
         };
-        self.streams.note(note);
+        self.streams.recorder.note(note);
     }
 
     fn place(&mut self) {
@@ -211,7 +218,7 @@ impl<'a> PeerConnection<'a> {
         self.streams.mailboxes.moved(tenant, before.flatten(), now);
         let proxy = now.map(|key| key.to_string());
         let (tenant, device) = (tenant.clone(), id.clone());
-        self.streams.note(Note::On { tenant, device, proxy });
+        self.streams.recorder.note(Note::On { tenant, device, proxy });
     }
 
     pub(super) async fn handle(
@@ -247,7 +254,13 @@ impl<'a> PeerConnection<'a> {
                 self.flush(true);
             }
             ControllerSessionEvent::Surplus(entries, head) => {
-                return self.surplus(&entries, &head).await;
+                let Some(PeerRecord { tenant, is_gate: true, .. }) = &self.peer else {
+                    return Err("only proxies return revocations");
+                };
+                let actor = Actor::new(format!("stream:{}", self.name()));
+                let Streams { store, authority, .. } = self.streams;
+                return publishing::restore((store, authority), (tenant, &actor), &entries, &head)
+                    .await;
             }
             ControllerSessionEvent::Samples(samples) => {
                 for figures in samples {
@@ -265,6 +278,43 @@ impl<'a> PeerConnection<'a> {
         Ok(())
     }
 
+    async fn join(
+        &mut self,
+        asks: Join,
+        session: &mut ControllerSession,
+    ) -> Result<(), &'static str> {
+        let Self { streams, key, address, .. } = *self;
+        match (Applicant { streams, key, address }).join(asks).await {
+            Ok(Joined { peer, issuers, chain, tenant }) => {
+                session.welcome(chain, tenant);
+                session.signed_by(issuers.clone());
+                (self.peer, self.issuers) = (Some(peer), issuers);
+                self.arrived(session).await;
+                Ok(())
+            }
+            Err(Refusal { reason, retry, why }) => {
+                session.refuse(&reason, retry);
+                Err(why)
+            }
+        }
+    }
+
+    async fn sample(&mut self, figures: Figures) {
+        let Some(peer) = &self.peer else { return };
+        if figures.device.is_none() && peer.is_gate {
+            self.load = figures.load.map(i64::from).or(self.load);
+            self.have.sessions = figures.sessions.unwrap_or(self.have.sessions);
+            self.is_dirty = true;
+        }
+        let Some(key) = figures.device else { return };
+        let Streams { store, outbox, samples, .. } = self.streams;
+        let found = self.devices.find(store, (peer, self.key), key).await;
+        let Some((tenant, device)) = found else { return };
+        let sample = Sample { device, at_ms: now_ms(), figures: named(&figures) };
+        outbox.send_figures(Live { tenant: tenant.clone(), sample: sample.clone() });
+        let _ = samples.try_send((tenant, sample));
+    }
+
     fn report(&mut self, report: &Outcome) {
         let kind = word(&report.kind);
         self.outcomes.insert(kind.clone(), serde_json::to_value(report).unwrap_or_default());
@@ -274,7 +324,7 @@ impl<'a> PeerConnection<'a> {
         let version = (number(report.version.epoch), number(report.version.number));
         let public_key = self.key.to_string();
         let of = DocumentOutcome { public_key, kind, version, outcome };
-        self.streams.note(Note::Outcome(of));
+        self.streams.recorder.note(Note::Outcome(of));
     }
 }
 

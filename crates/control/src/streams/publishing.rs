@@ -1,12 +1,14 @@
-//! The state published to all streams: trust lists and revocations.
+//! The state published to all streams: trust lists and revocations, which proxies may return.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use roadweave_fleet::{Published, Revocation, RevocationError, Revocations};
+use roadweave_fleet::{Head, Published, Revocation, RevocationError, Revocations, Signed};
 
 use crate::authority::{Authority, NotSigned};
+use crate::clock::now_ms;
 use crate::rollback_guard::RollbackGuard;
-use crate::store::{Store, StoreError};
+use crate::store::{Actor, Store, StoreError, revocation};
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -37,7 +39,7 @@ pub(super) async fn published(
     let mut entries: Vec<Revocation> = Vec::new();
     loop {
         let after = i64::try_from(entries.len()).unwrap_or(i64::MAX);
-        let rows = store.revocations(None, after, AT_ONCE).await?;
+        let rows = revocation::list(store, None, after, AT_ONCE).await?;
         for row in &rows {
             let entry = serde_json::from_str(&row.entry);
             entries.push(entry.map_err(|error| PublishError::Altered(error.to_string()))?);
@@ -63,4 +65,49 @@ pub(super) async fn published(
     Ok(Published { trust, revocations, head })
 }
 
+/// Restores revocations that the database, an older copy, lacks, from a proxy's complete chain.
+pub(super) async fn restore(
+    (store, authority): (&Store, &Authority),
+    (tenant, actor): (&str, &Actor),
+    entries: &[Revocation],
+    head: &Signed<Head>,
+) -> Result<(), &'static str> {
+    // Only a complete chain signed by this controller counts.
+    let mut theirs = Revocations::default();
+    let controller = authority.controller().public_key();
+    theirs.extend(entries, head, [controller]).map_err(|_| "its revocations are invalid")?;
+    take_back(store, (tenant, actor), entries).await.map_err(|error| {
+        tracing::error!(%error, "cannot store revocations that a proxy returned");
+        "cannot store revocations"
+    })
+}
+
+async fn take_back(
+    store: &Store,
+    (tenant, actor): (&str, &Actor),
+    entries: &[Revocation],
+) -> Result<(), StoreError> {
+    let mut change = store.change(actor.clone(), now_ms()).await?;
+    let mut of: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for entry in entries {
+        let key = entry.key.to_string();
+        if revocation::is_revoked(&mut change, &key).await? {
+            continue;
+        }
+        let owner = change.owner_of_key(&key).await?.unwrap_or_else(|| tenant.to_owned());
+        revocation::append(&mut change, &owner, &key, WHY).await?;
+        of.entry(owner).or_default().insert(key);
+    }
+    if !of.is_empty() {
+        let count: usize = of.values().map(BTreeSet::len).sum();
+        tracing::warn!(count, "a proxy returned revocations that the database did not have");
+        change.commit().await?;
+    }
+    for (owner, keys) in of {
+        revocation::mark_all(store, &owner, &keys, actor, now_ms()).await?;
+    }
+    Ok(())
+}
+
+const WHY: &str = "revoked before the database was restored, according to a proxy";
 const AT_ONCE: u32 = 1000;

@@ -3,15 +3,28 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc::Receiver;
 use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::mpsc::{self, Receiver, Sender};
 
-use super::Streams;
+use crate::api::App;
 use crate::clock::now_ms;
+use crate::metrics::Metrics;
 use crate::outbox::Outbox;
-use crate::store::{ANSWERS_MAX, Note, Store, within};
+use crate::store::{ANSWERS_MAX, Note, Store, note, within};
 
-impl Streams {
+/// The queue of notes; a full one loses the newest.
+pub(super) struct Recorder {
+    notes: Sender<Note>,
+    metrics: Arc<Metrics>,
+}
+
+impl Recorder {
+    pub(super) fn start(app: &App) -> Self {
+        let (notes, inbox) = mpsc::channel(NOTES_MAX);
+        tokio::spawn(record(Arc::clone(&app.store), Arc::clone(&app.outbox), inbox));
+        Self { notes, metrics: Arc::clone(&app.metrics) }
+    }
+
     pub(super) fn note(&self, note: Note) {
         if let Err(TrySendError::Full(_)) = self.notes.try_send(note) {
             self.metrics.notes_lost.inc();
@@ -19,11 +32,11 @@ impl Streams {
     }
 }
 
-pub(super) async fn record(store: Arc<Store>, outbox: Arc<Outbox>, mut inbox: Receiver<Note>) {
+async fn record(store: Arc<Store>, outbox: Arc<Outbox>, mut inbox: Receiver<Note>) {
     let mut batch: Vec<Note> = Vec::new();
     while inbox.recv_many(&mut batch, AT_ONCE).await > 0 {
         let mut tries = 0;
-        while let Err(error) = within(ANSWERS_MAX, store.store_notes(&batch, now_ms())).await {
+        while let Err(error) = within(ANSWERS_MAX, note::store(&store, &batch, now_ms())).await {
             tries += 1;
             // Notes that the database refuses for good must not block others.
             if !error.is_passing() && tries > TRIES_MAX {
@@ -39,7 +52,7 @@ pub(super) async fn record(store: Arc<Store>, outbox: Arc<Outbox>, mut inbox: Re
     }
 }
 
-pub(super) const NOTES_MAX: usize = 50_000;
+const NOTES_MAX: usize = 50_000;
 const AT_ONCE: usize = 2_000;
 const TRIES_MAX: u32 = 5;
 const RETRY: Duration = Duration::from_millis(500);

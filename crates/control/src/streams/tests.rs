@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsConnector;
 
 use super::*;
-use crate::api::{self, App};
+use crate::api;
 use crate::authority::Root;
 use crate::certificate;
 use crate::connection_limits::ConnectionLimits;
@@ -24,7 +24,7 @@ use crate::plan::Planner;
 use crate::serve::{self, Service};
 pub(crate) use crate::store::tests::identity;
 use crate::store::tests::{World, on_both, proxy, sqlite};
-use crate::store::{Actor, Change};
+use crate::store::{Actor, Change, outbox, proxy_status, revocation};
 use crate::{clock, keys};
 
 type Lists = Vec<Signed<TrustList>>;
@@ -94,22 +94,19 @@ impl Port {
         root: Root,
         lists: Lists,
     ) -> Result<Self, PublishError> {
-        let store = Arc::clone(&world.store);
         let addresses = vec!["127.0.0.1:1".to_owned()];
         let authority = Authority::new(identity(7), root, addresses).with_lists(lists);
-        let authority = Arc::new(authority);
-        let (outbox, metrics) = (Outbox::new(), Arc::new(Metrics::default()));
-        let of = (Arc::clone(&store), Arc::clone(&authority), Arc::clone(&outbox));
-        let streams = Streams::new(of.0, of.1, of.2, Arc::clone(&metrics)).await?;
-        tokio::spawn(Arc::clone(&outbox).follow(Arc::clone(&store)));
+        let app = Arc::new(App::new(Arc::clone(&world.store), authority));
+        let streams = Streams::new(&app).await?;
+        tokio::spawn(Arc::clone(&app.outbox).follow(Arc::clone(&app.store)));
         tokio::spawn(Arc::clone(&streams).run());
         let mailboxes = streams.mailboxes();
-        let app = Arc::new(App::new(store, authority, outbox, Arc::clone(&metrics)));
         let planner = tokio::spawn(Planner::new(Arc::clone(&app), mailboxes.clone()).run());
         let made = certificate::self_signed(&["localhost".to_owned()]);
         let certificate = CertificateDer::from_pem_slice(made.certificate.as_bytes()).unwrap();
         let tls = serve::web_tls(made.certificate.as_bytes(), made.key.as_bytes()).unwrap();
         let (web, web_tls) = (api::router(&app), Arc::new(tls));
+        let metrics = Arc::clone(&app.metrics);
         let service = Service { web, web_tls, streams, metrics, limits };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -136,7 +133,7 @@ impl Port {
     pub(crate) async fn revoke(&self, seed: u8) {
         let key = identity(seed).public_key().to_string();
         let mut change = self.change().await;
-        change.revoke("tram", &key, "lost").await.unwrap();
+        revocation::add(&mut change, "tram", &key, "lost").await.unwrap();
         self.commit(change).await;
     }
 
@@ -214,19 +211,20 @@ impl TestClient {
     }
 
     pub(crate) async fn receive(&mut self) -> Option<Down> {
-        let receiving = async {
-            let mut buffer = vec![0; 4096];
-            loop {
-                if let Some(frame) = self.decoder.poll().unwrap() {
-                    return Some(frame);
-                }
-                match self.tls.read(&mut buffer).await {
-                    Ok(0) | Err(_) => return None,
-                    Ok(length) => self.decoder.push(&buffer[..length]),
-                }
+        tokio::time::timeout(Duration::from_secs(10), self.next()).await.unwrap()
+    }
+
+    pub(crate) async fn next(&mut self) -> Option<Down> {
+        let mut buffer = vec![0; 4096];
+        loop {
+            if let Some(frame) = self.decoder.poll().unwrap() {
+                return Some(frame);
             }
-        };
-        tokio::time::timeout(Duration::from_secs(10), receiving).await.unwrap()
+            match self.tls.read(&mut buffer).await {
+                Ok(0) | Err(_) => return None,
+                Ok(length) => self.decoder.push(&buffer[..length]),
+            }
+        }
     }
 }
 
@@ -242,7 +240,7 @@ pub(crate) fn trust_list(approvers: Vec<PublicKey>) -> Signed<TrustList> {
     Signed::sign(&list, &identity(8)).unwrap()
 }
 
-async fn eventually(what: &str, is: impl AsyncFn() -> bool) {
+pub(crate) async fn eventually(what: &str, mut is: impl AsyncFnMut() -> bool) {
     let waiting = async {
         while !is().await {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -344,7 +342,7 @@ async fn what_a_proxy_says_of_itself_is_shown() {
     let samples = vec![serde_json::from_value(figures).unwrap()];
     proxy.send(&Up::Samples { samples }).await;
     eventually("its figures are kept", async || {
-        let all = port.app.store.proxy_status(Some("tram")).await.unwrap();
+        let all = proxy_status::all(&port.app.store, Some("tram")).await.unwrap();
         all.first().is_some_and(|it| (it.sessions, it.load) == (41, Some(300)))
     })
     .await;
@@ -355,12 +353,12 @@ async fn the_end_of_a_stream_that_was_followed_by_another_changes_nothing() {
     let port = Port::new(sqlite().await).await;
     port.proxy("fra-1", 20).await;
     let count_changes = async || {
-        let all = port.app.store.changes_after((0, 0)).await.unwrap();
+        let all = outbox::after(&port.app.store, (0, 0)).await.unwrap();
         all.iter().filter(|line| line.kind == "proxy-status").count()
     };
     let is = async |sessions: i64, connected: bool| {
         eventually("its status is kept", async || {
-            let all = port.app.store.proxy_status(Some("tram")).await.unwrap();
+            let all = proxy_status::all(&port.app.store, Some("tram")).await.unwrap();
             all.first().is_some_and(|it| (it.sessions, it.connected) == (sessions, connected))
         })
         .await;

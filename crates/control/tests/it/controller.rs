@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::run::{CommandRunner, RunningController, text};
@@ -34,6 +34,13 @@ fn init(folder: &Path) -> u16 {
     port
 }
 
+fn made() -> (tempfile::TempDir, PathBuf, u16) {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("controller");
+    let port = init(&place);
+    (folder, place, port)
+}
+
 fn start(folder: &Path, port: u16) -> RunningController {
     RunningController::start(
         folder.command(&["run"]),
@@ -49,9 +56,7 @@ fn stop(mut running: RunningController) -> bool {
 
 #[test]
 fn a_controller_is_made_once_serves_alone_and_stops_on_a_signal() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path().join("controller");
-    let port = init(&place);
+    let (_folder, place, port) = made();
     for name in ["controller.key", "root.key", "controller.toml"] {
         let found = fs::metadata(place.join(name)).unwrap().permissions().mode();
         assert_eq!(found & 0o777, 0o600, "{name}");
@@ -95,9 +100,7 @@ fn the_root_of_an_earlier_try_is_not_passed_over() {
 
 #[test]
 fn a_backup_is_restored_beside_its_keys_and_an_older_copy_is_not_served() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path().join("controller");
-    init(&place);
+    let (folder, place, _) = made();
     let file = folder.path().join("fleet.backup");
     let file = file.to_str().unwrap();
     place.prints(&["backup", file]);
@@ -169,9 +172,7 @@ fn what_is_wrong_is_said_in_one_line_with_its_place() {
 
 #[test]
 fn a_controller_that_is_kept_takes_new_addresses_and_another_database() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path().join("controller");
-    init(&place);
+    let (_folder, place, _) = made();
     let config = place.join("controller.toml");
     let before = fs::read_to_string(&config).unwrap();
     let own = format!("{before}\n# Ours.\n[oidc]\nissuer = \"https://x.example\"\n");
@@ -209,9 +210,7 @@ fn a_controller_that_is_kept_takes_new_addresses_and_another_database() {
 
 #[test]
 fn a_backup_goes_and_comes_by_pipes_while_the_controller_runs_and_the_old_database_is_kept() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path().join("controller");
-    let port = init(&place);
+    let (folder, place, port) = made();
     let running = start(&place, port);
     let made = place.run(&["backup", "-"]);
     assert!(made.status.success(), "{}", text(&made.stderr));

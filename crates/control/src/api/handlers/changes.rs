@@ -25,7 +25,7 @@ use crate::model::Device;
 use crate::outbox::Live;
 use crate::store::{
     AuditEntry, CHANGES_AT_ONCE, Changed, FleetState, Revocation, STEPS_MS, Store, StoreError,
-    found,
+    audit, found, outbox, proxy_status, report, revocation,
 };
 
 #[derive(Debug, Deserialize)]
@@ -52,7 +52,7 @@ pub async fn revocations(
 ) -> Result<Json<PageOf<Revocation>>> {
     let limit = query.limit.unwrap_or(100).clamp(1, 500);
     let after = query.cursor.unwrap_or(0);
-    let items = app.store.revocations(Some(&tenant), after, limit).await?;
+    let items = revocation::list(&app.store, Some(&tenant), after, limit).await?;
     let full = items.len() == limit as usize;
     let next = items.last().filter(|_| full).map(|last| last.serial.to_string());
     Ok(Json(PageOf { items, next }))
@@ -63,7 +63,7 @@ pub async fn audit(
     Query(query): Query<LinesQuery>,
 ) -> Result<Json<PageOf<AuditEntry>>> {
     let limit = query.limit.unwrap_or(100).clamp(1, 500);
-    let items = app.store.audit(&tenant, query.cursor, limit).await?;
+    let items = audit::latest(&app.store, &tenant, query.cursor, limit).await?;
     let next = items.last().filter(|last| last.serial > 1).map(|last| last.serial.to_string());
     Ok(Json(PageOf { items, next }))
 }
@@ -71,7 +71,7 @@ pub async fn audit(
 pub async fn check(Asked { app, tenant, .. }: Asked) -> Result<Json<Checked>> {
     let audit_checkpoints = &app.store.audit_checkpoints;
     let seen = audit_checkpoints.of(&tenant);
-    Ok(Json(match app.store.verify_audit(&tenant, seen).await? {
+    Ok(Json(match audit::verify(&app.store, &tenant, seen).await? {
         Ok((lines, hash)) => {
             audit_checkpoints.record(&tenant, lines, hash);
             Checked { good: true, lines: Some(lines), fault: None }
@@ -118,7 +118,7 @@ pub async fn live(Asked { app, caller, tenant, headers, .. }: Asked) -> Result<R
 }
 
 pub async fn state(asked: Asked) -> Result<Json<FleetState>> {
-    Ok(Json(asked.app.store.fleet_state(&asked.tenant).await?))
+    Ok(Json(proxy_status::fleet_state(&asked.app.store, &asked.tenant).await?))
 }
 
 /// After the last event the browser reconnects with its current rights.
@@ -150,7 +150,7 @@ impl Watcher {
             }
             if self.state_due.is_some_and(|due| due <= Instant::now()) {
                 self.state_due = None;
-                let state = self.app.store.fleet_state(&self.tenant).await.ok()?;
+                let state = proxy_status::fleet_state(&self.app.store, &self.tenant).await.ok()?;
                 let data = serde_json::to_string(&state).unwrap_or_default();
                 // The ID lets a watcher that is cut off before the first change resume here.
                 return Some(Event::default().id(self.id()).event("state").data(data));
@@ -159,7 +159,8 @@ impl Watcher {
             let change = match self.missed.next() {
                 Some(change) => change,
                 None if self.is_behind && self.until > Instant::now() => {
-                    let more = self.app.store.changes_of(&self.tenant, self.last).await.ok()?;
+                    let more =
+                        outbox::of_tenant(&self.app.store, &self.tenant, self.last).await.ok()?;
                     self.is_behind = more.len() >= CHANGES_AT_ONCE;
                     self.missed = more.into_iter();
                     continue;
@@ -202,7 +203,7 @@ fn place(id: &str) -> Option<(i64, (i64, i64))> {
 async fn resumed(store: &Store, epoch: i64, id: &str) -> Result<Option<(i64, i64)>, StoreError> {
     let Some((of, (sequence, position))) = place(id) else { return Ok(None) };
     let latest = store.latest_change().await?;
-    let first = store.first_change().await?.unwrap_or(latest.saturating_add(1));
+    let first = outbox::first_change(store).await?.unwrap_or(latest.saturating_add(1));
     let is_there = of == epoch
         && sequence <= latest
         && sequence.saturating_add(1) >= first
@@ -313,16 +314,17 @@ impl DeviceWatcher {
         let (store, tenant, device) = (&self.app.store, &*self.tenant, &*self.device);
         Ok(match look {
             Look::Session => {
-                let sessions = store.sessions(tenant, device, 1).await?;
+                let sessions = report::sessions(store, tenant, device, 1).await?;
                 sessions.first().map(|session| event("session", session))
             }
             Look::Report => {
-                let report = found(store.report(tenant, device).await)?;
+                let report = found(report::latest(store, tenant, device).await)?;
                 report.map(|report| event("report", &report))
             }
             Look::Sample => {
                 let span = (self.sampled_ms, i64::MAX);
-                let samples = store.samples((tenant, device), STEPS_MS[0], span, 10).await?;
+                let samples =
+                    report::samples(store, (tenant, device), STEPS_MS[0], span, 10).await?;
                 let last = samples.last();
                 self.sampled_ms = last.map_or(self.sampled_ms, |last| last.at_ms + 1);
                 last.map(|last| event("sample", last))

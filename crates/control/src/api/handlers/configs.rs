@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use crate::api::answer::{Asked, Body, record};
 use crate::api::{Problem, Result};
 use crate::model::{Config, ConfigSettings, Device, Scope, Settings as _};
-use crate::store::Change;
+use crate::store::{Change, revocation};
 
 /// What a person is to sign, and what for.
 #[derive(Deserialize, Serialize, ToSchema)]
@@ -80,7 +80,7 @@ async fn check(
     }
     let said = signed.verify_by(approvers);
     let (said, by) = said.map_err(|why| Problem::invalid(format!("signature: {why}")))?;
-    if change.is_revoked(&by.to_string()).await? {
+    if revocation::is_revoked(change, &by.to_string()).await? {
         return Err(Problem::invalid("signature: its key was revoked"));
     }
     let device = match &config.settings.scope {

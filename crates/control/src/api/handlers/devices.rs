@@ -12,7 +12,9 @@ use crate::clock::now_ms;
 use crate::model::{
     Device, DeviceSettings, DeviceState, Proxy, ProxyState, Settings as _, Tenant, public_key, slug,
 };
-use crate::store::{BoxSession, ProxyStatus, Report, Sample};
+use crate::store::{
+    BoxSession, ProxyStatus, Report, Sample, address, proxy_status, report, revocation,
+};
 
 /// A box whose key is known.
 #[derive(Deserialize, Serialize, ToSchema)]
@@ -46,7 +48,7 @@ pub async fn create(asked: Asked, Body(new): Body<NewDevice>) -> Result<Response
         return Err(Problem::conflict("the tenant has reached its limit of boxes"));
     }
     not_ours(app, &new.public_key)?;
-    if change.is_revoked(&new.public_key).await? {
+    if revocation::is_revoked(&mut change, &new.public_key).await? {
         return Err(Problem::conflict("the key was revoked"));
     }
     root_is_here(app)?;
@@ -54,7 +56,7 @@ pub async fn create(asked: Asked, Body(new): Body<NewDevice>) -> Result<Response
         id: new.id,
         public_key: new.public_key,
         state: DeviceState::Active,
-        addresses: change.free_addresses(tenant, &owner.prefixes).await?,
+        addresses: address::free_of(&mut change, tenant, &owner.prefixes).await?,
         token: None,
         pool: None,
         statement: None,
@@ -62,7 +64,7 @@ pub async fn create(asked: Asked, Body(new): Body<NewDevice>) -> Result<Response
         settings: new.settings,
     };
     device.statement = app.authority.admit_device(tenant, &device)?;
-    let stored = change.admit(tenant, device).await?;
+    let stored = address::insert(&mut change, tenant, device).await?;
     asked.commit(change).await?;
     Ok(record(StatusCode::CREATED, &stored))
 }
@@ -95,7 +97,7 @@ pub async fn drain(asked: Asked, Body(wanted): Body<Drain>) -> Result<Response> 
 }
 
 pub async fn proxy_status(asked: Asked) -> Result<Json<PageOf<ProxyStatus>>> {
-    let items = asked.app.store.proxy_status(Some(&asked.tenant)).await?;
+    let items = proxy_status::all(&asked.app.store, Some(&asked.tenant)).await?;
     Ok(Json(PageOf { items, next: None }))
 }
 
@@ -107,13 +109,13 @@ pub async fn watch(asked: Asked) -> Result<StatusCode> {
 }
 
 pub async fn report(asked: Asked) -> Result<Json<Report>> {
-    Ok(Json(asked.app.store.report(&asked.tenant, &asked.id).await?))
+    Ok(Json(report::latest(&asked.app.store, &asked.tenant, &asked.id).await?))
 }
 
 pub async fn sessions(asked: Asked) -> Result<Json<PageOf<BoxSession>>> {
     let Asked { app, tenant, id, .. } = &asked;
     app.store.get::<Device>(tenant, id).await?;
-    let items = app.store.sessions(tenant, id, 100).await?;
+    let items = report::sessions(&app.store, tenant, id, 100).await?;
     Ok(Json(PageOf { items, next: None }))
 }
 
@@ -140,7 +142,7 @@ pub async fn samples(
     let default_from = now_ms() - 360 * step;
     let from = query.cursor.or(query.from_ms).unwrap_or(default_from);
     app.store.get::<Device>(&tenant, &id).await?;
-    let items = app.store.samples((&tenant, &id), step, (from, to), limit).await?;
+    let items = report::samples(&app.store, (&tenant, &id), step, (from, to), limit).await?;
     let full = items.len() == limit as usize;
     let next = items.last().filter(|_| full).map(|last| (last.at_ms + 1).to_string());
     Ok(Json(PageOf::<Sample> { items, next }).into_response())
@@ -171,7 +173,7 @@ pub async fn remove_proxy(asked: Asked) -> Result<StatusCode> {
     if before.record.state == ProxyState::Active {
         return Err(Problem::conflict("drain it first"));
     }
-    if change.is_there(&asked.tenant, &asked.id).await? {
+    if proxy_status::is_there(&mut change, &asked.tenant, &asked.id).await? {
         return Err(Problem::conflict("it is connected: stop it first"));
     }
     asked.remove(change, &before).await

@@ -19,7 +19,7 @@ use crate::model::{
     ApiKey, ApiKeySettings, Person, PersonSettings, Role, Settings as _, Tenant, TenantSettings,
     slug,
 };
-use crate::store::{Filter, Page, Stored};
+use crate::store::{Filter, Page, Stored, audit};
 
 /// A new person.
 #[derive(Deserialize, Serialize, ToSchema)]
@@ -170,7 +170,7 @@ pub async fn create_tenant(
     let settings = PersonSettings { title: String::new(), role: Role::Owner };
     let owner = Person { id: new.owner, settings, password, subject: None };
     let mut change = app.store.change(caller.actor(), now_ms()).await?;
-    if change.has_log(&new.id).await? {
+    if audit::has_log(&mut change, &new.id).await? {
         // The new owner could read the former tenant's log.
         let detail = "the name is or was another tenant's, whose audit log is kept: choose another";
         return Err(Problem::new(409, "taken", detail));

@@ -17,7 +17,7 @@ use crate::api::answer::{Asked, Body};
 use crate::api::{Problem, Result};
 use crate::clock::now_ms;
 use crate::model::{Delegate, public_key};
-use crate::store::{Confirmations, Revocable, Revocation};
+use crate::store::{Confirmations, Revocable, Revocation, proxy_status, revocation};
 
 /// Why something is revoked.
 #[derive(Deserialize, Serialize, ToSchema)]
@@ -53,8 +53,9 @@ pub async fn member<R: Revocable>(asked: Asked, Body(why): Body<Reason>) -> Resu
     check_reason(&why.reason)?;
     let begun = Instant::now();
     let (mut change, before) = asked.open::<R>().await?;
-    let revocation = change.revoke(&asked.tenant, before.record.key(), &why.reason).await?;
-    change.mark_revoked(&before).await?;
+    let revocation =
+        revocation::add(&mut change, &asked.tenant, before.record.key(), &why.reason).await?;
+    revocation::mark(&mut change, &before).await?;
     change.commit().await?;
     confirmed(&asked, revocation, begun).await
 }
@@ -65,7 +66,7 @@ pub async fn delegate(asked: Asked, Body(why): Body<Reason>) -> Result<Json<Revo
     let (mut change, before) = asked.open::<Delegate>().await?;
     let key = before.record.public_key;
     // This entry alone cuts off everything below the key.
-    let revocation = change.revoke(&asked.tenant, &key, &why.reason).await?;
+    let revocation = revocation::add(&mut change, &asked.tenant, &key, &why.reason).await?;
     change.commit().await?;
     confirmed_and_below(&asked, key, revocation, begun).await
 }
@@ -82,15 +83,16 @@ pub async fn key(asked: Asked, Body(what): Body<KeyAndReason>) -> Result<Json<Re
     if foreign || ours {
         return Err(Problem::forbidden("the key does not belong to this tenant"));
     }
-    let revocation = change.revoke(&asked.tenant, &what.public_key, &what.reason).await?;
+    let revocation =
+        revocation::add(&mut change, &asked.tenant, &what.public_key, &what.reason).await?;
     change.commit().await?;
     confirmed_and_below(&asked, what.public_key, revocation, begun).await
 }
 
 pub async fn revocation(Asked { app, tenant, id, .. }: Asked) -> Result<Json<Revoked>> {
     let serial = id.parse().map_err(|_| Problem::nothing())?;
-    let revocation = app.store.revocation(&tenant, serial).await?;
-    let confirmations = app.store.confirmations(&tenant, serial, now_ms()).await?;
+    let revocation = revocation::get(&app.store, &tenant, serial).await?;
+    let confirmations = proxy_status::confirmations(&app.store, &tenant, serial, now_ms()).await?;
     let summary = confirmations.to_string();
     Ok(Json(Revoked { revocation, confirmations, summary }))
 }
@@ -110,7 +112,7 @@ async fn mark_below(Asked { app, caller, tenant, .. }: &Asked, key: String) {
     let (tenant, actor) = (tenant.clone(), caller.actor());
     let marking = tokio::spawn(async move {
         let keys = BTreeSet::from([key]);
-        if let Err(error) = store.mark_revoked(&tenant, &keys, &actor, now_ms()).await {
+        if let Err(error) = revocation::mark_all(&store, &tenant, &keys, &actor, now_ms()).await {
             tracing::error!(tenant, %error, "not all keys below it are marked: revoke it again");
         }
         outbox.hint();
@@ -130,7 +132,8 @@ async fn confirmed(
 ) -> Result<Json<Revoked>> {
     app.outbox.hint();
     loop {
-        let all = app.store.confirmations(tenant, revocation.serial, now_ms()).await;
+        let all =
+            proxy_status::confirmations(&app.store, tenant, revocation.serial, now_ms()).await;
         let late = begun.elapsed() > CONFIRM_MAX;
         match all {
             Ok(confirmations) if late || confirmations.is_complete() => {

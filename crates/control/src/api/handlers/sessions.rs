@@ -18,7 +18,7 @@ use crate::clock::{HOUR_MS, now_ms};
 use crate::keys;
 use crate::model::{Login, Person, PersonSettings, Role};
 use crate::oidc::{Oidc, OidcError, Pending, SignedIn};
-use crate::store::{Actor, IdempotencyState, Once, Stored, found};
+use crate::store::{Actor, IdempotencyState, Once, Stored, audit, found};
 
 /// A login.
 #[derive(Deserialize, Serialize, ToSchema)]
@@ -227,8 +227,8 @@ async fn finish(
 async fn once(app: &App, oidc: &Oidc, pending: &Pending) -> Result<()> {
     let (tenant, actor) = (oidc.tenant().to_owned(), "sign-in".to_owned());
     let it = Once { tenant, actor, key: keys::hash(&pending.state), at_ms: now_ms() };
-    match app.store.note_request(&it, "").await? {
-        IdempotencyState::New => Ok(app.store.store_answer(&it, Some("used")).await?),
+    match it.note(&app.store, "").await? {
+        IdempotencyState::New => Ok(it.store_answer(&app.store, Some("used")).await?),
         _ => Err(refused(app, "the code was used before; sign in again")),
     }
 }
@@ -247,7 +247,7 @@ async fn admit(app: &App, oidc: &Oidc, who: &SignedIn) -> Result<Stored<Person>>
         Err(why) => {
             let after = json!({ "subject": who.subject, "title": who.title, "why": why });
             let about = (&Value::Null, &after);
-            change.audit(tenant, "refuse", ("sign-in", &id), about).await?;
+            audit::append(&mut change, tenant, "refuse", ("sign-in", &id), about).await?;
             if let Some(before) = &before {
                 change.remove(before).await?;
             }

@@ -15,7 +15,7 @@ use crate::api::{Problem, Result};
 use crate::clock::now_ms;
 use crate::keys;
 use crate::model::{Delegate, DelegateState, Settings as _, Token, TokenSettings, slug};
-use crate::store::{Change, found};
+use crate::store::{Change, found, revocation};
 
 /// A token to be made.
 #[derive(Deserialize, Serialize, ToSchema)]
@@ -80,7 +80,7 @@ async fn within_delegate(
     let name = token.delegate.as_deref().unwrap_or_default();
     let delegate = change.get::<Delegate>(tenant, name).await?.record;
     for key in delegate.delegates.iter().chain([&delegate.public_key]) {
-        if change.is_revoked(key).await? {
+        if revocation::is_revoked(change, key).await? {
             return Err(Problem::invalid(format!("delegate: {name} or one above it was revoked")));
         }
     }
@@ -117,7 +117,7 @@ pub async fn create_delegate(asked: Asked, Body(new): Body<NewDelegate>) -> Resu
     }
     not_ours(app, &delegate.public_key)?;
     let mut change = asked.change().await?;
-    if change.is_revoked(&delegate.public_key).await? {
+    if revocation::is_revoked(&mut change, &delegate.public_key).await? {
         return Err(Problem::conflict("the key was revoked"));
     }
     for key in &delegate.delegates {
@@ -127,7 +127,7 @@ pub async fn create_delegate(asked: Asked, Body(new): Body<NewDelegate>) -> Resu
 }
 
 async fn above(change: &mut Change<'_>, tenant: &str, key: &str) -> Result<()> {
-    let is_revoked = change.is_revoked(key).await?;
+    let is_revoked = revocation::is_revoked(change, key).await?;
     let above = found(change.find::<Delegate>("public_key", key).await)?;
     match above.filter(|it| it.tenant == tenant).map(|it| it.record) {
         Some(it) if it.state == DelegateState::Active && !is_revoked => Ok(()),

@@ -52,11 +52,9 @@ pub(super) fn signer(uses: u32) -> Chain {
     Given { roles, uses, ..given(31) }.signed(ROOT, None)
 }
 
-impl Api {
-    pub(super) async fn delegates(&self, chains: &[&Chain]) {
-        for chain in chains {
-            self.create("/delegates", body(chain)).await;
-        }
+pub(super) async fn delegates(api: &Api, chains: &[&Chain]) {
+    for chain in chains {
+        api.create("/delegates", body(chain)).await;
     }
 }
 
@@ -95,7 +93,7 @@ pub(super) async fn join(
     };
     let delegated = Some(delegated);
     let enrolment = Enrolment { name, delegated, ..enrolment(&String::from(token.secret), seed) };
-    let enrolled = api.app.store.enrol(&enrolment, now_ms(), &api.app.authority).await;
+    let enrolled = enrolment.admit_box(&api.app.store, now_ms(), &api.app.authority).await;
     enrolled.map(|it| it.record).map_err(|error| error.to_string())
 }
 
@@ -123,7 +121,7 @@ async fn a_delegate_is_put_in_that_the_root_has_signed_for_this_tenant() {
     refused(&given(30).signed(31, Some(&signer)), 409, "first add the delegate").await;
     let greedy = Given { uses: 3, ..given(30) }.signed(31, Some(&signer));
     refused(&greedy, 422, "beyond what").await;
-    api.delegates(&[&signer]).await;
+    delegates(&api, &[&signer]).await;
     let made = api.create("/delegates", body(&given(30).signed(31, Some(&signer)))).await;
     assert_eq!(made["id"], "delegate-30");
     refused(&given(30).signed(ROOT, None), 409, "already").await;
@@ -140,7 +138,8 @@ fn a_token_keeps_within_its_delegate() {
     on_both(|world| async move {
         let api = elsewhere(world).await;
         let both = Given { roles: vec![FleetRole::Box, FleetRole::Proxy], ..given(32) };
-        api.delegates(&[&given(30).signed(ROOT, None), &signer(2), &both.signed(ROOT, None)]).await;
+        delegates(&api, &[&given(30).signed(ROOT, None), &signer(2), &both.signed(ROOT, None)])
+            .await;
         let refused = async |settings: Value, status: u16, part: &str| {
             api.refuses("/tokens", json!({ "settings": settings }), status, part).await;
         };
@@ -183,7 +182,7 @@ fn a_delegate_signs_for_as_many_as_it_may_however_many_others_it_makes() {
         let api = elsewhere(world).await;
         let signer = signer(2);
         let below = [30, 32].map(|seed| given(seed).signed(31, Some(&signer)));
-        api.delegates(&[&signer, &below[0], &below[1]]).await;
+        delegates(&api, &[&signer, &below[0], &below[1]]).await;
         let first = token(&api, "delegate-30", 2).await;
         let second = token(&api, "delegate-32", 2).await;
         for (by, chain) in [(32, &below[1]), (31, &signer)] {
@@ -203,7 +202,7 @@ fn a_delegate_signs_for_as_many_as_it_may_however_many_others_it_makes() {
         let token: JoinToken = first.parse().unwrap();
         let bare = enrolment(&String::from(token.secret), 4);
         let App { store, authority, .. } = &*api.app;
-        let error = store.enrol(&bare, now_ms(), authority).await.unwrap_err().to_string();
+        let error = bare.admit_box(store, now_ms(), authority).await.unwrap_err().to_string();
         assert!(error.contains("lacks its delegate"), "{error}");
         let left = api.get("/tokens").send().await.body["items"].clone();
         let left = left.as_array().unwrap().iter().map(|it| it["uses_left"].as_i64().unwrap());
@@ -218,7 +217,7 @@ fn who_revokes_a_delegate_revokes_what_it_signed() {
         let signer = signer(9);
         let below = given(30).signed(31, Some(&signer));
         let other = given(33).signed(ROOT, None);
-        api.delegates(&[&signer, &below, &other]).await;
+        delegates(&api, &[&signer, &below, &other]).await;
         let by_below = token(&api, "delegate-30", 2).await;
         let by_other = token(&api, "delegate-33", 1).await;
         let gone = join(&api, &by_below, 1, 30, &below).await.unwrap();
@@ -248,7 +247,7 @@ fn who_revokes_a_delegate_revokes_what_it_signed() {
 async fn a_box_that_waits_keeps_what_its_delegate_has_said() {
     let api = elsewhere(sqlite().await).await;
     let chain = given(30).signed(ROOT, None);
-    api.delegates(&[&chain]).await;
+    delegates(&api, &[&chain]).await;
     let settings = json!({ "tags": ["night"], "delegate": "delegate-30", "approval": true });
     let made = api.create("/tokens", json!({ "settings": settings })).await;
     let device = join(&api, made["join"].as_str().unwrap(), 1, 30, &chain).await.unwrap();

@@ -9,8 +9,8 @@ use super::walks::proxy;
 use super::*;
 use crate::model::DeviceState;
 use crate::store::tests::postgres::Postgres;
-use crate::store::tests::{enrolment, postgres, status};
-use crate::store::{Note, ProxyStatus, Report, Sample, Store};
+use crate::store::tests::{enrolment, postgres, report, status};
+use crate::store::{Note, ProxyStatus, Sample, Store, note, revocation};
 
 #[test]
 fn a_record_is_made_seen_changed_and_removed() {
@@ -295,7 +295,7 @@ async fn a_token_brings_a_box_in_whose_chain_leads_to_the_root() {
     assert_eq!(token.addresses, ["fleet.example.org:443"]);
     let enrolment = enrolment(&String::from(token.secret), 1);
     let App { store, authority, .. } = &*api.app;
-    let device = store.enrol(&enrolment, now_ms(), authority).await.unwrap();
+    let device = enrolment.admit_box(store, now_ms(), authority).await.unwrap();
     assert_eq!((device.record.state, device.record.statement), (DeviceState::Pending, None));
     let path = format!("/devices/{}/approve", device.record.id);
     let approved = api.post(&path, json!({})).send().await;
@@ -322,14 +322,14 @@ fn a_revocation_says_who_has_confirmed_it() {
         api.device("bus-17", 1).await;
         let store = Arc::clone(&api.app.store);
         let keep = async |store: &Store, status| {
-            store.store_notes(&[Note::Status(status)], now_ms()).await.unwrap();
+            note::store(store, &[Note::Status(status)], now_ms()).await.unwrap();
         };
         keep(&store, status_of("fra-11", "", 0, true)).await;
         keep(&store, status_of("fra-12", "", 40_000, false)).await;
         let late = tokio::spawn(async move {
             tokio::time::sleep(Duration::from_millis(150)).await;
             let made = loop {
-                match store.revocations(None, 0, 1).await.unwrap().pop() {
+                match revocation::list(&store, None, 0, 1).await.unwrap().pop() {
                     Some(made) => break made,
                     None => tokio::time::sleep(Duration::from_millis(20)).await,
                 }
@@ -477,14 +477,8 @@ async fn who_watches_a_box_hears_of_it_alone() {
     api.app.outbox.send_figures(sample("bus-1", 0.25));
     let event = any_event(&mut stream).await;
     assert!(event.contains("event: sample") && event.contains("0.25"), "{event}");
-    let report = |device: &str| {
-        let report = json!({ "software": device });
-        let report = Report { device: device.to_owned(), at_ms: 5, report };
-        let (tenant, stream) = ("tram".to_owned(), String::new());
-        Note::Report { tenant, report, stream, connected: true }
-    };
-    let notes = [report("bus-2"), report("bus-1")];
-    api.app.store.store_notes(&notes, now_ms()).await.unwrap();
+    let notes = ["bus-2", "bus-1"].map(|device| report(device, "", true, 5));
+    note::store(&api.app.store, &notes, now_ms()).await.unwrap();
     api.app.outbox.hint();
     let event = any_event(&mut stream).await;
     assert!(event.contains("event: report") && event.contains("bus-1"), "{event}");

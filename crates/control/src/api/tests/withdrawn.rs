@@ -1,11 +1,11 @@
 //! Revoked delegates and all below them; keys that belong to one record alone; removed proxies.
 
-use super::delegates::{ROOT, body, elsewhere, given, join, signer, token};
+use super::delegates::{ROOT, body, delegates, elsewhere, given, join, signer, token};
 use super::walks::proxy;
 use super::*;
 use crate::model::{Delegate, DelegateState, Device, DeviceState};
 use crate::store::tests::{device, status};
-use crate::store::{Note, ProxyStatus};
+use crate::store::{Note, ProxyStatus, note, revocation};
 
 #[test]
 fn a_key_stands_for_one_thing_alone() {
@@ -31,7 +31,7 @@ fn a_delegates_key_does_not_join_and_a_boxs_does_not_sign() {
     on_both(|world| async move {
         let api = elsewhere(world).await;
         let (one, other) = (given(30).signed(ROOT, None), given(33).signed(ROOT, None));
-        api.delegates(&[&one, &other]).await;
+        delegates(&api, &[&one, &other]).await;
         let text = token(&api, "delegate-33", 2).await;
         let error = join(&api, &text, 30, 33, &other).await.unwrap_err();
         assert!(error.contains("already belongs"), "{error}");
@@ -48,7 +48,7 @@ fn a_delegates_key_does_not_join_and_a_boxs_does_not_sign() {
 fn however_many_are_below_a_delegate_one_entry_cuts_them_off() {
     on_both(|world| async move {
         let api = elsewhere(world).await;
-        api.delegates(&[&given(30).signed(ROOT, None), &given(33).signed(ROOT, None)]).await;
+        delegates(&api, &[&given(30).signed(ROOT, None), &given(33).signed(ROOT, None)]).await;
         let mut change = api.app.store.change(Actor::new("test"), now_ms()).await.unwrap();
         for number in 0..250_u8 {
             let mut seed = [200; 32];
@@ -63,7 +63,7 @@ fn however_many_are_below_a_delegate_one_entry_cuts_them_off() {
         assert_eq!(api.world.tamper(altered).await, 1);
         let revoked = api.revoke("/delegates/delegate-30").await;
         assert_eq!(revoked.body["revocation"]["public_key"], key(30));
-        let all = api.app.store.revocations(None, 0, 1000).await.unwrap();
+        let all = revocation::list(&api.app.store, None, 0, 1000).await.unwrap();
         assert_eq!(all.len(), 1, "an entry for each eats the room for all");
         let all = api.app.store.all::<Device>(1000).await.unwrap();
         assert_eq!(all.iter().filter(|it| it.record.state == DeviceState::Active).count(), 1);
@@ -88,10 +88,10 @@ fn a_delegate_whose_key_was_revoked_stays_so_whatever_its_row_says() {
         let api = elsewhere(world).await;
         let signer = signer(2);
         let [below, later] = [30, 32].map(|seed| given(seed).signed(31, Some(&signer)));
-        api.delegates(&[&signer, &below]).await;
+        delegates(&api, &[&signer, &below]).await;
         let text = token(&api, "delegate-30", 1).await;
         let mut change = api.app.store.change(Actor::new("test"), now_ms()).await.unwrap();
-        change.revoke("tram", &key(31), "lost").await.unwrap();
+        revocation::add(&mut change, "tram", &key(31), "lost").await.unwrap();
         change.commit().await.unwrap();
         let error = join(&api, &text, 1, 30, &below).await.unwrap_err();
         assert!(error.contains("delegate-31 was revoked"), "{error}");
@@ -117,7 +117,7 @@ async fn a_proxy_is_removed_once_it_was_drained_and_is_gone() {
     assert_eq!(drained.status, 200, "{}", drained.body);
     let is_there = async |connected| {
         let status = ProxyStatus { connected, seen_ms: now_ms(), ..status("fra-11") };
-        api.app.store.store_notes(&[Note::Status(status)], now_ms()).await.unwrap();
+        note::store(&api.app.store, &[Note::Status(status)], now_ms()).await.unwrap();
     };
     is_there(true).await;
     assert_eq!(remove("\"2\"").await, 409, "it is connected");

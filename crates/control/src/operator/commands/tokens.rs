@@ -9,7 +9,7 @@ use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::{out, secret};
 use serde_json::{Value, json};
 
-use super::{CommandContext, revoke};
+use super::{CommandContext, Revoke, revoke};
 use crate::operator::show;
 
 /// What to do with tokens.
@@ -160,12 +160,7 @@ pub enum DelegateCommand {
     /// List all delegates, and how many keys each has signed
     List,
     /// Revoke a delegate and all keys that it signed; prints which proxies have confirmed
-    Revoke {
-        name: String,
-        /// The reason, for the audit log
-        #[arg(long)]
-        reason: String,
-    },
+    Revoke(Revoke),
 }
 
 pub fn delegate(command: DelegateCommand, context: &CommandContext) -> Result<()> {
@@ -177,7 +172,7 @@ pub fn delegate(command: DelegateCommand, context: &CommandContext) -> Result<()
             context.answer(&answer, format_args!("{name} may sign; its private key stays here"))
         }
         DelegateCommand::List => context.list("delegates", DELEGATES),
-        DelegateCommand::Revoke { name, reason } => revoke(context, "delegates", &name, &reason),
+        DelegateCommand::Revoke(it) => revoke(context, "delegates", &it),
     }
 }
 

@@ -1,6 +1,9 @@
 //! Faults of databases, clocks and controllers while documents are planned.
 
+use tokio::io::AsyncReadExt as _;
+
 use super::*;
+use crate::store::revocation;
 
 async fn succeed(port: &Port) {
     port.planner.abort();
@@ -94,11 +97,12 @@ fn a_revocation_that_was_deleted_comes_back_from_a_proxy() {
         assert_eq!(port.world.tamper("DELETE FROM revocation").await, 1);
         let mut change = port.change().await;
         let other = identity(2).public_key().to_string();
-        let refused = change.revoke("tram", &other, "lost").await;
+        let refused = revocation::add(&mut change, "tram", &other, "lost").await;
         assert!(matches!(refused, Err(StoreError::Older(_))), "{refused:?}");
         drop(change);
         let port = port.afresh().await.unwrap();
-        let known = async || !port.app.store.revocations(None, 0, 9).await.unwrap().is_empty();
+        let known =
+            async || !revocation::list(&port.app.store, None, 0, 9).await.unwrap().is_empty();
         assert!(!known().await);
         proxy.reconnect(&port, 20).await;
         eventually("it is back", async || {

@@ -10,12 +10,12 @@ fn a_backup_is_restored_whole_or_not_at_all_into_either_database() {
         world.insert("tram", proxy("fra-1", 20)).await.unwrap();
         let found = world.store.find::<Device>("public_key", &key(1)).await.unwrap();
         let device = found.record.id;
-        world.store.store_notes(&[on(&device, Some(20))], NOW).await.unwrap();
-        let sessions = world.store.sessions("tram", &device, 9).await.unwrap();
+        note::store(&world.store, &[on(&device, Some(20))], NOW).await.unwrap();
+        let sessions = report::sessions(&world.store, "tram", &device, 9).await.unwrap();
         assert_eq!(sessions.len(), 1);
         let mut backup = Vec::new();
-        world.store.backup(&mut backup, NOW).await.unwrap();
-        let error = world.store.restore(&mut &*backup, 0, |_| Ok(())).await.unwrap_err();
+        backup::write(&world.store, &mut backup, NOW).await.unwrap();
+        let error = backup::restore(&world.store, &mut &*backup, 0, |_| Ok(())).await.unwrap_err();
         assert!(matches!(error, BackupError::NotEmpty(1)), "{error}");
 
         let mut targets = vec![sqlite().await];
@@ -29,19 +29,20 @@ fn a_backup_is_restored_whole_or_not_at_all_into_either_database() {
             let text = String::from_utf8(backup.clone()).unwrap();
             let altered = text.replace("10.7.0.2", "10.7.0.9").into_bytes();
             for bad in [cut, without, altered, b"{}".to_vec(), Vec::new(), vec![0xff; 9]] {
-                assert!(target.store.restore(&mut &*bad, 0, |_| Ok(())).await.is_err());
-                assert_eq!(target.store.count::<Tenant>("tram").await.unwrap(), 0);
+                assert!(backup::restore(&target.store, &mut &*bad, 0, |_| Ok(())).await.is_err());
+                assert_eq!(count::<Tenant>(&target.store, "tram").await, 0);
             }
-            let (_, epoch) = target.store.restore(&mut &*backup, 5, |_| Ok(())).await.unwrap();
+            let (_, epoch) =
+                backup::restore(&target.store, &mut &*backup, 5, |_| Ok(())).await.unwrap();
             assert_eq!(epoch, 6);
             assert_eq!(target.store.epoch().await.unwrap(), 6);
             let before = world.store.get::<Tenant>("tram", "tram").await.unwrap();
             assert_eq!(target.store.get::<Tenant>("tram", "tram").await.unwrap(), before);
-            let found = target.store.sessions("tram", &device, 9).await.unwrap();
+            let found = report::sessions(&target.store, "tram", &device, 9).await.unwrap();
             assert_eq!(found, sessions);
             assert_eq!(
-                target.store.verify_audit("tram", None).await.unwrap(),
-                world.store.verify_audit("tram", None).await.unwrap()
+                audit::verify(&target.store, "tram", None).await.unwrap(),
+                audit::verify(&world.store, "tram", None).await.unwrap()
             );
             target.enrol(&secret, 2).await.unwrap();
             assert!(target.enrol(&secret, 3).await.is_err());

@@ -15,7 +15,7 @@ fn one_replica_plans_at_a_time_whatever_a_clock_said_once() {
     on_both(|world| async move {
         let lead = |replica: &'static str, now: i64| {
             let store = Arc::clone(&world.store);
-            async move { store.lead(replica, now, now + LEASE).await.unwrap() }
+            async move { document::lead(&store, replica, now, now + LEASE).await.unwrap() }
         };
         assert!(lead("a", NOW).await);
         assert!(!lead("b", NOW + LEASE - 1).await, "it is held");
@@ -33,22 +33,18 @@ fn two_controllers_on_one_database_write_one_after_the_other() {
     in_tram(|world| async move {
         let other = Arc::new(Store::open(&world.url, controller()).await.unwrap());
         let writers = [Arc::clone(&world.store), other].into_iter().zip(0_u8..);
-        let writers = writers.map(|(store, writer)| {
-            tokio::spawn(async move {
-                for at in 0..15 {
-                    let it = device(&format!("bus-{writer}-{at}"), 15 * writer + at);
-                    insert(&store, "tram", it).await.unwrap();
-                }
-            })
+        let writers = writers.map(|(store, writer)| async move {
+            for at in 0..15 {
+                let it = device(&format!("bus-{writer}-{at}"), 15 * writer + at);
+                insert(&store, "tram", it).await.unwrap();
+            }
         });
-        for writer in writers.collect::<Vec<_>>() {
-            writer.await.unwrap();
-        }
-        assert_eq!(world.store.count::<Device>("tram").await.unwrap(), 30);
-        let lines = world.store.changes_after((0, 0)).await.unwrap();
+        race(writers).await;
+        assert_eq!(count::<Device>(&world.store, "tram").await, 30);
+        let lines = outbox::after(&world.store, (0, 0)).await.unwrap();
         let numbers: Vec<i64> = lines.iter().map(|line| line.sequence).collect();
         assert_eq!(numbers, (numbers[0]..numbers[0] + 31).collect::<Vec<_>>());
-        assert_eq!(world.store.verify_audit("tram", None).await.unwrap().unwrap().0, 31);
+        assert_eq!(audit::verify(&world.store, "tram", None).await.unwrap().unwrap().0, 31);
     });
 }
 
@@ -79,10 +75,13 @@ fn an_interrupted_migration_is_finished_and_a_failed_one_is_reported() {
         ] {
             world.tamper(sql).await;
         }
-        assert!(!world.store.lead("a", NOW, NOW + LEASE).await.unwrap(), "there is no lease");
+        assert!(
+            !document::lead(&world.store, "a", NOW, NOW + LEASE).await.unwrap(),
+            "there is no lease"
+        );
         let again = Store::open(&world.url, controller()).await.unwrap();
-        assert!(again.lead("a", NOW, NOW + LEASE).await.unwrap());
-        assert!(again.documents(roadweave_fleet::Kind::Table).await.unwrap().is_empty());
+        assert!(document::lead(&again, "a", NOW, NOW + LEASE).await.unwrap());
+        assert!(document::all(&again, roadweave_fleet::Kind::Table).await.unwrap().is_empty());
         again.get::<Tenant>("tram", "tram").await.unwrap();
         world.tamper("UPDATE _sqlx_migrations SET success = false WHERE version = 2").await;
         let error = Store::open(&world.url, controller()).await.err().unwrap();

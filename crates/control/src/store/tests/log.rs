@@ -9,11 +9,11 @@ fn a_rewritten_audit_log_is_detected() {
         world.devices(0..5).await;
         let verify = |seen| {
             let store = Arc::clone(&world.store);
-            async move { store.verify_audit("tram", seen).await.unwrap() }
+            async move { audit::verify(&store, "tram", seen).await.unwrap() }
         };
         let head = verify(None).await.unwrap();
         assert_eq!(head.0, 6);
-        let log = world.store.audit("tram", None, 2).await.unwrap();
+        let log = audit::latest(&world.store, "tram", None, 2).await.unwrap();
         assert_eq!((log[0].serial, &*log[0].subject), (6, "bus-4"));
         assert_eq!(log[0].actor, "person:anna");
         assert_eq!(log[0].after["id"], "bus-4");
@@ -48,8 +48,8 @@ fn a_cut_of_entries_written_here_is_detected_without_an_earlier_check() {
     on_both(|world| async move {
         let path = world.folder.path().join("heads.json");
         let open = || AuditCheckpoints::open(path.clone()).unwrap();
-        let store =
-            Store::open(&world.url, controller()).await.unwrap().with_audit_checkpoints(open());
+        let store = Store::open(&world.url, controller()).await.unwrap();
+        let store = Store { audit_checkpoints: Arc::new(open()), ..store };
         world.tenant("tram").await;
         for seed in 0..5 {
             insert(&store, "tram", device(&format!("bus-{seed}"), seed)).await.unwrap();
@@ -59,16 +59,19 @@ fn a_cut_of_entries_written_here_is_detected_without_an_earlier_check() {
         drop(change);
         store.audit_checkpoints.save();
         let seen = open().of("tram");
-        assert_eq!(store.verify_audit("tram", None).await.unwrap().ok(), seen);
+        assert_eq!(audit::verify(&store, "tram", None).await.unwrap().ok(), seen);
         world.tamper("DELETE FROM audit WHERE serial > 1").await;
         let back = "UPDATE counter SET value = 1, hash = \
                     (SELECT hash FROM audit WHERE serial = 1) WHERE name = 'audit/tram'";
         world.tamper(back).await;
         let cut = ChainFault::Cut { found: 1, expected: 6 };
-        assert_eq!(store.verify_audit("tram", open().of("tram")).await.unwrap(), Err(cut));
+        assert_eq!(audit::verify(&store, "tram", open().of("tram")).await.unwrap(), Err(cut));
         world.insert("tram", device("bus-8", 8)).await.unwrap();
         assert!(
-            store.verify_audit("tram", store.audit_checkpoints.of("tram")).await.unwrap().is_err()
+            audit::verify(&store, "tram", store.audit_checkpoints.of("tram"))
+                .await
+                .unwrap()
+                .is_err()
         );
     });
 }
@@ -77,7 +80,7 @@ fn a_cut_of_entries_written_here_is_detected_without_an_earlier_check() {
 fn secrets_stay_out_of_the_audit_log() {
     in_tram(|world| async move {
         world.token("tram", uses(1)).await;
-        let log = world.store.audit("tram", None, 9).await.unwrap();
+        let log = audit::latest(&world.store, "tram", None, 9).await.unwrap();
         let token = log.iter().find(|line| line.kind == "token").unwrap();
         assert!(token.after.get("uses_left").is_some() && token.after.get("hash").is_none());
     });

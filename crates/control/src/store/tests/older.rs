@@ -4,14 +4,6 @@ use super::*;
 use crate::outbox::{Health, Outbox};
 use crate::rollback_guard::RollbackGuard;
 
-impl World {
-    /// Opens this database as a controller whose folder is empty.
-    pub(crate) async fn afresh(self) -> Self {
-        let store = Arc::new(Store::open(&self.url, controller()).await.unwrap());
-        Self { store, ..self }
-    }
-}
-
 fn is_older<T>(found: Result<T, StoreError>) -> bool {
     matches!(found, Err(StoreError::Older(why)) if why.contains("restore"))
 }
@@ -43,10 +35,8 @@ fn what_was_seen_of_a_database_holds_at_the_next_start() {
         let folder = tempfile::tempdir().unwrap();
         let rollback_guard = || RollbackGuard::open(folder.path().join("seen.json"), 1).unwrap();
         let begun = async || {
-            Store::open(&world.url, controller())
-                .await
-                .unwrap()
-                .with_rollback_guard(rollback_guard())
+            let store = Store::open(&world.url, controller()).await.unwrap();
+            Store { rollback_guard: Arc::new(rollback_guard()), ..store }
         };
         world.tenant("tram").await;
         let store = begun().await;
@@ -91,22 +81,23 @@ fn a_backup_of_an_epoch_that_was_never_begun_leaves_room_for_others() {
         let sql = format!("UPDATE counter SET value = {} WHERE name = 'epoch'", i64::MAX);
         world.tamper(&sql).await;
         let mut backup = Vec::new();
-        world.store.backup(&mut backup, NOW).await.unwrap();
+        backup::write(&world.store, &mut backup, NOW).await.unwrap();
         let target = sqlite().await;
         let full = |_| Err(std::io::Error::other("full"));
-        let failed = target.store.restore(&mut &*backup, 5, full).await;
+        let failed = backup::restore(&target.store, &mut &*backup, 5, full).await;
         assert!(failed.is_err(), "an epoch that was not noted has not begun");
-        assert_eq!(target.store.count::<Tenant>("tram").await.unwrap(), 0);
+        assert_eq!(count::<Tenant>(&target.store, "tram").await, 0);
         let mut begun = 0;
         let begin = |epoch| {
             begun = epoch;
             Ok(())
         };
-        let (_, epoch) = target.store.restore(&mut &*backup, 5, begin).await.unwrap();
+        let (_, epoch) = backup::restore(&target.store, &mut &*backup, 5, begin).await.unwrap();
         assert_eq!(begun, epoch);
         assert_eq!(target.store.epoch().await.unwrap(), begun);
         assert!((6..2_000_000).contains(&begun), "{begun}");
-        let error = sqlite().await.store.restore(&mut &*backup, i64::MAX, |_| Ok(())).await;
+        let error =
+            backup::restore(&sqlite().await.store, &mut &*backup, i64::MAX, |_| Ok(())).await;
         assert!(error.is_err());
     });
 }

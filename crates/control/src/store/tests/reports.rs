@@ -7,25 +7,20 @@ fn status(stream: &str, connected: bool, (serial, hash): (i64, &str)) -> Note {
     Note::Status(ProxyStatus { connected, serial, hash, stream, ..super::status("fra-1") })
 }
 
-fn report(stream: &str, connected: bool) -> Note {
-    let report = json!({ "connected": connected });
-    let report = Report { device: "bus-1".to_owned(), at_ms: NOW, report };
-    Note::Report { tenant: "tram".to_owned(), report, stream: stream.to_owned(), connected }
-}
-
 #[test]
 fn the_end_of_a_former_stream_says_nothing() {
     in_tram(|world| async move {
         world.insert("tram", device("bus-1", 1)).await.unwrap();
         world.insert("tram", proxy("fra-1", 20)).await.unwrap();
         let is_there = async |notes: &[Note]| {
-            world.store.store_notes(notes, NOW).await.unwrap();
-            let status = world.store.proxy_status(None).await.unwrap().remove(0);
-            let report = world.store.report("tram", "bus-1").await.unwrap().report;
+            note::store(&world.store, notes, NOW).await.unwrap();
+            let status = proxy_status::all(&world.store, None).await.unwrap().remove(0);
+            let report = report::latest(&world.store, "tram", "bus-1").await.unwrap().report;
             (status.connected, report["connected"] == true)
         };
-        let both =
-            |stream, connected| [status(stream, connected, (0, "")), report(stream, connected)];
+        let both = |stream, connected| {
+            [status(stream, connected, (0, "")), report("bus-1", stream, connected, NOW)]
+        };
         assert_eq!(is_there(&both("a", true)).await, (true, true));
         assert_eq!(is_there(&both("b", true)).await, (true, true));
         assert_eq!(is_there(&both("a", false)).await, (true, true), "it is on another one");
@@ -43,8 +38,8 @@ fn a_proxy_is_witnessed_by_boxes_that_it_may_serve() {
         world.insert("host", proxy("shared", 21)).await.unwrap();
         let witnessed = async |tenant: &str, seed| {
             let note = Note::Witness { tenant: tenant.to_owned(), proxy: key(seed) };
-            world.store.store_notes(&[note], NOW).await.unwrap();
-            let all = world.store.proxy_status(None).await.unwrap();
+            note::store(&world.store, &[note], NOW).await.unwrap();
+            let all = proxy_status::all(&world.store, None).await.unwrap();
             all.iter().map(|it| (it.proxy.clone(), it.witnessed_ms)).collect::<Vec<_>>()
         };
         assert_eq!(witnessed("ferry", 20).await, [], "none of theirs can be on it");
@@ -61,8 +56,8 @@ fn a_proxy_has_confirmed_what_its_own_chain_says() {
         for (head, confirmed) in
             [((1, "of a fork"), 0), ((9, &*made.hash), 0), ((1, &*made.hash), 1)]
         {
-            world.store.store_notes(&[status("a", true, head)], NOW).await.unwrap();
-            let all = world.store.confirmations("tram", 1, NOW).await.unwrap();
+            note::store(&world.store, &[status("a", true, head)], NOW).await.unwrap();
+            let all = proxy_status::confirmations(&world.store, "tram", 1, NOW).await.unwrap();
             let found = (all.confirmed.len(), all.missing.len());
             assert_eq!(found, (confirmed, 1 - confirmed), "{head:?}");
         }
@@ -84,19 +79,20 @@ fn samples_become_means() {
             sample("bus-17", minute + 60_000, 99.0),
             sample("nobody", minute, 1.0),
         ];
-        world.store.store_samples(&fine).await.unwrap();
-        world.store.roll_up(minute + 61_000).await.unwrap();
-        world.store.roll_up(minute + 61_000).await.unwrap();
+        report::store_samples(&world.store, &fine).await.unwrap();
+        report::roll_up(&world.store, minute + 61_000).await.unwrap();
+        report::roll_up(&world.store, minute + 61_000).await.unwrap();
         let read = |step| {
             let (store, all) = (Arc::clone(&world.store), (0, i64::MAX));
             async move {
-                let found = store.samples(("tram", "bus-17"), step, all, 99).await.unwrap();
+                let found =
+                    report::samples(&store, ("tram", "bus-17"), step, all, 99).await.unwrap();
                 found.iter().map(|it| (it.at_ms - minute, it.figures["rate"])).collect::<Vec<_>>()
             }
         };
         assert_eq!(read(10_000).await, [(0, 10.0), (10_000, 20.0), (60_000, 99.0)]);
         assert_eq!(read(60_000).await, [(0, 15.0)]);
-        world.store.prune(NOW + 3 * 86_400_000).await.unwrap();
+        outbox::prune(&world.store, NOW + 3 * 86_400_000).await.unwrap();
         assert!(read(10_000).await.is_empty());
         assert_eq!(read(60_000).await, [(0, 15.0)]);
     });
@@ -107,23 +103,14 @@ fn sessions_and_reports_are_of_boxes_that_are_there() {
     in_tram(|world| async move {
         world.insert("tram", device("bus-17", 1)).await.unwrap();
         world.insert("tram", proxy("fra-1", 20)).await.unwrap();
-        let report = |device: &str, at_ms| Note::Report {
-            tenant: "tram".to_owned(),
-            report: Report {
-                device: device.to_owned(),
-                at_ms,
-                report: json!({ "software": "1.0" }),
-            },
-            stream: "1".to_owned(),
-            connected: true,
-        };
-        let all = [report("bus-17", 1), report("nobody", 1), report("bus-17", 2)];
-        world.store.store_notes(&all, NOW).await.unwrap();
-        assert_eq!(world.store.report("tram", "bus-17").await.unwrap().at_ms, 2);
-        let unknown = world.store.report("tram", "nobody").await.unwrap_err();
+        let all = [("bus-17", 1), ("nobody", 1), ("bus-17", 2)];
+        let all = all.map(|(device, at_ms)| report(device, "1", true, at_ms));
+        note::store(&world.store, &all, NOW).await.unwrap();
+        assert_eq!(report::latest(&world.store, "tram", "bus-17").await.unwrap().at_ms, 2);
+        let unknown = report::latest(&world.store, "tram", "nobody").await.unwrap_err();
         assert!(matches!(unknown, StoreError::NotFound { .. }));
         let all = [on("bus-17", Some(20)), on("bus-17", None), on("nobody", Some(20))];
-        world.store.store_notes(&all, NOW).await.unwrap();
+        note::store(&world.store, &all, NOW).await.unwrap();
         let session = BoxSession {
             device: "bus-17".to_owned(),
             attachment: 1,
@@ -132,7 +119,7 @@ fn sessions_and_reports_are_of_boxes_that_are_there() {
             to_ms: Some(NOW),
             reason: Some("left".to_owned()),
         };
-        assert_eq!(world.store.sessions("tram", "bus-17", 9).await.unwrap(), [session]);
-        assert!(world.store.sessions("tram", "nobody", 9).await.unwrap().is_empty());
+        assert_eq!(report::sessions(&world.store, "tram", "bus-17", 9).await.unwrap(), [session]);
+        assert!(report::sessions(&world.store, "tram", "nobody", 9).await.unwrap().is_empty());
     });
 }

@@ -17,7 +17,7 @@ async fn left(world: &World) -> usize {
     let mut left = 0;
     for seed in 1..=3 {
         let (of, all) = (("tram", &*format!("bus-{seed}")), (0, i64::MAX));
-        left += world.store.samples(of, STEPS_MS[0], all, 100_000).await.unwrap().len();
+        left += report::samples(&world.store, of, STEPS_MS[0], all, 100_000).await.unwrap().len();
     }
     left
 }
@@ -27,8 +27,8 @@ fn a_backup_of_more_than_a_page_has_each_row_once() {
     on_both(|world| async move {
         samples(&world, 1_200).await;
         let (mut backup, target) = (Vec::new(), sqlite().await);
-        world.store.backup(&mut backup, NOW).await.unwrap();
-        target.store.restore(&mut &*backup, 0, |_| Ok(())).await.unwrap();
+        backup::write(&world.store, &mut backup, NOW).await.unwrap();
+        backup::restore(&target.store, &mut &*backup, 0, |_| Ok(())).await.unwrap();
         assert_eq!(left(&target).await, 3_600);
     });
 }
@@ -46,7 +46,7 @@ fn what_is_too_old_goes_however_much_it_is() {
             world.tamper(each).await;
         }
         let day = 86_400_000;
-        world.store.prune(2 * day + 2_991).await.unwrap();
+        outbox::prune(&world.store, 2 * day + 2_991).await.unwrap();
         assert_eq!(left(&world).await, 3 * 10);
     });
 }
@@ -94,7 +94,7 @@ fn no_tenant_revokes_until_others_cannot() {
         assert_eq!(world.revoke("ferry", 2).await.unwrap().serial, next);
         assert_eq!(world.revoke("host", 3).await.unwrap().serial, next + 1);
         let mut change = world.store.change(actor(), NOW).await.unwrap();
-        let again = change.append("tram", &key(4), "lost").await.unwrap();
+        let again = revocation::append(&mut change, "tram", &key(4), "lost").await.unwrap();
         assert_eq!(again.serial, next + 2);
     });
 }

@@ -7,13 +7,12 @@ fn sixteen_racers_on_a_token_with_three_uses_let_in_three() {
     in_tram(|world| async move {
         let secret = world.token("tram", uses(3)).await;
         let racers = (1..=16).map(|seed| {
-            let (store, it) = (Arc::clone(&world.store), enrolment(&secret, seed));
-            tokio::spawn(async move { store.enrol(&it, NOW, &authority_elsewhere()).await })
+            let (world, secret) = (world.clone(), secret.clone());
+            async move { world.enrol(&secret, seed).await }
         });
-        let racers: Vec<_> = racers.collect();
         let (mut admitted, mut refused) = (Vec::new(), 0);
-        for racer in racers {
-            match racer.await.unwrap() {
+        for enrolled in race(racers).await {
+            match enrolled {
                 Ok(enrolled) => admitted.push(enrolled.record),
                 Err(StoreError::Refused(why)) if why == "the token is used up" => refused += 1,
                 Err(error) => panic!("{error}"),
@@ -28,10 +27,10 @@ fn sixteen_racers_on_a_token_with_three_uses_let_in_three() {
         for it in &admitted {
             let public_key = it.public_key.clone();
             let again = Enrolment { public_key, ..enrolment(&secret, 1) };
-            let again = world.store.enrol(&again, NOW, &authority_elsewhere()).await.unwrap();
+            let again = again.admit_box(&world.store, NOW, &authority_elsewhere()).await.unwrap();
             assert_eq!((again.version, &again.record), (1, it));
         }
-        assert_eq!(world.store.count::<Device>("tram").await.unwrap(), 3);
+        assert_eq!(count::<Device>(&world.store, "tram").await, 3);
     });
 }
 
@@ -40,15 +39,10 @@ fn the_same_key_in_a_race_costs_one_use() {
     in_tram(|world| async move {
         let secret = world.token("tram", uses(3)).await;
         let racers = (0..8).map(|_| {
-            let (store, it) = (Arc::clone(&world.store), enrolment(&secret, 1));
-            tokio::spawn(
-                async move { store.enrol(&it, NOW, &authority_elsewhere()).await.unwrap() },
-            )
+            let (world, secret) = (world.clone(), secret.clone());
+            async move { world.enrol(&secret, 1).await.unwrap().version }
         });
-        let racers: Vec<_> = racers.collect();
-        for racer in racers {
-            assert_eq!(racer.await.unwrap().version, 1);
-        }
+        assert_eq!(race(racers).await, [1; 8]);
         let token = world.store.find::<Token>("hash", &keys::hash(&secret)).await.unwrap();
         assert_eq!(token.record.uses_left, 2);
     });
@@ -61,17 +55,16 @@ fn a_token_admits_only_what_it_allows() {
         let refused = |secret: String, seed: u8, now: i64, why: &'static str| {
             let store = Arc::clone(&world.store);
             async move {
-                let error = store
-                    .enrol(&enrolment(&secret, seed), now, &authority_elsewhere())
-                    .await
-                    .unwrap_err();
+                let it = enrolment(&secret, seed);
+                let error = it.admit_box(&store, now, &authority_elsewhere()).await.unwrap_err();
                 assert_eq!(error.to_string(), why);
             }
         };
         refused("nonsense".into(), 1, NOW, "the token is unknown").await;
         let short = world.token("tram", TokenSettings { lifetime_s: Some(1), ..uses(1) }).await;
         refused(short.clone(), 1, NOW + 1000, "the token has expired").await;
-        world.store.enrol(&enrolment(&short, 1), NOW + 999, &authority_elsewhere()).await.unwrap();
+        let in_time = enrolment(&short, 1);
+        in_time.admit_box(&world.store, NOW + 999, &authority_elsewhere()).await.unwrap();
         let other = world.token("ferry", uses(2)).await;
         refused(other.clone(), 1, NOW, "the key belongs to another box").await;
         world.revoke("ferry", 2).await.unwrap();

@@ -1,19 +1,41 @@
 //! Joining by a token of the controller, or by the delegate in the token.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::net::SocketAddr;
 
 use roadweave_config::{ANCHOR_PORT, SERVER_PORT};
-use roadweave_fleet::{
-    Chain, ControllerSession, Head, Join, Name, Revocation, Revocations, Role, Scope, Signed,
-};
+use roadweave_fleet::{Chain, Join, Name, Role, Scope};
+use roadweave_identity::PublicKey;
 
-use super::{PeerConnection, PeerRecord, keys_of};
+use super::{PeerRecord, keys_of};
 use crate::authority::NotSigned;
 use crate::clock::now_ms;
 use crate::model::{DeviceState, ProxyRole};
-use crate::store::{Actor, Delegated, Enrolment, StoreError};
+use crate::store::{Delegated, Enrolment, StoreError};
 use crate::streams::Streams;
+
+/// A peer with a key that is not a member's.
+pub(super) struct Applicant<'a> {
+    pub(super) streams: &'a Streams,
+    pub(super) key: PublicKey,
+    pub(super) address: SocketAddr,
+}
+
+pub(super) struct Joined {
+    pub(super) peer: PeerRecord,
+    pub(super) issuers: Vec<PublicKey>,
+    pub(super) chain: Chain,
+    pub(super) tenant: Name,
+}
+
+pub(super) struct Refusal {
+    /// For the peer.
+    pub(super) reason: String,
+    pub(super) retry: bool,
+    /// For the log.
+    pub(super) why: &'static str,
+}
 
 struct EnrolledPeer {
     peer: PeerRecord,
@@ -22,21 +44,14 @@ struct EnrolledPeer {
     waits: bool,
 }
 
-impl PeerConnection<'_> {
-    pub(super) async fn join(
-        &mut self,
-        asks: Join,
-        session: &mut ControllerSession,
-    ) -> Result<(), &'static str> {
-        let chain = asks.chain.as_ref();
-        let delegated = chain.map(|chain| self.delegated(chain, &asks)).transpose();
-        let delegated = match delegated {
-            Ok(delegated) => delegated,
-            Err(why) => {
-                session.refuse(&why.to_string(), false);
-                return Err("its chain is invalid");
-            }
+impl Applicant<'_> {
+    pub(super) async fn join(&self, asks: Join) -> Result<Joined, Refusal> {
+        let refusal = |reason: &dyn Display, retry, why| {
+            let reason = reason.to_string();
+            Refusal { reason, retry, why }
         };
+        let delegated = asks.chain.as_ref().map(|chain| self.delegated(chain, &asks)).transpose();
+        let delegated = delegated.map_err(|why| refusal(&why, false, "its chain is invalid"))?;
         let enrolment = Enrolment {
             secret: asks.secret.into(),
             public_key: self.key.to_string(),
@@ -49,23 +64,31 @@ impl PeerConnection<'_> {
             Role::Anchor => self.join_gate(&asks, ProxyRole::Anchor, &enrolment).await,
             Role::Delegate => Err(StoreError::Refused("a delegate cannot join".to_owned())),
         };
-        match enrolled {
-            Ok(entry) => self.welcome(entry, session).await,
-            Err(error) if error.is_passing() => {
-                session.refuse("the controller's database does not answer", true);
-                Err("the database is away")
+        let entry = enrolled.map_err(|error| match error.is_passing() {
+            true => {
+                let reason = "the controller's database does not answer";
+                refusal(&reason, true, "the database is away")
             }
-            Err(error) => {
-                session.refuse(&error.to_string(), false);
+            false => {
                 tracing::info!(key = %self.key, %error, "a key was refused");
-                Err("it was refused")
+                refusal(&error, false, "it was refused")
             }
+        })?;
+        if entry.waits {
+            let reason = "this box waits for approval: ask again later";
+            return Err(refusal(&reason, true, "it waits for approval"));
         }
+        let chain = entry.statement.as_deref().and_then(|text| serde_json::from_str(text).ok());
+        let (Some(chain), Ok(tenant)) = (chain, entry.peer.tenant.parse()) else {
+            let reason = "the root key is elsewhere: this token needs a delegate";
+            return Err(refusal(&reason, false, "no key here can sign it"));
+        };
+        Ok(Joined { issuers: keys_of(&entry.delegates), peer: entry.peer, chain, tenant })
     }
 
     async fn join_box(&self, enrolment: &Enrolment) -> Result<EnrolledPeer, StoreError> {
         let Streams { store, authority, .. } = self.streams;
-        let device = store.enrol(enrolment, now_ms(), authority).await?;
+        let device = enrolment.admit_box(store, now_ms(), authority).await?;
         Ok(EnrolledPeer {
             waits: device.record.state == DeviceState::Pending,
             statement: device.record.statement,
@@ -88,34 +111,13 @@ impl PeerConnection<'_> {
         }
         let Streams { store, authority, .. } = self.streams;
         let as_what = (role, addresses);
-        let proxy = store.enrol_proxy(enrolment, as_what, now_ms(), authority).await?;
+        let proxy = enrolment.admit_proxy(store, as_what, now_ms(), authority).await?;
         Ok(EnrolledPeer {
             waits: false,
             statement: proxy.record.statement,
             delegates: proxy.record.delegates,
             peer: PeerRecord { tenant: proxy.tenant, id: proxy.record.id, is_gate: true },
         })
-    }
-
-    async fn welcome(
-        &mut self,
-        entry: EnrolledPeer,
-        session: &mut ControllerSession,
-    ) -> Result<(), &'static str> {
-        if entry.waits {
-            session.refuse("this box waits for approval: ask again later", true);
-            return Err("it waits for approval");
-        }
-        let chain = entry.statement.as_deref().and_then(|text| serde_json::from_str(text).ok());
-        let (Some(chain), Ok(name)) = (chain, entry.peer.tenant.parse()) else {
-            session.refuse("the root key is elsewhere: this token needs a delegate", false);
-            return Err("no key here can sign it");
-        };
-        session.welcome(chain, name);
-        (self.peer, self.issuers) = (Some(entry.peer), keys_of(&entry.delegates));
-        session.signed_by(self.issuers.clone());
-        self.arrived(session).await;
-        Ok(())
     }
 
     fn delegated(&self, chain: &Chain, asks: &Join) -> Result<Delegated, NotSigned> {
@@ -134,50 +136,4 @@ impl PeerConnection<'_> {
             chain: serde_json::to_string(chain).map_err(NotSigned::new)?,
         })
     }
-
-    /// Restores revocations that the database, an older copy, lacks.
-    pub(super) async fn surplus(
-        &self,
-        entries: &[Revocation],
-        head: &Signed<Head>,
-    ) -> Result<(), &'static str> {
-        let Some(PeerRecord { tenant, is_gate: true, .. }) = &self.peer else {
-            return Err("only proxies return revocations");
-        };
-        // Only a complete chain signed by this controller counts.
-        let mut theirs = Revocations::default();
-        let controller = self.streams.authority.controller().public_key();
-        theirs.extend(entries, head, [controller]).map_err(|_| "its revocations are invalid")?;
-        let taken = self.take_back(tenant, entries).await;
-        taken.map_err(|error| {
-            tracing::error!(%error, "cannot store revocations that a proxy returned");
-            "cannot store revocations"
-        })
-    }
-
-    async fn take_back(&self, tenant: &str, entries: &[Revocation]) -> Result<(), StoreError> {
-        let actor = Actor::new(format!("stream:{}", self.name()));
-        let mut change = self.streams.store.change(actor.clone(), now_ms()).await?;
-        let mut of: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for entry in entries {
-            let key = entry.key.to_string();
-            if change.is_revoked(&key).await? {
-                continue;
-            }
-            let owner = change.owner_of_key(&key).await?.unwrap_or_else(|| tenant.to_owned());
-            change.append(&owner, &key, WHY).await?;
-            of.entry(owner).or_default().insert(key);
-        }
-        if !of.is_empty() {
-            let count: usize = of.values().map(BTreeSet::len).sum();
-            tracing::warn!(count, "a proxy returned revocations that the database did not have");
-            change.commit().await?;
-        }
-        for (owner, keys) in of {
-            self.streams.store.mark_revoked(&owner, &keys, &actor, now_ms()).await?;
-        }
-        Ok(())
-    }
 }
-
-const WHY: &str = "revoked before the database was restored, according to a proxy";

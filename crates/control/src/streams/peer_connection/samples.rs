@@ -1,6 +1,6 @@
 //! Figures of boxes: from the streams of proxies and boxes to the store.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,50 +8,41 @@ use roadweave_fleet::Sample as Figures;
 use roadweave_identity::PublicKey;
 use tokio::sync::mpsc;
 
-use super::{PeerConnection, PeerRecord, shown};
-use crate::clock::now_ms;
+use super::{PeerRecord, shown};
 use crate::model::{Device, Tenant};
-use crate::outbox::Live;
-use crate::store::{ANSWERS_MAX, STEPS_MS, Sample, Store, found, within};
+use crate::store::{ANSWERS_MAX, STEPS_MS, Sample, Store, found, report, within};
 
-impl PeerConnection<'_> {
-    pub(super) async fn sample(&mut self, figures: Figures) {
-        if figures.device.is_none() && self.is_gate() {
-            self.load = figures.load.map(i64::from).or(self.load);
-            self.have.sessions = figures.sessions.unwrap_or(self.have.sessions);
-            self.is_dirty = true;
-        }
-        let Some(key) = figures.device else { return };
-        let Some((tenant, device)) = self.device(key).await else { return };
-        let sample = Sample { device, at_ms: now_ms(), figures: named(&figures) };
-        let live = Live { tenant: tenant.clone(), sample: sample.clone() };
-        self.streams.outbox.send_figures(live);
-        let _ = self.streams.samples.try_send((tenant, sample));
-    }
+/// The boxes that a peer has reported about, by key: tenant and name.
+#[derive(Default)]
+pub(super) struct Devices(HashMap<PublicKey, Option<(String, String)>>);
 
+impl Devices {
     /// The box with this key, if the peer is the box itself or a proxy that may serve it.
-    async fn device(&mut self, key: PublicKey) -> Option<(String, String)> {
-        let PeerRecord { tenant: own, id, is_gate } = self.peer.clone()?;
-        if !is_gate {
-            return (key == self.key).then_some((own, id));
+    pub(super) async fn find(
+        &mut self,
+        store: &Store,
+        (peer, own): (&PeerRecord, PublicKey),
+        key: PublicKey,
+    ) -> Option<(String, String)> {
+        if !peer.is_gate {
+            return (key == own).then(|| (peer.tenant.clone(), peer.id.clone()));
         }
-        if let Some(known) = self.devices.get(&key) {
+        if let Some(known) = self.0.get(&key) {
             return known.clone();
         }
-        if self.devices.len() >= DEVICES_MAX {
-            self.devices.clear();
+        if self.0.len() >= DEVICES_MAX {
+            self.0.clear();
         }
-        let device = self.streams.store.find::<Device>("public_key", &key.to_string()).await;
-        let device = found(device).ok()?;
-        let host = self.streams.store.get::<Tenant>(&own, &own).await.ok()?.record.host;
-        let device = device.filter(|it| host || it.tenant == own);
+        let device = found(store.find::<Device>("public_key", &key.to_string()).await).ok()?;
+        let host = store.get::<Tenant>(&peer.tenant, &peer.tenant).await.ok()?.record.host;
+        let device = device.filter(|it| host || it.tenant == peer.tenant);
         let known = device.map(|it| (it.tenant, it.record.id));
-        self.devices.insert(key, known.clone());
+        self.0.insert(key, known.clone());
         known
     }
 }
 
-fn named(figures: &Figures) -> BTreeMap<String, f64> {
+pub(super) fn named(figures: &Figures) -> BTreeMap<String, f64> {
     let uplink = figures.uplink.as_deref().map(shown);
     let seconds = f64::from(figures.over_ms.max(1)) / 1e3;
     let mut all = BTreeMap::new();
@@ -80,7 +71,7 @@ pub(in crate::streams) async fn store_samples(
     let mut batch: Vec<(String, Sample)> = Vec::new();
     while inbox.recv_many(&mut batch, SAMPLES_AT_ONCE).await > 0 {
         let merged = merged(std::mem::take(&mut batch));
-        if let Err(error) = within(ANSWERS_MAX, store.store_samples(&merged)).await {
+        if let Err(error) = within(ANSWERS_MAX, report::store_samples(&store, &merged)).await {
             tracing::debug!(%error, "samples are lost");
         }
         tokio::time::sleep(SAMPLES_REST).await;

@@ -4,6 +4,7 @@ use roadweave_fleet::{Grant, Scope, Statement};
 
 use super::*;
 use crate::model::Delegate;
+use crate::store::tests::count;
 
 const ROOT: u8 = 8;
 const DELEGATE: u8 = 30;
@@ -65,7 +66,7 @@ async fn a_chain_admits_only_its_own_key() {
     refused(Some(says(32, &above, &good(1))), "statement 2").await;
     let unknown = delegate(33, "tram");
     refused(Some(says(33, &unknown, &good(1))), "no delegate of this tenant").await;
-    let count = port.app.store.count::<Device>("tram").await.unwrap();
+    let count = count::<Device>(&port.app.store, "tram").await;
     assert_eq!(count, 0);
     let mut client = port.client(1).await.unwrap();
     client.join_by(&token, Some(says(DELEGATE, &above, &good(1)))).await;
