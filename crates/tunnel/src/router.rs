@@ -165,7 +165,7 @@ impl Router {
         )?;
         // No control message announces this, and there is no coding.
         let rewind_after = PACKET_LIFETIME;
-        session.opening = Opening { order: config.order, coded: false, rewind_after };
+        session.receiving.opening = Opening { order: config.order, coded: false, rewind_after };
         Ok(Self {
             vni: config.vni,
             session,
@@ -261,7 +261,7 @@ impl Router {
     fn take_copy(&mut self, now: Instant, link: usize, id: PacketId, packet: &[u8]) {
         let mut symbol = BytesMut::with_capacity(SYMBOL_HEADER + packet.len());
         Symbol { position: FragmentPosition::Whole, body: packet }.write(&mut symbol);
-        let arrival = self.session.handle_source(now, LANE, id, symbol.freeze());
+        let arrival = self.session.receiving.handle_source(now, LANE, id, symbol.freeze());
         if matches!(arrival, Arrival::First | Arrival::Late) {
             self.epochs.note(id);
             self.jumps.note(id);
@@ -294,7 +294,7 @@ impl Router {
                 true
             }
             Admission::Restarted => {
-                self.session.reset(now);
+                self.session.receiving.reset(now);
                 self.jumps.reset();
                 self.seen.fill_with(DuplicateFilter::default);
                 self.notices.restart.times += 1;

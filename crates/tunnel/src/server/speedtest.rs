@@ -36,8 +36,8 @@ impl Server {
                     say(connection, test, word);
                 }
             }
-            TestWord::Sent(counts) => joined.session.on_load_sent(now, test, counts),
-            TestWord::Stop => joined.session.stop_load(now, test),
+            TestWord::Sent(counts) => joined.session.loads.on_sent(now, test, counts),
+            TestWord::Stop => joined.session.loads.stop(now, test),
             TestWord::Grant(_) | TestWord::Refuse(_) | TestWord::Received(_) => {
                 self.drops.count(DropReason::UnknownMessage);
             }
@@ -67,11 +67,11 @@ impl Server {
         joined.is_testing = true;
         match asked.direction {
             LoadDirection::Up => {
-                joined.session.expect_load(now, LoadExpected { test, duration, bytes, until });
+                joined.session.loads.expect(now, LoadExpected { test, duration, bytes, until });
             }
             LoadDirection::Down => {
                 let until = now + duration;
-                joined.session.begin_load(LoadPlan { test, paths, until, bytes });
+                joined.session.loads.begin(LoadPlan { test, paths, until, bytes });
             }
         }
         Ok(TestBounds { duration, bytes, ..asked })
@@ -90,10 +90,10 @@ impl Joined {
         }
         let limit = self.limits.as_mut().map(|limits| &mut limits[Direction::Down as usize]);
         self.session.send_load(now, connection, limit);
-        if let Some(LoadReceived { test, counts, .. }) = self.session.poll_load(now) {
+        if let Some(LoadReceived { test, counts, .. }) = self.session.loads.poll_received(now) {
             say(connection, test, TestWord::Received(counts));
         }
-        self.is_testing = self.session.has_load();
+        self.is_testing = self.session.loads.is_under_way();
         if !self.is_testing {
             shared.lock().tests.end(&self.key);
         }
