@@ -191,6 +191,23 @@ impl Router {
         &self.drops
     }
 
+    /// The status.
+    pub fn status(&self) -> RouterStatus {
+        let stats = self.session.stats();
+        let peer_packets = self.epochs.packets;
+        let received = stats.lanes.first().map(|lane| &lane.received);
+        let known = received.map_or(0, |received| received.source_datagrams);
+        let adopted: u64 = self.links.iter().map(|(link, _)| link.counters.adopted).sum();
+        let links = self.links.iter().enumerate();
+        RouterStatus {
+            paths: links.map(|link| LinkStatus::of(link, peer_packets, adopted)).collect(),
+            peer_packets,
+            peer_packets_lost: peer_packets.saturating_sub(known),
+            peer_restarts: self.epochs.restarts,
+            stats,
+        }
+    }
+
     fn handle_hello(
         &mut self,
         now: Instant,
