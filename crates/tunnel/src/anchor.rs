@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use roadweave_identity::{Identity, PeerPolicy as _, PublicKey, Refusal};
-use roadweave_proto::wire::{Binding, Detached, InnerPacket};
+use roadweave_proto::wire::{Binding, Detached, InnerPacket, LegRoom};
 use roadweave_proto::{DropCounters, DropReason, Instant, Rate, TokenBucket};
 use roadweave_quic::{
     ConfigError, ConnectionId, Endpoint, Epoch, Local, Transmit, TransportConfig,
@@ -29,8 +29,8 @@ use roadweave_quic::{
 use serde::{Deserialize, Serialize};
 
 use self::legs::Leg;
-use self::streams::AnchorStreams;
-use crate::bindings::Bindings;
+use self::streams::{AnchorStreams, LegsView};
+use crate::bindings::{At, Bindings, DeviceId};
 use crate::leg::{LegStatus, TenantAccount, TenantId, TenantStats, tenant_stats};
 use crate::node::{Node, RecvMeta};
 use crate::peers::{PeerTable, Peers, PeersChange};
@@ -232,6 +232,11 @@ impl Anchor {
         &self.drops
     }
 
+    /// Bytes held by the streams of all clients at a proxy, as of the last turn.
+    pub fn stream_memory(&self) -> usize {
+        self.streams.as_ref().map_or(0, |all| all.held)
+    }
+
     fn pass_down(&mut self, now: Instant, tenant: TenantId, destination: IpAddr, packet: &[u8]) {
         let Some(table) = self.tenants.get(usize::from(tenant.0)) else { return };
         let device = table.devices.route(destination);
@@ -245,6 +250,51 @@ impl Anchor {
         {
             leg.end.push(now, tenant, at.handle, packet, &mut self.accounts);
             self.touched.insert(at.leg);
+        }
+    }
+
+    fn leave_streams(&mut self, now: Instant, device: &DeviceId) {
+        let stays = self.tenants.get(usize::from(device.0.0));
+        let stays = stays.and_then(|tenant| tenant.devices.get(&device.1));
+        if let Some(all) = &mut self.streams
+            && self.bindings.at(device).is_none()
+        {
+            let before = all.table.peer(device);
+            let stays = before.zip(stays).is_some_and(|(before, now)| before.is_where(&now));
+            all.on_away(now, device, stays);
+        }
+    }
+
+    fn take_frames(&mut self, (device, at): (DeviceId, At), frames: Bytes) {
+        let account = &mut self.accounts[usize::from(device.0.0)];
+        match &mut self.streams {
+            Some(all) => all.take((device, at), frames, account),
+            None => account.drop(DropReason::MalformedInner),
+        }
+    }
+
+    fn on_room(&mut self, now: Instant, at: At, room: LegRoom) {
+        let sender = self.bindings.sender(now, at);
+        let known = sender.zip(self.streams.as_mut()).is_some_and(|(sender, all)| {
+            all.on_room(sender, at, room);
+            true
+        });
+        if !known && let Some(leg) = self.legs.get_mut(&at.leg) {
+            leg.end.drops.count(DropReason::Unbound);
+        }
+    }
+
+    fn turn_streams(&mut self, now: Instant) {
+        let Self { streams: Some(all), endpoint, legs, accounts, touched, .. } = self else {
+            return;
+        };
+        let broken = all.turn(now, &mut LegsView { endpoint, legs, accounts, touched });
+        for device in broken {
+            if let Some(at) = self.bindings.at(&device) {
+                self.bindings.detach(at);
+                self.refusals.count_silently(BROKEN);
+                self.send_detached(now, at, Detached::Other);
+            }
         }
     }
 
@@ -309,6 +359,7 @@ fn is_out(table: &PeerTable, key: &PublicKey) -> bool {
     table.check(key).is_err_and(|why| why != Refusal::Forbidden)
 }
 
+const BROKEN: &str = "broken-streams";
 const ONLY: TenantId = TenantId(0);
 
 /// As a node an anchor has one device, that of its first tenant.

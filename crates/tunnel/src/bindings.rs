@@ -37,12 +37,6 @@ struct Held {
     forgotten: Option<u64>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sender {
-    pub(crate) tenant: TenantId,
-    pub(crate) device: PublicKey,
-}
-
 #[derive(Debug)]
 pub(crate) struct Attach {
     pub(crate) at: At,
@@ -64,7 +58,7 @@ pub(crate) enum Attached {
 pub(crate) struct Bindings {
     anchor: PublicKey,
     devices: BTreeMap<DeviceId, Held>,
-    senders: HashMap<At, Sender>,
+    senders: HashMap<At, DeviceId>,
     counts: BTreeMap<ConnectionId, usize>,
     forgotten: BTreeMap<u64, DeviceId>,
 }
@@ -113,14 +107,14 @@ impl Bindings {
         if let Some((gone, _)) = gone {
             self.forget_sender(gone);
         }
-        self.senders.insert(at, Sender { tenant: device.0, device: device.1 });
+        self.senders.insert(at, device);
         *self.counts.entry(at.leg).or_default() += 1;
         Attached::Yes { former: before }
     }
 
     pub(crate) fn detach(&mut self, at: At) {
         let Some(sender) = self.forget_sender(at) else { return };
-        if let Some(held) = self.devices.get_mut(&(sender.tenant, sender.device)) {
+        if let Some(held) = self.devices.get_mut(&sender) {
             held.now_at.take_if(|now_at| *now_at == at);
             held.former.take_if(|(former, _)| *former == at);
         }
@@ -157,9 +151,9 @@ impl Bindings {
     }
 
     /// The device of an attachment; `None` once it has been elsewhere for 2 s.
-    pub(crate) fn sender(&self, now: Instant, at: At) -> Option<Sender> {
+    pub(crate) fn sender(&self, now: Instant, at: At) -> Option<DeviceId> {
         let sender = self.senders.get(&at)?;
-        let held = self.devices.get(&(sender.tenant, sender.device))?;
+        let held = self.devices.get(sender)?;
         let is_former = || held.former.is_some_and(|(former, until)| former == at && now < until);
         (held.now_at == Some(at) || is_former()).then_some(*sender)
     }
@@ -188,7 +182,7 @@ impl Bindings {
         }
     }
 
-    fn forget_sender(&mut self, at: At) -> Option<Sender> {
+    fn forget_sender(&mut self, at: At) -> Option<DeviceId> {
         let sender = self.senders.remove(&at)?;
         if let Some(count) = self.counts.get_mut(&at.leg) {
             *count -= 1;

@@ -19,17 +19,19 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use ipnet::IpNet;
 use roadweave_identity::{Identity, PublicKey};
-use roadweave_proto::wire::{Binding, Detached, StreamsOffer, TenantAnchor};
-use roadweave_proto::{DropCounters, Instant, Rate, UplinkId};
-use roadweave_quic::{ConfigError, ConnectionId, Endpoint, Epoch, Local};
+use roadweave_proto::wire::{Binding, Detached, LegMessage, StreamsOffer, TenantAnchor};
+use roadweave_proto::{DropCounters, DropReason, Instant, Rate, UplinkId};
+use roadweave_quic::{ConfigError, Connection, ConnectionId, Endpoint, Epoch, Event, Local};
 use serde::{Deserialize, Serialize};
 
 use self::attachments::Attachment;
 pub(crate) use self::leg::IDLE_MAX as LEG_IDLE_MAX;
 use self::leg::Leg;
+use self::relay::RelayTurn;
 use crate::lane::LaneConfig;
 use crate::leg::{LegStatus, TenantAccount, TenantId, TenantStats, tenant_stats};
 use crate::node::RecvMeta;
+use crate::rate::Direction;
 
 /// The socket of a proxy that its legs use.
 pub const LEG_SOCKET: UplinkId = UplinkId(1);
@@ -167,6 +169,64 @@ impl Legs {
         self.tend_attachments(now);
     }
 
+    fn pump(&mut self, now: Instant, id: ConnectionId) {
+        let at = self.legs.iter().position(|leg| leg.is(id));
+        while let Some(event) = self.endpoint.connection_mut(id).and_then(Connection::poll_event) {
+            let Some(at) = at else { continue };
+            match event {
+                Event::Connected { .. } => self.on_up(now, at, id),
+                Event::Received { datagram, .. } => {
+                    if let Some(whole) = self.legs[at].end.handle_datagram(now, datagram) {
+                        self.on_datagram(now, at, whole);
+                    }
+                }
+                Event::Acknowledged { token, .. } => self.legs[at].end.on_acknowledged(token),
+                Event::Lost { token, .. } => self.legs[at].end.on_lost(token),
+                Event::Message(message) => match LegMessage::parse(message) {
+                    Ok(message) => self.on_leg_message(now, at, message),
+                    Err(_) => self.legs[at].end.drops.count(DropReason::MalformedMessage),
+                },
+                Event::Closed(reason) => self.on_down(now, at, &reason.to_string()),
+                _ => {}
+            }
+        }
+    }
+
+    fn on_up(&mut self, now: Instant, at: usize, id: ConnectionId) {
+        let leg = &mut self.legs[at];
+        if leg.on_up(now, id) {
+            let text = format!("the anchor {} is reachable again", leg.anchor);
+            self.events.push_back(LegEvent::Text(text));
+        }
+        self.attach_all(now, at);
+    }
+
+    fn on_down(&mut self, now: Instant, at: usize, reason: &str) {
+        self.legs[at].on_down(now, reason, &mut self.accounts);
+        self.on_leg_down(at);
+    }
+
+    /// Reports once to the sessions of a leg that it is away; later ones learn it when they begin.
+    fn keep_up(&mut self, now: Instant, at: usize) {
+        let leg = &mut self.legs[at];
+        if !leg.is_wanted {
+            return;
+        }
+        if let Err(reason) = leg.keep_up(now, &mut self.endpoint) {
+            self.on_down(now, at, &reason);
+        }
+        self.attach_unsent(now, at);
+        let leg = &mut self.legs[at];
+        if leg.poll_away(now) {
+            let text =
+                format!("the anchor {} cannot be reached; its clients are moved away", leg.anchor);
+            self.events.push_back(LegEvent::Text(text));
+            let of_leg = self.attachments.iter().filter(|(_, attachment)| attachment.leg == at);
+            self.events.extend(of_leg.map(|(session, _)| LegEvent::Away(*session)));
+            self.events.push_back(LegEvent::StandbysAway);
+        }
+    }
+
     pub(crate) fn transmit(&mut self, now: Instant) {
         for leg in &mut self.legs {
             if let Some(id) = leg.up()
@@ -233,7 +293,8 @@ impl Legs {
         let in_use: BTreeSet<PublicKey> = wanted.iter().map(|tenant| tenant.anchor).collect();
         for at in 0..self.legs.len() {
             if !in_use.contains(&self.legs[at].anchor) {
-                self.retire(now, at);
+                self.legs[at].retire(now, &mut self.endpoint, &mut self.accounts);
+                self.on_leg_down(at);
             }
         }
         let known: BTreeMap<String, TenantId> =
@@ -269,6 +330,50 @@ impl Legs {
 
     pub(crate) fn is_up(&self, anchor: PublicKey) -> bool {
         self.legs.iter().any(|leg| leg.anchor == anchor && leg.up().is_some())
+    }
+
+    pub(crate) fn relay(&mut self, session: ConnectionId) -> Option<RelayTurn<'_>> {
+        let attachment = self.attachments.get_mut(&session)?;
+        attachment.relay.client?;
+        let leg = &mut self.legs[attachment.leg];
+        let path = leg.up().and_then(|id| self.endpoint.connection(id)?.paths().first());
+        Some(RelayTurn {
+            round_trip: path.map_or(Duration::ZERO, |path| path.smoothed_rtt),
+            handle: attachment.handle.filter(|_| attachment.is_answered()),
+            tenant: attachment.tenant,
+            relay: &mut attachment.relay,
+            leg: &mut leg.end,
+            accounts: &mut self.accounts,
+            serial: &mut self.served,
+        })
+    }
+
+    /// The longest unserved first: the room in a tenant's rate or a leg goes around.
+    pub(crate) fn sort(&self, sessions: &mut [ConnectionId], direction: Direction) {
+        let served = |session: &ConnectionId| {
+            let attachment = self.attachments.get(session);
+            attachment.map_or(0, |attachment| attachment.relay.served[direction as usize])
+        };
+        sessions.sort_by_key(served);
+    }
+
+    /// The client's offer of streams to the anchor. Only the first one counts.
+    pub(crate) fn name_streams(&mut self, session: ConnectionId, client: StreamsOffer) {
+        if let Some(attachment) = self.attachments.get_mut(&session) {
+            attachment.relay.client.get_or_insert(client);
+        }
+    }
+
+    pub(crate) fn relayed(&self, session: ConnectionId) -> usize {
+        self.attachments.get(&session).map_or(0, |attachment| attachment.relay.held)
+    }
+
+    pub(crate) fn shed_relayed(&mut self, session: ConnectionId, bytes: usize) {
+        if let Some(attachment) = self.attachments.get_mut(&session) {
+            let account = &mut self.accounts[usize::from(attachment.tenant.0)];
+            let shed = attachment.relay.shed(bytes);
+            (0..shed).for_each(|_| account.drop(DropReason::ReceiveMemory));
+        }
     }
 
     /// A place for a new tenant. Earlier ones keep theirs, since waiting packets are counted by it.

@@ -165,7 +165,7 @@ impl Router {
         )?;
         // No control message announces this, and there is no coding.
         let rewind_after = PACKET_LIFETIME;
-        session.opening = Opening { order: config.order, coded: false, rewind_after };
+        session.receiving.opening = Opening { order: config.order, coded: false, rewind_after };
         Ok(Self {
             vni: config.vni,
             session,
@@ -189,6 +189,23 @@ impl Router {
     /// Packets dropped before their link or lane was known.
     pub fn drops(&self) -> &DropCounters {
         &self.drops
+    }
+
+    /// The status.
+    pub fn status(&self) -> RouterStatus {
+        let stats = self.session.stats();
+        let peer_packets = self.epochs.packets;
+        let received = stats.lanes.first().map(|lane| &lane.received);
+        let known = received.map_or(0, |received| received.source_datagrams);
+        let adopted: u64 = self.links.iter().map(|(link, _)| link.counters.adopted).sum();
+        let links = self.links.iter().enumerate();
+        RouterStatus {
+            paths: links.map(|link| LinkStatus::of(link, peer_packets, adopted)).collect(),
+            peer_packets,
+            peer_packets_lost: peer_packets.saturating_sub(known),
+            peer_restarts: self.epochs.restarts,
+            stats,
+        }
     }
 
     fn handle_hello(
@@ -261,7 +278,7 @@ impl Router {
     fn take_copy(&mut self, now: Instant, link: usize, id: PacketId, packet: &[u8]) {
         let mut symbol = BytesMut::with_capacity(SYMBOL_HEADER + packet.len());
         Symbol { position: FragmentPosition::Whole, body: packet }.write(&mut symbol);
-        let arrival = self.session.handle_source(now, LANE, id, symbol.freeze());
+        let arrival = self.session.receiving.handle_source(now, LANE, id, symbol.freeze());
         if matches!(arrival, Arrival::First | Arrival::Late) {
             self.epochs.note(id);
             self.jumps.note(id);
@@ -294,7 +311,7 @@ impl Router {
                 true
             }
             Admission::Restarted => {
-                self.session.reset(now);
+                self.session.receiving.reset(now);
                 self.jumps.reset();
                 self.seen.fill_with(DuplicateFilter::default);
                 self.notices.restart.times += 1;

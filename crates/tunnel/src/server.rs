@@ -11,14 +11,13 @@
 
 mod accounts;
 mod budget;
-mod clients;
+mod config;
 mod connections;
 mod drain;
+mod event;
 mod figures;
 mod forwards;
-mod misrouted;
 mod node;
-mod passing;
 pub(crate) mod refusals;
 mod sessions;
 mod shards;
@@ -28,158 +27,53 @@ mod standbys;
 mod streams;
 mod test_book;
 mod totals;
+mod turns;
 mod waiting;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use ipnet::IpNet;
-use roadweave_identity::{Identity, PublicKey};
-use roadweave_proto::{Deadlines, DropCounters, DropReason, Instant, PathId};
-use roadweave_quic::{ConfigError, ConnectionId, Endpoint, EndpointStats, Epoch, TransportConfig};
+use roadweave_identity::{Identity, PeerPolicy as _, PublicKey, Refusal};
+use roadweave_proto::wire::Reason;
+use roadweave_proto::{DropCounters, Instant};
+use roadweave_quic::{ConfigError, ConnectionId, Endpoint, EndpointStats, Epoch};
 
 use self::budget::{Budget, Ceilings};
-use self::drain::Drain;
+pub use self::config::ServerConfig;
+pub use self::drain::{DRAIN_MAX, DrainReason};
+use self::drain::{DRAINS, Drain};
+pub use self::event::ServerEvent;
 pub use self::figures::SessionFigures;
 pub use self::forwards::Forwarded;
-pub use self::misrouted::{MisroutedPacket, MisroutedQueue};
+use self::sessions::{Joined, Sessions};
 use self::shards::Misrouting;
+pub use self::shards::{MisroutedPacket, MisroutedQueue};
 pub use self::shared_state::SharedState;
 use self::standbys::Standbys;
 use self::streams::ServerStreams;
 pub use self::test_book::SpeedtestLimits;
+pub use self::totals::{RoundTrips, Tally, Totals};
 use self::waiting::Waiting;
-use crate::lane::{EncoderTarget, LaneConfig, Strategy, default_lanes};
+use crate::lane::{EncoderTarget, Strategy};
 use crate::learned::{Learned, keep_learned};
+use crate::node::Node as _;
 use crate::observe::PacketEvent;
-use crate::peers::{Peer, PeerTable};
-use crate::proxy::{Legs, ProxyConfig, ProxyStatus};
+use crate::peers::{PeerTable, Peers, PeersChange};
+use crate::proxy::{Legs, ProxyConfig, ProxyStatus, ProxyTenant};
 use crate::queue::BoundedQueue;
-use crate::rate::{Direction, Limit};
-use crate::session::{MEMORY_MAX, Session, SetError, find_lane};
+use crate::session::{SetError, find_lane};
 use crate::status::{SessionStatus, path_reports};
 use crate::streams::StreamsConfig;
-
-pub use self::drain::{DRAIN_MAX, DrainReason};
-pub use self::totals::{RoundTrips, Tally, Totals};
 
 /// At most 16 MiB: a batch of input, and what it released.
 pub(crate) type Inbox = BoundedQueue<Bytes, { 16 << 20 }, 64>;
 
 /// The code that closes a connection which its client has not used.
 pub(crate) const UNUSED: u32 = 2;
-/// The settings of a server.
-#[derive(Clone, Debug)]
-pub struct ServerConfig {
-    /// The transport.
-    pub transport: TransportConfig,
-    /// The lanes of the downlink direction.
-    pub lanes: Vec<LaneConfig>,
-    /// The server's own inner addresses, with the length of the network behind each.
-    pub gateways: Vec<IpNet>,
-    /// The MTU of the TUN devices, bytes.
-    pub mtu: u16,
-    /// Streams, if the server takes them. A proxy relays those between its clients and their
-    /// anchors, and uses only the lane.
-    pub streams: Option<StreamsConfig>,
-    /// Limits of speed tests, if they are allowed.
-    pub speedtest: Option<SpeedtestLimits>,
-    /// Whether clients may reach one another.
-    pub clients_reach_clients: bool,
-    /// The most bytes that all sessions may hold together.
-    pub memory_max: usize,
-    /// The most bytes that one session may hold.
-    pub client_memory_max: usize,
-}
-
-impl ServerConfig {
-    /// A server with these inner addresses and the lanes of [`default_lanes`]. Its clients cannot
-    /// reach one another, its sessions share [`MEMORY_MAX`], its MTU suits links of 1,500 bytes.
-    pub fn new(transport: TransportConfig, gateways: Vec<IpNet>) -> Self {
-        Self {
-            transport,
-            lanes: default_lanes(),
-            gateways,
-            mtu: 1_360,
-            streams: None,
-            speedtest: None,
-            clients_reach_clients: false,
-            memory_max: MEMORY_MAX,
-            client_memory_max: MEMORY_MAX,
-        }
-    }
-}
-
-/// An event for the driver of a server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ServerEvent {
-    /// A client's session began.
-    Joined {
-        /// The client's name in the configuration.
-        peer: String,
-        /// The client's key.
-        key: PublicKey,
-    },
-    /// A client's session ended.
-    Left {
-        /// The client's name in the configuration.
-        peer: String,
-        /// The client's key.
-        key: PublicKey,
-        /// The reason, as text.
-        reason: String,
-    },
-    /// The leg of a proxy to an anchor came up again, or went down.
-    Leg {
-        /// The leg and its state, as text.
-        text: String,
-    },
-    /// A client was not let in.
-    Refused {
-        /// The client and the reason, as text.
-        reason: String,
-    },
-}
-
-#[derive(Debug)]
-struct Joined {
-    key: PublicKey,
-    peer: Arc<Peer>,
-    session: Session,
-    path_names: BTreeMap<PathId, String>,
-    limits: Option<[Limit; 2]>,
-    is_testing: bool,
-}
-
-/// The sessions, which of them have something new, and when each is due.
-#[derive(Debug, Default)]
-struct Sessions {
-    all: BTreeMap<ConnectionId, Joined>,
-    by_key: HashMap<PublicKey, ConnectionId>,
-    touched: BTreeSet<ConnectionId>,
-    timers: Deadlines<ConnectionId>,
-    /// The last one whose strategies were asked for what they have learned.
-    asked: Option<ConnectionId>,
-}
-
-impl Sessions {
-    fn insert(&mut self, id: ConnectionId, joined: Joined) {
-        self.all.insert(id, joined);
-        self.touched.insert(id);
-    }
-
-    fn remove(&mut self, id: ConnectionId) -> Option<Joined> {
-        self.touched.remove(&id);
-        self.timers.set(id, None);
-        let joined = self.all.remove(&id)?;
-        if self.by_key.get(&joined.key) == Some(&id) {
-            self.by_key.remove(&joined.key);
-        }
-        Some(joined)
-    }
-}
 
 /// One server: an endpoint and the sessions of its clients.
 #[derive(Debug)]
@@ -192,7 +86,7 @@ pub struct Server {
     waiting: Waiting,
     welcomed: BTreeSet<ConnectionId>,
     standbys: Standbys,
-    drain: Option<Drain>,
+    drain: Drain,
     sessions: Sessions,
     budget: Budget,
     shared: SharedState,
@@ -226,6 +120,7 @@ impl Server {
         Ok(Self {
             streams,
             budget: Budget::new(config.memory_max),
+            misrouting: Misrouting::new(config.transport.shard),
             config,
             endpoint,
             peers,
@@ -234,10 +129,9 @@ impl Server {
             waiting: Waiting::new(ceilings.waiting),
             welcomed: BTreeSet::new(),
             standbys: Standbys::new(ceilings.standbys),
-            drain: None,
+            drain: Drain::default(),
             sessions: Sessions::default(),
             shared: SharedState::default(),
-            misrouting: Misrouting::default(),
             inbox: Inbox::default(),
             legs: None,
             relaying: BTreeSet::new(),
@@ -286,6 +180,151 @@ impl Server {
     /// answer other clients. Use it only where a packet filter checks what passes the machine.
     pub fn set_forwards(&mut self, forwards: Vec<Forwarded>) {
         self.forwards = forwards;
+    }
+
+    /// Replaces the clients that may connect, and returns the former table, which may be dropped
+    /// elsewhere.
+    ///
+    /// Sessions of clients that are gone or have other addresses end with the next calls of
+    /// [`Node::handle_timeout`](crate::Node::handle_timeout), some at a time; other changes apply
+    /// to them.
+    pub fn replace_peers(&mut self, change: PeersChange) -> Arc<Peers> {
+        let PeersChange { peers, changed } = change;
+        self.shared.forget(changed.iter().filter(|key| peers.get(key).is_none()));
+        self.changed.extend(changed);
+        self.peers.replace(peers)
+    }
+
+    /// Refuses these keys from now on. Their sessions end with the next calls of
+    /// [`Node::handle_timeout`](crate::Node::handle_timeout), until [`Server::is_settled`].
+    pub fn revoke(&mut self, keys: impl IntoIterator<Item = PublicKey>) {
+        let keys: Vec<PublicKey> = keys.into_iter().collect();
+        self.shared.forget(keys.iter());
+        self.peers.revoke(keys.iter().copied());
+        self.changed.extend(keys.into_iter().filter(|key| self.sessions.by_key.contains_key(key)));
+    }
+
+    /// Whether all changes of clients were applied to their sessions.
+    pub fn is_settled(&self) -> bool {
+        self.changed.is_empty()
+    }
+
+    /// Ends the sessions of clients whose keys have expired, with the next calls of
+    /// [`Node::handle_timeout`](crate::Node::handle_timeout), some at a time. Call it after setting
+    /// the time of day of the table of peers.
+    pub fn on_time_of_day(&mut self) {
+        let keys = self.sessions.all.values().map(|joined| joined.key).chain(self.standbys.keys());
+        let expired = keys.filter(|key| self.peers.check(key) == Err(Refusal::Expired));
+        self.changed.extend(expired);
+    }
+
+    /// Shares `state` with the other shards, instead of an own one.
+    pub fn share_state(&mut self, state: SharedState) {
+        self.shared = state;
+    }
+
+    /// The next packet for another shard; give it to [`Server::handle_misrouted`] there. Poll it
+    /// until it returns `None` after each [`Node::handle_packet`](crate::Node::handle_packet) and
+    /// [`Node::handle_inner`](crate::Node::handle_inner), or after some of them.
+    pub fn poll_misrouted(&mut self) -> Option<MisroutedPacket> {
+        self.misrouting.pop()
+    }
+
+    /// Takes a packet from another shard. One that is not for this shard either is dropped.
+    pub fn handle_misrouted(&mut self, now: Instant, packet: MisroutedPacket) {
+        self.misrouting.is_closed = true;
+        match packet {
+            MisroutedPacket::Packet { meta, payload, .. } => {
+                self.handle_packet(now, &meta, &payload)
+            }
+            MisroutedPacket::Inner { packet, .. } => self.handle_inner(now, &packet),
+        }
+        self.misrouting.is_closed = false;
+    }
+
+    /// A client has a newer session with another shard: the one here ends.
+    pub fn on_replaced(&mut self, now: Instant, key: &PublicKey) {
+        if let Some(id) = self.sessions.by_key.get(key).copied() {
+            let name = self.sessions.all.get(&id).map(|joined| joined.peer.name.clone());
+            self.replace(now, id, *key, &name.unwrap_or_default());
+        }
+        self.end_streams_of(key);
+    }
+
+    /// Entries of these clients in the shared table of peers have changed. Sessions of clients that
+    /// are gone or have other addresses end with the next calls of
+    /// [`Node::handle_timeout`](crate::Node::handle_timeout), some at a time.
+    pub fn on_changed(&mut self, keys: impl IntoIterator<Item = PublicKey>) {
+        let (by_key, standbys) = (&self.sessions.by_key, &self.standbys);
+        let streams = self.streams.as_ref();
+        let is_here = |key: &PublicKey| {
+            by_key.contains_key(key)
+                || standbys.of(key).is_some()
+                || streams.is_some_and(|all| all.table.peer(key).is_some())
+        };
+        self.changed.extend(keys.into_iter().filter(is_here).collect::<Vec<_>>());
+    }
+
+    /// Takes no new clients, and asks those with a session to go to another server: spread over
+    /// `over`, at most a minute, and again as long as they stay. [`Server::is_drained`] shows when
+    /// all are gone. Clients that know no other server stay until the server closes.
+    pub fn drain(&mut self, now: Instant, reason: DrainReason, over: Duration) {
+        if !self.drain.begin(now, reason, over, self.sessions.all.keys().copied()) {
+            return;
+        }
+        for id in self.standbys.ids() {
+            self.end(now, id, DRAINS);
+        }
+        for id in std::mem::take(&mut self.welcomed) {
+            self.refuse(now, id, DRAINS, Reason::Drain);
+        }
+    }
+
+    /// Withdraws `reason`. After the last one, clients may come again, and the remaining ones stay.
+    pub fn undrain(&mut self, reason: DrainReason) {
+        self.drain.withdraw(reason);
+    }
+
+    /// Whether it asks its clients to leave.
+    pub fn is_draining(&self) -> bool {
+        self.drain.is_on()
+    }
+
+    /// Whether it is draining, and no session is left.
+    pub fn is_drained(&self) -> bool {
+        self.drain.is_on() && self.sessions.all.is_empty()
+    }
+
+    /// Replaces the tenants, if this is a proxy. Sessions of tenants that are gone or have another
+    /// anchor end, and so do all that are about to begin: clients return at once and sign for the
+    /// present anchor. Changed addresses and rates of tenants apply at once.
+    pub fn set_tenants(&mut self, now: Instant, tenants: Vec<ProxyTenant>) {
+        let Some(legs) = &self.legs else { return };
+        let moved = legs.moved(&tenants);
+        if !moved.is_empty() {
+            let is_moved = |joined: &Joined| moved.contains(&joined.peer.tenant);
+            let ended = self.sessions.all.iter().filter(|(_, joined)| is_moved(joined));
+            let begun = self.welcomed.iter().copied().chain(self.standbys.ids());
+            let ended: Vec<ConnectionId> = ended.map(|(id, _)| *id).chain(begun).collect();
+            for id in ended {
+                self.end(now, id, "the anchor of its tenant is another");
+            }
+        }
+        if let Some(legs) = &mut self.legs {
+            legs.set_tenants(now, tenants);
+        }
+    }
+
+    /// Sets the addresses of an anchor, each tried in turn while its leg is not up.
+    pub fn set_anchor_addresses(&mut self, anchor: PublicKey, addresses: Vec<SocketAddr>) {
+        if let Some(legs) = &mut self.legs {
+            legs.set_addresses(anchor, addresses);
+        }
+    }
+
+    /// Whether the leg to an anchor is up.
+    pub fn is_leg_up(&self, anchor: PublicKey) -> bool {
+        self.legs.as_ref().is_some_and(|legs| legs.is_up(anchor))
     }
 
     /// Restores what [`Server::learned`] returned in an earlier run, for later sessions.
@@ -365,6 +404,43 @@ impl Server {
         self.sessions.all.iter().filter_map(status).collect()
     }
 
+    /// What the sessions have carried so far, for the first `most` of them.
+    pub fn figures(&self, most: usize) -> Vec<SessionFigures> {
+        let figures = self.sessions.all.iter().take(most).filter_map(|(id, joined)| {
+            Some(SessionFigures::of(joined, self.endpoint.connection(*id)?))
+        });
+        figures.collect()
+    }
+
+    /// The number of sessions.
+    pub fn sessions(&self) -> usize {
+        self.sessions.all.len()
+    }
+
+    /// The number of clients with a standby here.
+    pub fn standbys(&self) -> usize {
+        self.standbys.count()
+    }
+
+    /// Whether the client with this key has a session.
+    pub fn has_session(&self, key: &PublicKey) -> bool {
+        self.sessions.by_key.contains_key(key)
+    }
+
+    /// The totals over all sessions.
+    pub fn totals(&self) -> Totals {
+        self.tally().into()
+    }
+
+    /// The counts for [`Server::totals`].
+    pub fn tally(&self) -> Tally {
+        let (sessions, standbys) = (self.sessions() as u64, self.standbys() as u64);
+        let draining = self.is_draining();
+        let totals = Totals { sessions, standbys, draining, ..Totals::default() };
+        let connections = self.sessions.all.keys().filter_map(|id| self.endpoint.connection(*id));
+        Tally::of(totals, connections)
+    }
+
     /// What was dropped outside of sessions, by reason.
     pub fn drops(&self) -> &DropCounters {
         &self.drops
@@ -394,6 +470,11 @@ impl Server {
         self.legs.as_ref().map(|legs| legs.status())
     }
 
+    /// By tenant name, the smoothed round trip to its anchor if the leg is up; empty without legs.
+    pub fn anchor_round_trips(&self) -> Vec<(String, Duration)> {
+        self.legs.as_ref().map(|legs| legs.round_trips()).unwrap_or_default()
+    }
+
     /// The number of connections: sessions, waiting ones, handshakes, and recently ended ones.
     pub fn connections(&self) -> usize {
         self.endpoint.connection_ids().len()
@@ -402,16 +483,5 @@ impl Server {
     /// Bytes held by all sessions and waiting for the device, with an allowance per connection.
     pub fn memory(&self) -> u64 {
         self.budget.total()
-    }
-}
-
-impl Joined {
-    fn allows(&mut self, now: Instant, direction: Direction, bytes: usize) -> bool {
-        let limit = self.limits.as_mut().map(|limits| &mut limits[direction as usize]);
-        let passes = limit.is_none_or(|limit| limit.allows(now, bytes));
-        if !passes {
-            self.session.count_drop(DropReason::RateLimited);
-        }
-        passes
     }
 }

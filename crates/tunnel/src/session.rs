@@ -13,43 +13,43 @@ mod config;
 mod load;
 mod memory;
 mod output;
-mod settings;
+mod receiving;
 mod stats;
 mod streams;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::Duration;
 
 use bytes::Bytes;
 use ipnet::IpNet;
 use roadweave_proto::wire::{
-    Datagram, DatagramError, Feedback, InnerPacket, LaneReport, MAX_SYMBOL_BODY,
-    PREDECESSOR_HEADER, STAMP_HEADER,
+    Control, Feedback, InnerPacket, MAX_SYMBOL_BODY, PREDECESSOR_HEADER, PlayerReport, STAMP_HEADER,
 };
-use roadweave_proto::{DropCounters, DropReason, Instant, LaneId, PacketId, PathId, Promise};
+use roadweave_proto::{DropCounters, DropReason, Instant, LaneId, PathId, Promise};
+use roadweave_recovery::Qoe;
 use roadweave_schedule::AcknowledgedDatagram;
 
 pub(crate) use self::config::find_lane;
-use self::config::needs_flows;
 pub use self::config::{MEMORY_MAX, SessionConfig, SessionError, SetError};
+use self::config::{are_alike, needs_flows};
 pub use self::load::LoadStats;
 use self::load::Loads;
 pub(crate) use self::load::{LATE_MAX, LoadExpected, LoadPlan, LoadReceived};
+use self::memory::{Holder, MemoryShare};
 use self::output::InnerOutput;
 pub(crate) use self::output::check_inner;
+use self::receiving::ReceivingLanes;
 pub use self::stats::{LaneStats, SessionStats};
 pub(crate) use self::streams::{StreamEnd, StreamTurn, SymbolQueue};
 use crate::carrier::Carrier;
 use crate::lane::{
-    Arrival, DatagramToken, Delivery, EncoderTarget, FlowTable, LANES_MAX, LaneConfig,
-    LaneReceiver, LaneSender, Opening, Reassembly, ReceiveStats, TokenKind, Unfinished, classify,
+    DatagramToken, EncoderTarget, FlowTable, LANES_MAX, LaneConfig, LaneSender, MemoryStats,
+    Strategy, Superseded, TokenKind, Unfinished, classify,
 };
 use crate::observe::PacketEvent;
-use crate::players::{Players, ReportLimiter};
+use crate::players::{Players, ReportLimiter, qoe_of, report_of};
+use crate::rate::Limit;
 
-/// How often feedback with acknowledgements also reports what was received.
-const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 /// Smaller datagrams are copied, so that at most three times the counted bytes are held.
 const SLICE_MIN: usize = 512;
 
@@ -60,21 +60,12 @@ pub struct Session {
     senders: Vec<LaneSender>,
     turn: usize,
     flows: Option<FlowTable>,
-    receivers: BTreeMap<LaneId, LaneReceiver>,
-    parts: Reassembly,
-    pub(crate) opening: Opening,
-    acknowledges_on_all: bool,
-    past: BTreeMap<LaneId, ReceiveStats>,
-    output: InnerOutput,
-    peer_reports: BTreeMap<u8, LaneReport>,
+    pub(crate) receiving: ReceivingLanes,
     players: BTreeMap<LaneId, Players>,
     report_limiter: ReportLimiter,
-    next_report: Instant,
-    memory_max: usize,
-    /// Bytes that came in since memory was last summed up.
-    unchecked: usize,
+    memory: MemoryShare,
     streams_due: Option<Instant>,
-    loads: Loads,
+    pub(crate) loads: Loads,
 }
 
 impl Session {
@@ -92,28 +83,20 @@ impl Session {
             .zip(config.lanes.iter().chain(&config.streams))
             .map(|(id, lane)| LaneSender::new(LaneId(id), lane.clone(), config.seed, names_uplinks))
             .collect::<Result<Vec<_>, _>>()?;
-        let needs_flows = needs_flows(&config.lanes);
+        let output = InnerOutput {
+            sources: config.peer_sources,
+            symbols: config.streams.is_some().then(SymbolQueue::default),
+            ..InnerOutput::default()
+        };
         Ok(Self {
+            flows: needs_flows(&config.lanes).then(FlowTable::default),
             lane_configs: config.lanes,
             senders,
             turn: 0,
-            flows: needs_flows.then(FlowTable::default),
-            receivers: BTreeMap::new(),
-            parts: Reassembly::default(),
-            opening: Opening::default(),
-            acknowledges_on_all: false,
-            past: BTreeMap::new(),
-            output: InnerOutput {
-                sources: config.peer_sources,
-                symbols: config.streams.is_some().then(SymbolQueue::default),
-                ..InnerOutput::default()
-            },
-            peer_reports: BTreeMap::new(),
+            receiving: ReceivingLanes::new(output),
             players: BTreeMap::new(),
             report_limiter: ReportLimiter::default(),
-            next_report: Instant::ZERO,
-            memory_max: config.memory_max,
-            unchecked: 0,
+            memory: MemoryShare::new(config.memory_max),
             streams_due: None,
             loads: Loads::default(),
         })
@@ -123,7 +106,7 @@ impl Session {
     pub fn handle_inner(&mut self, now: Instant, packet: &[u8]) {
         match InnerPacket::parse(packet) {
             Ok(view) => self.handle_parsed_inner(now, packet, &view),
-            Err(_) => self.output.drops.count(DropReason::MalformedInner),
+            Err(_) => self.receiving.output.drops.count(DropReason::MalformedInner),
         }
     }
 
@@ -134,7 +117,7 @@ impl Session {
         view: &InnerPacket<'_>,
     ) {
         if packet.len() > MAX_SYMBOL_BODY - PREDECESSOR_HEADER - STAMP_HEADER {
-            self.output.drops.count(DropReason::OversizedInner);
+            self.receiving.output.drops.count(DropReason::OversizedInner);
             return;
         }
         let hash = view.flow_hash();
@@ -166,7 +149,7 @@ impl Session {
 
     /// Ends the session: delivers what was received, drops what was not sent. Returns all drops.
     pub(crate) fn end(&mut self, now: Instant) -> DropCounters {
-        self.reset(now);
+        self.receiving.reset(now);
         let mut drops = self.drops();
         let waiting = self.senders.iter().map(LaneSender::waiting_packets).sum();
         drops.add(DropReason::NoSession, waiting);
@@ -180,40 +163,12 @@ impl Session {
     }
 
     pub(crate) fn count_drop(&mut self, reason: DropReason) {
-        self.output.drops.count(reason);
+        self.receiving.output.drops.count(reason);
     }
 
     /// The peer makes a promise for one of its lanes.
     pub fn on_lane_promise(&mut self, now: Instant, lane: LaneId, promise: Promise) {
-        self.receive(now, lane, |receiver, deliver| receiver.set_promise(now, promise, deliver));
-        self.acknowledges_on_all =
-            self.receivers.values().any(|receiver| receiver.promise.acknowledge_on_all);
-    }
-
-    /// The peer has restarted, with its IDs: delivers what waits, and forgets the receivers.
-    pub(crate) fn reset(&mut self, now: Instant) {
-        for (lane, mut receiver) in std::mem::take(&mut self.receivers) {
-            let mut deliver = |delivery| self.output.deliver(now, lane, delivery);
-            receiver.handle_timeout(now, &mut deliver);
-            receiver.flush(now, &mut deliver);
-            self.past.entry(lane).or_default().add_past(&receiver.stats());
-        }
-        self.acknowledges_on_all = false;
-    }
-
-    /// Takes a source datagram of a carrier with another format: `symbol` with `id` of `lane`.
-    pub(crate) fn handle_source(
-        &mut self,
-        now: Instant,
-        lane: LaneId,
-        id: PacketId,
-        symbol: Bytes,
-    ) -> Arrival {
-        let mut arrival = Arrival::Refused;
-        self.receive(now, lane, |receiver, deliver| {
-            arrival = receiver.handle_source(now, id, symbol, deliver);
-        });
-        arrival
+        self.receiving.set_promise(now, lane, promise);
     }
 
     /// Takes a datagram that the peer sent.
@@ -224,46 +179,10 @@ impl Session {
             true => Bytes::copy_from_slice(&datagram),
             false => datagram,
         };
-        match Datagram::parse(datagram) {
-            Ok(Datagram::Part(part)) => {
-                if usize::from(part.lane.0) >= LANES_MAX {
-                    self.output.drops.count(DropReason::UnknownMessage);
-                    return;
-                }
-                let receiver = self.receivers.get(&part.lane);
-                let age_max = receiver.map_or(Promise::DEFAULT_AGE, LaneReceiver::keeps_for);
-                let whole = self.parts.insert(now, part, age_max, &mut self.output.drops);
-                if let Some(whole) = whole {
-                    self.handle_parsed(now, Datagram::parse(whole));
-                }
-            }
-            whole => self.handle_parsed(now, whole),
-        }
-    }
-
-    fn handle_parsed(&mut self, now: Instant, datagram: Result<Datagram, DatagramError>) {
-        match datagram {
-            Ok(Datagram::Source { lane, id, symbol }) => {
-                self.handle_source(now, lane, id, symbol);
-            }
-            Ok(Datagram::Coded(coded)) => self.receive(now, coded.lane, |receiver, deliver| {
-                receiver.handle_coded(now, coded, deliver);
-            }),
-            Ok(Datagram::Feedback(feedback)) => {
-                for report in feedback.lanes {
-                    if usize::from(report.lane) < LANES_MAX {
-                        self.peer_reports.insert(report.lane, report);
-                    }
-                }
-            }
-            Ok(Datagram::Load(load)) => self.handle_load(now, &load),
-            Err(DatagramError::UnknownKind(_)) => {
-                self.output.drops.count(DropReason::UnknownMessage);
-            }
-            // Parts are not nested.
-            Ok(Datagram::Part(_)) | Err(_) => {
-                self.output.drops.count(DropReason::MalformedMessage);
-            }
+        if let Some(load) = self.receiving.handle_datagram(now, datagram)
+            && !self.loads.handle(now, &load)
+        {
+            self.count_drop(DropReason::UnaskedLoad);
         }
     }
 
@@ -276,12 +195,12 @@ impl Session {
     ) {
         let DatagramToken { kind, lane, id } = DatagramToken::parse(token);
         if kind == TokenKind::Load {
-            self.on_load_acknowledged(acknowledged.rtt);
+            self.loads.on_acknowledged(acknowledged.rtt);
         } else if let Some(sender) = self.senders.get_mut(usize::from(lane.0)) {
             sender.on_acknowledged(now, kind, id, acknowledged);
         }
         for sender in &mut self.senders {
-            sender.hear_acknowledged(now, acknowledged);
+            sender.chooser.hear_acknowledged(now, acknowledged);
         }
     }
 
@@ -317,28 +236,26 @@ impl Session {
         for lane in order {
             match &mut streams {
                 Some(streams) if *lane >= self.lane_configs.len() => {
-                    self.transmit_streams(now, streams, carrier);
+                    streams.transmit(now, &mut self.senders[*lane], carrier);
                 }
                 _ => self.senders[*lane].transmit(now, carrier),
             }
         }
         self.insure(now, carrier);
         self.streams_due = streams.and_then(|streams| streams.due());
-        carrier.acknowledge_on_all(self.acknowledges_on_all);
+        carrier.acknowledge_on_all(self.receiving.acknowledges_on_all);
         if let Some(path) = carrier.feedback_due(now) {
-            match self.feedback(now) {
+            match self.receiving.poll_feedback(now) {
                 Some(feedback) => carrier.send_feedback_on(now, path, feedback.to_bytes()),
                 None => carrier.acknowledge_on(now, path, Feedback::default().to_bytes()),
             }
         }
-        for (lane, receiver) in &mut self.receivers {
-            receiver.handle_timeout(now, &mut |delivery| self.output.deliver(now, *lane, delivery));
-        }
+        self.receiving.handle_timeout(now);
         self.keep_to_share(now);
     }
 
     fn insure(&mut self, now: Instant, carrier: &mut impl Carrier) {
-        let waits = self.senders.iter().any(LaneSender::has_backlog);
+        let waits = self.lanes_wait();
         for sender in &mut self.senders {
             match waits {
                 true => sender.put_off_insurance(now),
@@ -353,50 +270,74 @@ impl Session {
     }
 
     pub(crate) fn poll_routed_inner(&mut self) -> Option<(IpAddr, Bytes)> {
-        self.output.inbox.pop_front()
+        self.receiving.output.inbox.pop_front()
     }
 
     /// When [`Session::handle_timeout`] must be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let sending = self.senders.iter().filter_map(LaneSender::poll_timeout);
-        let receiving = self.receivers.values().filter_map(LaneReceiver::poll_timeout);
-        sending.chain(receiving).chain(self.streams_due).chain(self.load_timeout()).min()
+        let receiving = self.receiving.poll_timeout();
+        sending.chain(receiving).chain(self.streams_due).chain(self.loads.poll_timeout()).min()
     }
 
     pub(crate) fn has_backlog(&self) -> bool {
-        self.loads.sending.is_some() || self.senders.iter().any(LaneSender::has_backlog)
+        self.loads.is_sending() || self.lanes_wait()
+    }
+
+    fn lanes_wait(&self) -> bool {
+        self.senders.iter().any(LaneSender::has_backlog)
+    }
+
+    /// Sends the load of a speed test, behind all that lanes have.
+    pub(crate) fn send_load(
+        &mut self,
+        now: Instant,
+        carrier: &mut impl Carrier,
+        limit: Option<&mut Limit>,
+    ) {
+        let lanes_wait = self.lanes_wait();
+        self.loads.send(now, carrier, limit, lanes_wait);
+    }
+
+    /// Hands over the symbols that came for the streams, as far as their limit allows.
+    pub(crate) fn hand_over_symbols(&mut self, now: Instant, turn: &mut StreamTurn<'_>) {
+        let InnerOutput { symbols, drops, .. } = &mut self.receiving.output;
+        if let Some(symbols) = symbols {
+            turn.hand_over(now, symbols, drops);
+        }
     }
 
     /// Forbids packets of the peer from these networks.
     pub fn refuse_sources(&mut self, networks: Vec<IpNet>) {
-        self.output.refused_sources = networks;
+        self.receiving.output.refused_sources = networks;
     }
 
     /// Turns the log of packet events on or off.
     pub fn observe_packets(&mut self, is_on: bool) {
-        self.output.log.switch(is_on);
+        self.receiving.output.log.switch(is_on);
         self.senders.iter_mut().for_each(|sender| sender.log.switch(is_on));
     }
 
     /// The next event, if [`Session::observe_packets`] is on; in order by lane and direction.
     pub fn poll_packet_event(&mut self) -> Option<PacketEvent> {
         let sent = self.senders.iter_mut().find_map(|sender| sender.log.poll());
-        sent.or_else(|| self.output.log.poll())
+        sent.or_else(|| self.receiving.output.log.poll())
     }
 
     /// Sets the name of the network of `path`, by which strategies recognize it.
     pub fn name_path(&mut self, path: PathId, name: &str) {
-        self.senders.iter_mut().for_each(|sender| sender.name_path(path, name));
+        self.senders.iter_mut().for_each(|sender| sender.chooser.name_path(path, name));
     }
 
     /// Forgets the name of a closed path.
     pub fn forget_path(&mut self, path: PathId) {
-        self.senders.iter_mut().for_each(|sender| sender.forget_path(path));
+        self.senders.iter_mut().for_each(|sender| sender.chooser.forget_path(path));
     }
 
     /// What the strategies have learned of the networks, as JSON by lane name.
     pub fn learned(&self) -> BTreeMap<String, String> {
-        let lane = |sender: &LaneSender| Some((sender.config.name.clone(), sender.learned()?));
+        let lane =
+            |sender: &LaneSender| Some((sender.config.name.clone(), sender.chooser.learned()?));
         self.senders.iter().filter_map(lane).collect()
     }
 
@@ -405,7 +346,7 @@ impl Session {
         for sender in &mut self.senders {
             let lane = sender.config.name.clone();
             let Some(learned) = learned.get(&lane) else { continue };
-            if let Err(error) = sender.restore(learned) {
+            if let Err(error) = sender.chooser.restore(learned) {
                 tracing::warn!(lane, "{error}");
             }
         }
@@ -423,94 +364,156 @@ impl Session {
         self.lane_senders().filter_map(target).collect()
     }
 
-    fn receive(
+    /// Sets the strategy of a sending lane, from its next packet on. `names_uplinks`: whether
+    /// [`Session::name_path`] will be called.
+    ///
+    /// # Errors
+    /// If there is no such lane, or the strategy cannot be used here; nothing is changed then.
+    pub fn set_strategy(
         &mut self,
-        now: Instant,
-        lane: LaneId,
-        handle: impl FnOnce(&mut LaneReceiver, &mut dyn FnMut(Delivery)),
-    ) {
-        if usize::from(lane.0) >= LANES_MAX {
-            self.output.drops.count(DropReason::UnknownMessage);
-            return;
-        }
-        let receiver =
-            self.receivers.entry(lane).or_insert_with(|| LaneReceiver::new(lane, self.opening));
-        handle(receiver, &mut |delivery| self.output.deliver(now, lane, delivery));
+        lane: &str,
+        strategy: &Strategy,
+        names_uplinks: bool,
+    ) -> Result<(), SetError> {
+        self.lane(lane)?.set_strategy(strategy.clone(), names_uplinks).map_err(SetError::Strategy)
     }
 
-    fn feedback(&mut self, now: Instant) -> Option<Feedback> {
-        if now < self.next_report {
-            return None;
+    /// Whether [`Session::set_lanes`] accepts the lanes: same names, same kinds of order.
+    pub(crate) fn takes_lanes(&self, lanes: &[LaneConfig]) -> bool {
+        are_alike(&self.lane_configs, lanes)
+    }
+
+    /// Replaces the settings of the sending lanes, if [`Session::takes_lanes`] allows. Fails if a
+    /// strategy cannot be used here; earlier lanes are changed then.
+    pub(crate) fn set_lanes(
+        &mut self,
+        now: Instant,
+        lanes: &[LaneConfig],
+        names_uplinks: bool,
+    ) -> Result<(), SetError> {
+        for ((sender, config), lane) in
+            self.senders.iter_mut().zip(&mut self.lane_configs).zip(lanes)
+        {
+            sender.set_config(now, lane.clone(), names_uplinks)?;
+            *config = lane.clone();
         }
-        self.next_report = now + REPORT_INTERVAL;
-        Some(Feedback { lanes: self.receivers.values().map(LaneReceiver::report).collect() })
+        if self.flows.is_none() && needs_flows(&self.lane_configs) {
+            self.flows = Some(FlowTable::default());
+        }
+        Ok(())
+    }
+
+    /// Sets the buffer state of the application behind a lane, for strategies that use it.
+    ///
+    /// # Errors
+    /// If there is no such lane.
+    pub fn set_qoe(&mut self, now: Instant, lane: &str, qoe: Qoe) -> Result<(), SetError> {
+        self.lane(lane).map(|sender| sender.set_qoe(now, qoe))
+    }
+
+    /// Gives up the older packets of a restarted video in a lane. Returns how many.
+    ///
+    /// # Errors
+    /// If there is no such lane.
+    pub fn supersede(
+        &mut self,
+        now: Instant,
+        lane: &str,
+        superseded: Superseded,
+    ) -> Result<u64, SetError> {
+        self.lane(lane).map(|sender| sender.supersede(now, superseded))
+    }
+
+    /// Takes a report of one of the peer's players. Returns whether its lane exists.
+    pub(crate) fn on_player(&mut self, now: Instant, report: &PlayerReport) -> bool {
+        let mut senders = (0_u8..).map(LaneId).zip(&mut self.senders);
+        let of = senders.find(|(_, sender)| sender.config.name == report.lane);
+        let Some((id, sender)) = of else { return false };
+        let players = self.players.entry(id).or_default();
+        let (at, qoe) = players.on_report(now, report.player, qoe_of(report));
+        sender.set_qoe(at, qoe);
+        true
+    }
+
+    pub(crate) fn report_player(
+        &mut self,
+        now: Instant,
+        lane: &str,
+        player: u64,
+        qoe: Qoe,
+        carrier: &mut impl Carrier,
+    ) -> bool {
+        let report = Control::Player(report_of(lane, player, qoe));
+        self.report_limiter.allows(now, player, &qoe) && carrier.send_message(report.to_bytes())
+    }
+
+    fn lane(&mut self, name: &str) -> Result<&mut LaneSender, SetError> {
+        let position = find_lane(&self.lane_configs, name)?;
+        Ok(&mut self.senders[position])
+    }
+
+    /// The memory that the session holds, by use.
+    pub fn memory(&self) -> MemoryStats {
+        let mut sum = self.receiving.memory();
+        sum.flow_bytes += self.flows.as_ref().map_or(0, |flows| flows.memory() as u64);
+        self.senders.iter().for_each(|sender| sum.add(&sender.memory()));
+        sum
+    }
+
+    fn note_incoming(&mut self, now: Instant, bytes: usize) {
+        if self.memory.on_incoming(bytes) {
+            self.keep_to_share(now);
+        }
+    }
+
+    fn keep_to_share(&mut self, now: Instant) {
+        let held = self.memory().total();
+        if let Some(bytes) = self.memory.on_sum(held) {
+            self.shrink_to(now, bytes);
+        }
+    }
+
+    pub(crate) fn shrink_to(&mut self, now: Instant, bytes: u64) {
+        // Each holder once: what is left after that cannot be freed.
+        let senders = self.senders.iter().map(|sender| sender.memory().total());
+        let senders = senders.enumerate().map(|(at, held)| (held, Holder::Sender(at)));
+        let mut holders: Vec<_> = senders.chain(self.receiving.holders()).collect();
+        holders.sort_by_key(|(held, _)| std::cmp::Reverse(*held));
+        for (_, holder) in holders {
+            let excess = self.memory().total().saturating_sub(bytes);
+            if excess == 0 {
+                return;
+            }
+            match holder {
+                Holder::Sender(at) => self.senders[at].shed(now, excess),
+                holder => self.receiving.shed(now, &holder, excess),
+            }
+        }
+    }
+
+    /// The statistics so far.
+    pub fn stats(&self) -> SessionStats {
+        let sending = (0..).zip(&self.senders).map(|(id, sender)| {
+            let report = self.receiving.peer_reports.get(&id).copied().unwrap_or_default();
+            LaneStats::sending(sender, report, self.receiving.stats(LaneId(id)))
+        });
+        let beyond = self.receiving.lanes.range(LaneId(self.senders.len() as u8)..);
+        let only_received =
+            beyond.map(|(id, _)| LaneStats::only_received(*id, self.receiving.stats(*id)));
+        SessionStats {
+            lanes: sending.chain(only_received).collect(),
+            memory: self.memory(),
+            load: self.loads.stats,
+            drops: self.receiving.output.drops.clone(),
+        }
+    }
+
+    pub(crate) fn drops(&self) -> DropCounters {
+        let mut drops = self.receiving.drops();
+        self.senders.iter().for_each(|sender| drops.merge(&sender.stats().drops));
+        drops
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use roadweave_proto::wire::{FragmentPosition, Part, SourceDatagram, Symbol};
-
-    use super::*;
-    use crate::lane::Strategy;
-
-    pub(super) fn session() -> Session {
-        let lanes = vec![LaneConfig::new("default", Strategy::xnc())];
-        let (peer_sources, streams, memory_max) = (None, None, MEMORY_MAX);
-        let config = SessionConfig { lanes, peer_sources, streams, memory_max, seed: 1 };
-        Session::new(config, false).expect("usable settings")
-    }
-
-    pub(super) fn inner(bytes: u16) -> Vec<u8> {
-        let mut packet = vec![0; bytes.into()];
-        packet[0] = 0x45;
-        packet[2..4].copy_from_slice(&bytes.to_be_bytes());
-        packet[12..16].copy_from_slice(&[192, 168, 50, 9]);
-        packet
-    }
-
-    #[test]
-    fn a_small_datagram_does_not_hold_the_packet_that_brought_it() {
-        let symbol = Symbol { position: FragmentPosition::Whole, body: &inner(40) };
-        let datagram = SourceDatagram::new(LaneId(0), &symbol).finish(PacketId(0));
-        let brought = Bytes::from([&datagram[..], &[0; 1400]].concat());
-        let mut session = session();
-        session.handle_datagram(Instant::ZERO, brought.slice(..datagram.len()));
-        assert!(brought.is_unique(), "nobody else holds it");
-        assert_eq!(session.poll_inner(), Some(inner(40).into()));
-    }
-
-    #[test]
-    fn what_one_lane_asks_of_acknowledgements_holds_until_the_peer_restarts() {
-        let mut session = session();
-        for (lane, acknowledge_on_all, expected) in [(0, true, true), (1, false, true)] {
-            let promise = Promise { acknowledge_on_all, ..Promise::default() };
-            session.on_lane_promise(Instant::ZERO, LaneId(lane), promise);
-            assert_eq!(session.acknowledges_on_all, expected);
-        }
-        session.on_lane_promise(Instant::ZERO, LaneId(0), Promise::default());
-        assert!(!session.acknowledges_on_all);
-        let promise = Promise { acknowledge_on_all: true, ..Promise::default() };
-        session.on_lane_promise(Instant::ZERO, LaneId(0), promise);
-        session.reset(Instant::ZERO);
-        assert!(!session.acknowledges_on_all);
-    }
-
-    #[test]
-    fn parts_are_waited_for_as_long_as_the_lane_promises() {
-        for (promised, comes) in [(None, false), (Some(10_000), true)] {
-            let mut session = session();
-            if let Some(age) = promised {
-                let promise = Promise { age_max: Duration::from_millis(age), ..Promise::default() };
-                session.on_lane_promise(Instant::ZERO, LaneId(0), promise);
-            }
-            let symbol = Symbol { position: FragmentPosition::Whole, body: &inner(1000) };
-            let datagram = SourceDatagram::new(LaneId(0), &symbol).finish(PacketId(0));
-            let parts = Part::cut(LaneId(0), 0, &datagram, 700).expect("it is cut");
-            for (part, ms) in parts.into_iter().zip([0, 5_000]) {
-                session.handle_datagram(Instant::from_millis(ms), part);
-            }
-            assert_eq!(session.poll_inner().is_some(), comes, "{promised:?}");
-        }
-    }
-}
+mod tests;

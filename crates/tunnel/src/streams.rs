@@ -20,7 +20,7 @@ use std::time::Duration;
 use roadweave_proto::{Instant, Order, Pacing, SplitMix64};
 use roadweave_stream::{Config, Event, Side, Streams};
 
-pub(crate) use self::table::{StreamsOver, StreamsTable, Terms};
+pub(crate) use self::table::{StreamsTable, Terms};
 use crate::lane::{LaneConfig, patient};
 
 /// How long streams wait for a session, at both ends: as long as a stream waits for an answer.

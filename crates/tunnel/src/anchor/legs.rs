@@ -9,7 +9,7 @@ use roadweave_proto::{DropReason, Instant};
 use roadweave_quic::{Connection, ConnectionId, EndpointEvent, Event, TransportConfig};
 
 use super::{Anchor, AnchorEvent};
-use crate::bindings::{At, Attach, Attached, DeviceId, Sender};
+use crate::bindings::{At, Attach, Attached, DeviceId};
 use crate::leg::{FromLeg, LegEnd};
 use crate::peers::Peer;
 use crate::proxy::LEG_IDLE_MAX;
@@ -131,8 +131,8 @@ impl Anchor {
                 let at = At { leg: id, handle };
                 let sender = self.bindings.sender(now, at);
                 self.bindings.detach(at);
-                if let Some(Sender { tenant, device }) = sender {
-                    self.leave_streams(now, &(tenant, device));
+                if let Some(device) = sender {
+                    self.leave_streams(now, &device);
                 }
             }
             Ok(_) => leg.end.drops.count(DropReason::UnknownMessage),
@@ -203,7 +203,7 @@ impl Anchor {
         let Passed { handle, packet } = passed;
         let Some(leg) = self.legs.get_mut(&id) else { return };
         let sender = self.bindings.sender(now, At { leg: id, handle });
-        let Some(Sender { tenant, device }) = sender else {
+        let Some((tenant, device)) = sender else {
             return leg.end.drops.count(DropReason::Unbound);
         };
         if packet.first() == Some(&STREAM_TAG) {

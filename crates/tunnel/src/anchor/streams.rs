@@ -17,14 +17,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use roadweave_proto::wire::{
-    Detached, LEG_FRAMES_HEADER, LegFrames, LegRoom, MAX_SYMBOL_BODY, StreamsOffer,
-};
+use roadweave_proto::wire::{LEG_FRAMES_HEADER, LegFrames, LegRoom, MAX_SYMBOL_BODY, StreamsOffer};
 use roadweave_proto::{Deadlines, DropReason, Instant, Urgency, earliest};
-use roadweave_quic::{Connection, ConnectionId};
+use roadweave_quic::{Connection, ConnectionId, Endpoint};
 use roadweave_stream::{Event, Streams, Timing};
 
 use super::Anchor;
+use super::legs::Leg;
 use crate::bindings::{At, DeviceId};
 use crate::leg::{Accounts, TenantAccount};
 use crate::peers::Peer;
@@ -34,13 +33,21 @@ use crate::streams::{EndsStreams, StreamsConfig, StreamsOwner, StreamsTable};
 
 #[derive(Debug)]
 pub(super) struct AnchorStreams {
-    table: StreamsTable<DeviceId>,
+    pub(super) table: StreamsTable<DeviceId>,
     ways: BTreeMap<DeviceId, ClientRoute>,
     touched: BTreeSet<DeviceId>,
     timers: Deadlines<DeviceId>,
     served: u64,
-    held: usize,
+    pub(super) held: usize,
     memory_max: usize,
+}
+
+/// What streams use of their anchor.
+pub(super) struct LegsView<'a> {
+    pub(super) endpoint: &'a mut Endpoint,
+    pub(super) legs: &'a mut BTreeMap<ConnectionId, Leg>,
+    pub(super) accounts: &'a mut Accounts,
+    pub(super) touched: &'a mut BTreeSet<ConnectionId>,
 }
 
 #[derive(Debug)]
@@ -134,7 +141,12 @@ impl AnchorStreams {
         by_leg.map(|(device, _)| *device).collect()
     }
 
-    fn take(&mut self, (device, at): (DeviceId, At), frames: Bytes, account: &mut TenantAccount) {
+    pub(super) fn take(
+        &mut self,
+        (device, at): (DeviceId, At),
+        frames: Bytes,
+        account: &mut TenantAccount,
+    ) {
         let way = self.ways.get_mut(&device);
         let way = way.filter(|way| way.at == at || way.former == Some(at));
         let Some(way) = way else { return account.drop(DropReason::Unbound) };
@@ -167,7 +179,7 @@ impl AnchorStreams {
         turns
     }
 
-    fn on_room(&mut self, device: DeviceId, at: At, room: LegRoom) -> bool {
+    pub(super) fn on_room(&mut self, device: DeviceId, at: At, room: LegRoom) -> bool {
         let Some(way) = self.ways.get_mut(&device).filter(|way| way.at == at) else { return false };
         way.room = LegRoom { until: room.until.max(way.room.until), ..room };
         self.touched.insert(device)
@@ -202,6 +214,106 @@ impl AnchorStreams {
             let held = held + way.symbols.memory();
             self.held = self.held - std::mem::replace(&mut way.held, held) + held;
         }
+    }
+
+    /// Sends and delivers what may pass now. Returns the clients that broke the rules, without
+    /// their streams.
+    pub(super) fn turn(&mut self, now: Instant, legs: &mut LegsView<'_>) -> Vec<DeviceId> {
+        self.table.handle_timeout(now, self.memory_max / AWAY_SHARE);
+        while let Some(device) = self.timers.pop_due(now) {
+            self.touched.insert(device);
+        }
+        self.hand_over(now, legs.accounts);
+        let touched = std::mem::take(&mut self.touched);
+        let mut turn = self.turns(touched.iter(), Direction::Down);
+        let mut room = TURN_MAX;
+        while !turn.is_empty() && room > 0 {
+            turn.retain(|device| match self.turn_client(now, device, room, legs) {
+                TurnOutcome::More(bytes) => {
+                    room = room.saturating_sub(bytes);
+                    true
+                }
+                TurnOutcome::Until(at) => {
+                    self.timers.set(*device, at);
+                    false
+                }
+            });
+        }
+        // The rest has its turn as soon as these are on the network.
+        self.touched.extend(turn);
+        let settled = touched.into_iter();
+        settled.filter(|device| self.is_violated(now, device, legs.accounts)).collect()
+    }
+
+    fn turn_client(
+        &mut self,
+        now: Instant,
+        device: &DeviceId,
+        room: usize,
+        legs: &mut LegsView<'_>,
+    ) -> TurnOutcome {
+        if room == 0 {
+            return TurnOutcome::More(0);
+        }
+        let (Some(way), Some(streams)) = (self.ways.get_mut(device), self.table.get_mut(device))
+        else {
+            return TurnOutcome::Until(None);
+        };
+        let account = &mut legs.accounts[usize::from(device.0.0)];
+        streams.handle_timeout(now);
+        let passes = |bytes| account.frames_pass_at(Direction::Up, bytes);
+        let passes_at = way.symbols.next_bytes().map(passes);
+        let own = earliest([streams.poll_timeout(), passes_at]);
+        let connection = legs.endpoint.connection_mut(way.at.leg);
+        let (Some(leg), Some(connection)) = (legs.legs.get_mut(&way.at.leg), connection) else {
+            return TurnOutcome::Until(own);
+        };
+        let round_trip = connection.paths().first().map_or(WAIT, |path| path.smoothed_rtt);
+        streams.set_timing(Timing { round_trip, age_max: way.room.wait });
+        if !streams.has_frames() {
+            return TurnOutcome::Until(own);
+        }
+        if way.sent >= way.room.until {
+            let asks = now >= way.asked + ASK;
+            if asks {
+                way.asked = now;
+                let frames = way.frames(Urgency::FIRST, Bytes::new());
+                leg.end.push_frames(now, device.0, &frames, legs.accounts);
+                legs.touched.insert(way.at.leg);
+            }
+            return TurnOutcome::Until(earliest([own, Some(way.asked + ASK)]));
+        }
+        let size = way.size(connection);
+        let until = account.frames_pass_at(Direction::Down, size).max(leg.end.takes_frames_at(now));
+        if until > now {
+            return TurnOutcome::Until(earliest([own, Some(until)]));
+        }
+        let urgency = streams.next_urgency();
+        let Some(symbol) = streams.poll_transmit(now, size) else {
+            return TurnOutcome::Until(earliest([streams.poll_timeout(), passes_at]));
+        };
+        account.allows(now, Direction::Down, symbol.len());
+        self.served += 1;
+        way.served[Direction::Down as usize] = self.served;
+        let frames = way.frames(urgency, symbol);
+        let bytes = frames.frames.len();
+        way.sent += bytes as u64;
+        leg.end.push_frames(now, device.0, &frames, legs.accounts);
+        leg.end.transmit(now, connection, legs.accounts);
+        legs.touched.insert(way.at.leg);
+        TurnOutcome::More(bytes)
+    }
+
+    /// After a client's turn; its streams are over if it broke their rules.
+    fn is_violated(&mut self, now: Instant, device: &DeviceId, accounts: &mut Accounts) -> bool {
+        self.table.on_turned(device);
+        self.keep_to_budget(now, device, accounts);
+        let is_violated = self.table.violation(device).is_some();
+        if is_violated {
+            self.forget_way(device);
+            self.table.end(device);
+        }
+        is_violated
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
@@ -272,142 +384,6 @@ impl EndsStreams for Anchor {
     }
 }
 
-impl Anchor {
-    /// Bytes held by the streams of all clients at a proxy, as of the last turn.
-    pub fn stream_memory(&self) -> usize {
-        self.streams.as_ref().map_or(0, |all| all.held)
-    }
-
-    pub(super) fn leave_streams(&mut self, now: Instant, device: &DeviceId) {
-        let stays = self.tenants.get(usize::from(device.0.0));
-        let stays = stays.and_then(|tenant| tenant.devices.get(&device.1));
-        if let Some(all) = &mut self.streams
-            && self.bindings.at(device).is_none()
-        {
-            let before = all.table.peer(device);
-            let stays = before.zip(stays).is_some_and(|(before, now)| before.is_where(&now));
-            all.on_away(now, device, stays);
-        }
-    }
-
-    pub(super) fn take_frames(&mut self, (device, at): (DeviceId, At), frames: Bytes) {
-        let account = &mut self.accounts[usize::from(device.0.0)];
-        match &mut self.streams {
-            Some(all) => all.take((device, at), frames, account),
-            None => account.drop(DropReason::MalformedInner),
-        }
-    }
-
-    pub(super) fn on_room(&mut self, now: Instant, at: At, room: LegRoom) {
-        let sender = self.bindings.sender(now, at);
-        let known = sender.zip(self.streams.as_mut()).is_some_and(|(sender, all)| {
-            all.on_room((sender.tenant, sender.device), at, room);
-            true
-        });
-        if !known && let Some(leg) = self.legs.get_mut(&at.leg) {
-            leg.end.drops.count(DropReason::Unbound);
-        }
-    }
-
-    pub(super) fn turn_streams(&mut self, now: Instant) {
-        let Some(all) = &mut self.streams else { return };
-        all.table.handle_timeout(now, all.memory_max / AWAY_SHARE);
-        while let Some(device) = all.timers.pop_due(now) {
-            all.touched.insert(device);
-        }
-        all.hand_over(now, &mut self.accounts);
-        let touched = std::mem::take(&mut all.touched);
-        let mut turn = all.turns(touched.iter(), Direction::Down);
-        let mut room = TURN_MAX;
-        while !turn.is_empty() && room > 0 {
-            turn.retain(|device| match self.turn_client(now, device, room) {
-                TurnOutcome::More(bytes) => {
-                    room = room.saturating_sub(bytes);
-                    true
-                }
-                TurnOutcome::Until(at) => {
-                    self.streams.iter_mut().for_each(|all| all.timers.set(*device, at));
-                    false
-                }
-            });
-        }
-        // The rest has its turn as soon as these are on the network.
-        self.streams.iter_mut().for_each(|all| all.touched.extend(turn.drain(..)));
-        for device in &touched {
-            self.settle_client(now, device);
-        }
-    }
-
-    fn turn_client(&mut self, now: Instant, device: &DeviceId, room: usize) -> TurnOutcome {
-        if room == 0 {
-            return TurnOutcome::More(0);
-        }
-        let Some(all) = &mut self.streams else { return TurnOutcome::Until(None) };
-        let (Some(way), Some(streams)) = (all.ways.get_mut(device), all.table.get_mut(device))
-        else {
-            return TurnOutcome::Until(None);
-        };
-        let account = &mut self.accounts[usize::from(device.0.0)];
-        streams.handle_timeout(now);
-        let passes = |bytes| account.frames_pass_at(Direction::Up, bytes);
-        let passes_at = way.symbols.next_bytes().map(passes);
-        let own = earliest([streams.poll_timeout(), passes_at]);
-        let connection = self.endpoint.connection_mut(way.at.leg);
-        let (Some(leg), Some(connection)) = (self.legs.get_mut(&way.at.leg), connection) else {
-            return TurnOutcome::Until(own);
-        };
-        let round_trip = connection.paths().first().map_or(WAIT, |path| path.smoothed_rtt);
-        streams.set_timing(Timing { round_trip, age_max: way.room.wait });
-        if !streams.has_frames() {
-            return TurnOutcome::Until(own);
-        }
-        if way.sent >= way.room.until {
-            let asks = now >= way.asked + ASK;
-            if asks {
-                way.asked = now;
-                let frames = way.frames(Urgency::FIRST, Bytes::new());
-                leg.end.push_frames(now, device.0, &frames, &mut self.accounts);
-                self.touched.insert(way.at.leg);
-            }
-            return TurnOutcome::Until(earliest([own, Some(way.asked + ASK)]));
-        }
-        let size = way.size(connection);
-        let until = account.frames_pass_at(Direction::Down, size).max(leg.end.takes_frames_at(now));
-        if until > now {
-            return TurnOutcome::Until(earliest([own, Some(until)]));
-        }
-        let urgency = streams.next_urgency();
-        let Some(symbol) = streams.poll_transmit(now, size) else {
-            return TurnOutcome::Until(earliest([streams.poll_timeout(), passes_at]));
-        };
-        account.allows(now, Direction::Down, symbol.len());
-        all.served += 1;
-        way.served[Direction::Down as usize] = all.served;
-        let frames = way.frames(urgency, symbol);
-        let bytes = frames.frames.len();
-        way.sent += bytes as u64;
-        leg.end.push_frames(now, device.0, &frames, &mut self.accounts);
-        leg.end.transmit(now, connection, &mut self.accounts);
-        self.touched.insert(way.at.leg);
-        TurnOutcome::More(bytes)
-    }
-
-    fn settle_client(&mut self, now: Instant, device: &DeviceId) {
-        let Some(all) = &mut self.streams else { return };
-        all.table.on_turned(device);
-        all.keep_to_budget(now, device, &mut self.accounts);
-        if all.table.violation(device).is_some() {
-            all.forget_way(device);
-            all.table.end(device);
-            if let Some(at) = self.bindings.at(device) {
-                self.bindings.detach(at);
-                self.refusals.count_silently(BROKEN);
-                self.send_detached(now, at, Detached::Other);
-            }
-        }
-    }
-}
-
 /// Streams without a session may hold this part of the streams' memory.
 const AWAY_SHARE: usize = 8;
 const TURN_MAX: usize = 1 << 20;
@@ -416,7 +392,6 @@ const ASK: Duration = Duration::from_millis(100);
 const WAIT: Duration = Duration::from_millis(900);
 /// Frames are never smaller: one that opens a stream has a name in it.
 const SIZE_MIN: usize = 300;
-const BROKEN: &str = "broken-streams";
 
 #[cfg(test)]
 mod tests;

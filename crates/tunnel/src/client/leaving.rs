@@ -39,7 +39,7 @@ pub(super) struct LeavingSession {
 impl Client {
     pub(super) fn set_aside_session(&mut self, now: Instant) {
         let Some(mut current) = self.current.take() else { return };
-        current.session.forget_load();
+        current.session.loads.forget();
         self.keep_learned(&current.session);
         let connection = self.endpoint.connection(current.id);
         let is_open = connection.is_some_and(|connection| connection.is_open());

@@ -234,7 +234,7 @@ impl Client {
             // Load may overtake the message that grants it.
             let (duration, bytes) = (bounds.duration, bounds.bytes);
             let until = now + ANSWER_MAX + duration + LATE_MAX;
-            current.session.expect_load(now, LoadExpected { test, duration, bytes, until });
+            current.session.loads.expect(now, LoadExpected { test, duration, bytes, until });
         }
         self.send_control(connection, &Control::Speedtest(Speedtest { test, word }));
     }
@@ -255,11 +255,11 @@ impl Client {
                 if running.step.direction == LoadDirection::Up {
                     let (paths, until) = (running.step.paths.clone(), now + duration);
                     let bytes = granted.bytes.min(running.bytes);
-                    current.session.begin_load(LoadPlan { test, paths, until, bytes });
+                    current.session.loads.begin(LoadPlan { test, paths, until, bytes });
                 }
             }
             TestWord::Refuse(why) => self.on_refused(now, why),
-            TestWord::Sent(counts) => current.session.on_load_sent(now, test, counts),
+            TestWord::Sent(counts) => current.session.loads.on_sent(now, test, counts),
             TestWord::Received(received) => {
                 if let TestPhase::Sent(sent) = running.phase {
                     self.finish_step(now, received, Some(sent));
@@ -279,7 +279,7 @@ impl Client {
                     run.steps.retain(|step| step.row != running.step.row);
                 }
                 run.next_at = now;
-                self.current.iter_mut().for_each(|current| current.session.forget_load());
+                self.current.iter_mut().for_each(|current| current.session.loads.forget());
             }
             why => self.fail_speedtest(now, report::refusal(why)),
         }
@@ -287,7 +287,8 @@ impl Client {
 
     fn take_load(&mut self, now: Instant) {
         let Some(current) = &mut self.current else { return };
-        let (sent, received) = (current.session.take_sent_load(), current.session.poll_load(now));
+        let (sent, received) =
+            (current.session.loads.take_sent(), current.session.loads.poll_received(now));
         let running = self.speedtests.run.as_mut().and_then(|run| run.running.as_mut());
         let Some(running) = running else { return };
         if let Some((test, counts)) = sent
@@ -357,7 +358,7 @@ impl Client {
         run.steps.clear();
         let (connection, running) = (run.connection, run.running.take());
         run.next_at = now;
-        self.current.iter_mut().for_each(|current| current.session.forget_load());
+        self.current.iter_mut().for_each(|current| current.session.loads.forget());
         if let Some(Running { test, .. }) = running {
             let stop = Speedtest { test, word: TestWord::Stop };
             self.send_control(connection, &Control::Speedtest(stop));

@@ -275,6 +275,12 @@ impl Legs {
         });
     }
 
+    pub(super) fn on_leg_down(&mut self, at: usize) {
+        for attachment in self.attachments.values_mut().filter(|it| it.leg == at) {
+            attachment.on_leg_down(&mut self.accounts);
+        }
+    }
+
     pub(super) fn attach_all(&mut self, now: Instant, at: usize) {
         let bound = self.attachments.iter().filter(|(_, it)| it.leg == at && it.binding.is_some());
         self.legs[at].unsent = bound.map(|(session, _)| *session).collect();

@@ -13,19 +13,18 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use roadweave_identity::PublicKey;
-use roadweave_proto::wire::LegMessage;
-use roadweave_proto::{DropReason, Instant, PathStatus, Rate};
-use roadweave_quic::{Connection, ConnectionId, Endpoint, Event, TransportConfig};
+use roadweave_proto::{Instant, PathStatus, Rate};
+use roadweave_quic::{Connection, ConnectionId, Endpoint, TransportConfig};
 
-use super::{LEG_SOCKET, LegEvent, Legs};
-use crate::leg::LegEnd;
+use super::LEG_SOCKET;
+use crate::leg::{Accounts, LegEnd};
 
 #[derive(Debug)]
 pub(super) struct Leg {
     pub(super) anchor: PublicKey,
     addresses: Vec<SocketAddr>,
     /// Whether a tenant needs it; its address may not be known yet.
-    is_wanted: bool,
+    pub(super) is_wanted: bool,
     turn: usize,
     state: LegState,
     /// Since when it carries nothing; `None` while it does.
@@ -84,7 +83,7 @@ impl Leg {
         }
     }
 
-    fn is(&self, connection: ConnectionId) -> bool {
+    pub(super) fn is(&self, connection: ConnectionId) -> bool {
         matches!(self.state, LegState::Up { id, .. } | LegState::Connecting { id } if id == connection)
     }
 
@@ -110,144 +109,106 @@ impl Leg {
         };
         [own, unreported.map(|since| since + AWAY_AFTER)].into_iter().flatten().min()
     }
-}
 
-impl Legs {
-    pub(super) fn pump(&mut self, now: Instant, id: ConnectionId) {
-        let at = self.legs.iter().position(|leg| leg.is(id));
-        while let Some(event) = self.endpoint.connection_mut(id).and_then(Connection::poll_event) {
-            let Some(at) = at else { continue };
-            match event {
-                Event::Connected { .. } => self.on_up(now, at, id),
-                Event::Received { datagram, .. } => {
-                    if let Some(whole) = self.legs[at].end.handle_datagram(now, datagram) {
-                        self.on_datagram(now, at, whole);
-                    }
-                }
-                Event::Acknowledged { token, .. } => self.legs[at].end.on_acknowledged(token),
-                Event::Lost { token, .. } => self.legs[at].end.on_lost(token),
-                Event::Message(message) => match LegMessage::parse(message) {
-                    Ok(message) => self.on_leg_message(now, at, message),
-                    Err(_) => self.legs[at].end.drops.count(DropReason::MalformedMessage),
-                },
-                Event::Closed(reason) => self.on_down(now, at, &reason.to_string()),
-                _ => {}
-            }
-        }
+    /// Returns whether it was reported to be away.
+    pub(super) fn on_up(&mut self, now: Instant, id: ConnectionId) -> bool {
+        self.state = LegState::Up { id, since: now };
+        self.away_for = self.away_since.take().map_or(Duration::ZERO, |since| now.since(since));
+        self.silent_since = None;
+        std::mem::take(&mut self.is_reported)
     }
 
-    fn on_up(&mut self, now: Instant, at: usize, id: ConnectionId) {
-        let leg = &mut self.legs[at];
-        if std::mem::take(&mut leg.is_reported) {
-            let text = format!("the anchor {} is reachable again", leg.anchor);
-            self.events.push_back(LegEvent::Text(text));
-        }
-        leg.state = LegState::Up { id, since: now };
-        leg.away_for = leg.away_since.take().map_or(Duration::ZERO, |since| now.since(since));
-        leg.silent_since = None;
-        self.attach_all(now, at);
-    }
-
-    fn on_down(&mut self, now: Instant, at: usize, reason: &str) {
-        let leg = &mut self.legs[at];
-        let (was_up, is_proven) = (leg.up().is_some(), leg.is_proven(now));
-        leg.turn = leg.turn.wrapping_add(1);
-        leg.end.clear(&mut self.accounts);
-        leg.handles.clear();
-        leg.unsent.clear();
+    pub(super) fn on_down(&mut self, now: Instant, reason: &str, accounts: &mut Accounts) {
+        let (was_up, is_proven) = (self.up().is_some(), self.is_proven(now));
+        self.turn = self.turn.wrapping_add(1);
+        self.end.clear(accounts);
+        self.handles.clear();
+        self.unsent.clear();
         // A silent leg is away since its silence began.
-        let mut since = leg.silent_since.take().unwrap_or(now);
+        let mut since = self.silent_since.take().unwrap_or(now);
         if was_up && !is_proven {
-            since = since - leg.away_for;
+            since = since - self.away_for;
         }
-        leg.away_since.get_or_insert(since);
+        self.away_since.get_or_insert(since);
         let rest = match is_proven {
             // An anchor that has restarted answers.
             true => Duration::ZERO,
             false => {
-                let longer = (leg.backoff * 2).min(BACKOFF_MAX);
-                std::mem::replace(&mut leg.backoff, longer)
+                let longer = (self.backoff * 2).min(BACKOFF_MAX);
+                std::mem::replace(&mut self.backoff, longer)
             }
         };
-        leg.state = LegState::Resting { until: now + rest };
-        tracing::debug!(anchor = %leg.anchor, reason, "a leg is down");
-        for attachment in self.attachments.values_mut().filter(|it| it.leg == at) {
-            attachment.on_leg_down(&mut self.accounts);
-        }
+        self.state = LegState::Resting { until: now + rest };
+        tracing::debug!(anchor = %self.anchor, reason, "a leg is down");
     }
 
-    pub(super) fn retire(&mut self, now: Instant, at: usize) {
-        if let LegState::Up { id, .. } | LegState::Connecting { id } = self.legs[at].state
-            && let Some(connection) = self.endpoint.connection_mut(id)
+    /// Closes its connection, and stays down until a tenant needs it.
+    pub(super) fn retire(
+        &mut self,
+        now: Instant,
+        endpoint: &mut Endpoint,
+        accounts: &mut Accounts,
+    ) {
+        if let LegState::Up { id, .. } | LegState::Connecting { id } = self.state
+            && let Some(connection) = endpoint.connection_mut(id)
         {
             connection.close(now, 0, "the proxy has no clients for this anchor");
         }
-        self.on_down(now, at, "no tenant has this anchor");
-        let leg = &mut self.legs[at];
-        leg.addresses.clear();
-        leg.is_wanted = false;
-        (leg.away_since, leg.away_for, leg.is_reported) = (None, Duration::ZERO, false);
+        self.on_down(now, "no tenant has this anchor", accounts);
+        self.addresses.clear();
+        self.is_wanted = false;
+        (self.away_since, self.away_for, self.is_reported) = (None, Duration::ZERO, false);
     }
 
-    pub(super) fn keep_up(&mut self, now: Instant, at: usize) {
-        let leg = &mut self.legs[at];
-        if !leg.is_wanted {
-            return;
+    /// Connects when it is due, and watches the connection. Fails when it goes down.
+    pub(super) fn keep_up(&mut self, now: Instant, endpoint: &mut Endpoint) -> Result<(), String> {
+        if self.up().is_none() {
+            self.away_since.get_or_insert(now);
         }
-        if leg.up().is_none() {
-            leg.away_since.get_or_insert(now);
-        }
-        match leg.state {
-            LegState::Resting { until } if until <= now && !leg.addresses.is_empty() => {
-                let address = leg.addresses[leg.turn % leg.addresses.len()];
-                match self.endpoint.connect(now, LEG_SOCKET, address, leg.anchor) {
-                    Ok(id) => leg.state = LegState::Connecting { id },
-                    Err(error) => self.on_down(now, at, &error.to_string()),
-                }
+        match self.state {
+            LegState::Resting { until } if until <= now && !self.addresses.is_empty() => {
+                let address = self.addresses[self.turn % self.addresses.len()];
+                let connection = endpoint.connect(now, LEG_SOCKET, address, self.anchor);
+                let id = connection.map_err(|error| error.to_string())?;
+                self.state = LegState::Connecting { id };
+                Ok(())
             }
-            LegState::Up { id, .. } => self.watch(now, at, id),
-            _ => {}
+            LegState::Up { id, .. } => self.watch(now, id, endpoint),
+            _ => Ok(()),
         }
-        self.attach_unsent(now, at);
-        self.report_away(now, at);
     }
 
-    fn watch(&mut self, now: Instant, at: usize, id: ConnectionId) {
-        let leg = &mut self.legs[at];
-        let Some(connection) = self.endpoint.connection(id) else { return };
+    fn watch(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        endpoint: &mut Endpoint,
+    ) -> Result<(), String> {
+        let Some(connection) = endpoint.connection_mut(id) else { return Ok(()) };
         let path = connection.paths().first();
         if path.is_none_or(|path| path.status == PathStatus::Usable) {
-            if leg.silent_since.take().is_none() && leg.is_reported {
-                leg.is_reported = false;
+            if self.silent_since.take().is_none() && self.is_reported {
+                self.is_reported = false;
             }
-            if leg.is_proven(now) {
-                leg.backoff = BACKOFF_MIN;
+            if self.is_proven(now) {
+                self.backoff = BACKOFF_MIN;
             }
-            return;
+            return Ok(());
         }
-        let since = *leg.silent_since.get_or_insert(now);
+        let since = *self.silent_since.get_or_insert(now);
+        if now.since(since) < GIVE_UP_AFTER {
+            return Ok(());
+        }
         // The anchor may have lost its state, or be at another address by now.
-        if now.since(since) >= GIVE_UP_AFTER {
-            if let Some(connection) = self.endpoint.connection_mut(id) {
-                connection.close(now, 0, "the leg does not answer");
-            }
-            self.on_down(now, at, "it does not answer");
-        }
+        connection.close(now, 0, "the leg does not answer");
+        Err("it does not answer".to_owned())
     }
 
-    /// Reports once to the sessions of a leg that it is away; later ones learn it when they begin.
-    fn report_away(&mut self, now: Instant, at: usize) {
-        let leg = &mut self.legs[at];
-        if leg.is_reported || !leg.is_away(now) {
-            return;
-        }
-        leg.is_reported = true;
-        let text =
-            format!("the anchor {} cannot be reached; its clients are moved away", leg.anchor);
-        self.events.push_back(LegEvent::Text(text));
-        let of_leg = self.attachments.iter().filter(|(_, attachment)| attachment.leg == at);
-        self.events.extend(of_leg.map(|(session, _)| LegEvent::Away(*session)));
-        self.events.push_back(LegEvent::StandbysAway);
+    /// Whether to report now that it is away: once.
+    pub(super) fn poll_away(&mut self, now: Instant) -> bool {
+        let is_news = !self.is_reported && self.is_away(now);
+        self.is_reported |= is_news;
+        is_news
     }
 }
 

@@ -20,7 +20,7 @@ use roadweave_proto::{DropReason, Instant, Urgency};
 use roadweave_quic::ConnectionId;
 use roadweave_stream::Timing;
 
-use super::{LegEvent, Legs};
+use super::LegEvent;
 use crate::leg::{Accounts, LegEnd, TenantId};
 use crate::rate::Direction;
 use crate::session::StreamEnd;
@@ -34,7 +34,7 @@ pub(super) struct Relay {
     pub(super) held: usize,
     room: Room,
     /// When frames last passed, by [`Direction`], on a counter shared by all sessions.
-    served: [u64; 2],
+    pub(super) served: [u64; 2],
 }
 
 #[derive(Debug, Default)]
@@ -129,7 +129,7 @@ impl Relay {
         self.room.waiting -= frames.len() as u64;
     }
 
-    fn shed(&mut self, bytes: usize) -> usize {
+    pub(super) fn shed(&mut self, bytes: usize) -> usize {
         let before = self.waiting.len();
         while self.held > bytes
             && let Some((_, frames)) = self.waiting.pop_last()
@@ -155,13 +155,13 @@ impl Relay {
 }
 
 pub(crate) struct RelayTurn<'a> {
-    relay: &'a mut Relay,
-    handle: Option<u32>,
-    tenant: TenantId,
-    leg: &'a mut LegEnd,
-    round_trip: Duration,
-    accounts: &'a mut Accounts,
-    serial: &'a mut u64,
+    pub(super) relay: &'a mut Relay,
+    pub(super) handle: Option<u32>,
+    pub(super) tenant: TenantId,
+    pub(super) leg: &'a mut LegEnd,
+    pub(super) round_trip: Duration,
+    pub(super) accounts: &'a mut Accounts,
+    pub(super) serial: &'a mut u64,
 }
 
 impl RelayTurn<'_> {
@@ -235,52 +235,6 @@ impl StreamEnd for RelayTurn<'_> {
 
     fn unsent(&self) -> u64 {
         self.relay.room.waiting
-    }
-}
-
-impl Legs {
-    pub(crate) fn relay(&mut self, session: ConnectionId) -> Option<RelayTurn<'_>> {
-        let attachment = self.attachments.get_mut(&session)?;
-        attachment.relay.client?;
-        let leg = &mut self.legs[attachment.leg];
-        let path = leg.up().and_then(|id| self.endpoint.connection(id)?.paths().first());
-        Some(RelayTurn {
-            round_trip: path.map_or(Duration::ZERO, |path| path.smoothed_rtt),
-            handle: attachment.handle.filter(|_| attachment.is_answered()),
-            tenant: attachment.tenant,
-            relay: &mut attachment.relay,
-            leg: &mut leg.end,
-            accounts: &mut self.accounts,
-            serial: &mut self.served,
-        })
-    }
-
-    /// The longest unserved first: the room in a tenant's rate or a leg goes around.
-    pub(crate) fn sort(&self, sessions: &mut [ConnectionId], direction: Direction) {
-        let served = |session: &ConnectionId| {
-            let attachment = self.attachments.get(session);
-            attachment.map_or(0, |attachment| attachment.relay.served[direction as usize])
-        };
-        sessions.sort_by_key(served);
-    }
-
-    /// The client's offer of streams to the anchor. Only the first one counts.
-    pub(crate) fn name_streams(&mut self, session: ConnectionId, client: StreamsOffer) {
-        if let Some(attachment) = self.attachments.get_mut(&session) {
-            attachment.relay.client.get_or_insert(client);
-        }
-    }
-
-    pub(crate) fn relayed(&self, session: ConnectionId) -> usize {
-        self.attachments.get(&session).map_or(0, |attachment| attachment.relay.held)
-    }
-
-    pub(crate) fn shed_relayed(&mut self, session: ConnectionId, bytes: usize) {
-        if let Some(attachment) = self.attachments.get_mut(&session) {
-            let account = &mut self.accounts[usize::from(attachment.tenant.0)];
-            let shed = attachment.relay.shed(bytes);
-            (0..shed).for_each(|_| account.drop(DropReason::ReceiveMemory));
-        }
     }
 }
 

@@ -3,7 +3,6 @@
 use roadweave_proto::{Delays, PathStatus};
 use serde::{Deserialize, Serialize};
 
-use super::Router;
 use crate::figure::Column;
 use crate::geneve::{LinkCounters, LinkState};
 use crate::session::SessionStats;
@@ -38,6 +37,28 @@ pub struct LinkStatus {
 }
 
 impl LinkStatus {
+    /// `peer_packets`: how many the peer has sent; `adopted`: how many came first, over any link.
+    pub(super) fn of(
+        (id, (link, status)): (usize, (&LinkState, PathStatus)),
+        peer_packets: u64,
+        adopted: u64,
+    ) -> Self {
+        let rtt = link.rtt();
+        Self {
+            id: id as u32,
+            uplink: link.config.name.clone(),
+            remote: link.remote().map(|address| address.to_string()),
+            status,
+            smoothed_rtt_ms: rtt.map(|rtt| millis(rtt.smoothed())),
+            min_rtt_ms: rtt.map(|rtt| millis(rtt.min())),
+            rtt_deviation_ms: rtt.map(|rtt| millis(rtt.variation())),
+            round_trips: link.round_trips(),
+            lost: peer_packets.saturating_sub(link.counters.inner_distinct),
+            adopted_ratio: link.counters.adopted as f64 / adopted.max(1) as f64,
+            counters: link.counters,
+        }
+    }
+
     /// Its columns in the first table of links.
     pub const TRAFFIC: &[Column<Self>] = &[
         ("rtt\nms", |it| it.smoothed_rtt_ms, Some((1.0, 1))),
@@ -91,38 +112,4 @@ pub struct RouterStatus {
     /// The lane, and what was dropped outside it.
     #[serde(flatten)]
     pub stats: SessionStats,
-}
-
-impl Router {
-    /// The status.
-    pub fn status(&self) -> RouterStatus {
-        let stats = self.session.stats();
-        let peer_packets = self.epochs.packets;
-        let received = stats.lanes.first().map(|lane| &lane.received);
-        let known = received.map_or(0, |received| received.source_datagrams);
-        let adopted: u64 = self.links.iter().map(|(link, _)| link.counters.adopted).sum();
-        let link = |(id, (link, status)): (usize, (&LinkState, PathStatus))| {
-            let rtt = link.rtt();
-            LinkStatus {
-                id: id as u32,
-                uplink: link.config.name.clone(),
-                remote: link.remote().map(|address| address.to_string()),
-                status,
-                smoothed_rtt_ms: rtt.map(|rtt| millis(rtt.smoothed())),
-                min_rtt_ms: rtt.map(|rtt| millis(rtt.min())),
-                rtt_deviation_ms: rtt.map(|rtt| millis(rtt.variation())),
-                round_trips: link.round_trips(),
-                lost: peer_packets.saturating_sub(link.counters.inner_distinct),
-                adopted_ratio: link.counters.adopted as f64 / adopted.max(1) as f64,
-                counters: link.counters,
-            }
-        };
-        RouterStatus {
-            paths: self.links.iter().enumerate().map(link).collect(),
-            peer_packets,
-            peer_packets_lost: peer_packets.saturating_sub(known),
-            peer_restarts: self.epochs.restarts,
-            stats,
-        }
-    }
 }

@@ -6,20 +6,29 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use ipnet::IpNet;
-use roadweave_identity::PublicKey;
-use roadweave_proto::wire::{Control, Hello, Load, Reason, Role, WELCOME_NETWORKS_MAX, Welcome};
+use roadweave_identity::{PeerPolicy as _, PublicKey, Refusal};
+use roadweave_proto::wire::{
+    Binding, Control, Hello, Load, Reason, Role, Speedtest, StreamsOffer, TenantAnchor,
+    WELCOME_NETWORKS_MAX, Welcome,
+};
 use roadweave_proto::{DropReason, Instant, PathId};
 use roadweave_quic::{Connection, ConnectionId, EndpointEvent, Event};
 use roadweave_schedule::AcknowledgedDatagram;
 
 use super::drain::DRAINS;
-use super::{Direction, Joined, Server, ServerEvent, refusals};
+use super::sessions::Joined;
+use super::speedtest::{self, TestRules};
+use super::standbys::Full;
+use super::{Server, ServerEvent, refusals};
+use crate::lane::LaneConfig;
 use crate::learned::keep_learned;
 use crate::peers::Peer;
+use crate::rate::Direction;
 use crate::session::{Session, SessionConfig};
 
 /// A session without packets for this long may be over for its client.
@@ -86,7 +95,7 @@ impl Server {
         }
     }
 
-    pub(super) fn on_session_event(&mut self, now: Instant, id: ConnectionId, event: Event) {
+    fn on_session_event(&mut self, now: Instant, id: ConnectionId, event: Event) {
         if matches!(event, Event::Received { .. }) {
             self.join_if_welcomed(now, id);
         }
@@ -112,7 +121,7 @@ impl Server {
         }
     }
 
-    pub(super) fn on_message(&mut self, now: Instant, id: ConnectionId, message: Bytes) {
+    fn on_message(&mut self, now: Instant, id: ConnectionId, message: Bytes) {
         let message = Control::parse(message);
         if !matches!(message, Ok(Control::Hello(_))) {
             self.join_if_welcomed(now, id);
@@ -161,7 +170,7 @@ impl Server {
             return;
         }
         let stands_by = self.standbys.contains(id);
-        if self.drain.is_some() {
+        if self.drain.is_on() {
             return self.refuse(now, id, DRAINS, Reason::Drain);
         }
         match hello.role {
@@ -196,7 +205,7 @@ impl Server {
     }
 
     /// The session begins when the client uses the connection.
-    pub(super) fn welcome(&mut self, now: Instant, id: ConnectionId, hello: &Hello) -> bool {
+    fn welcome(&mut self, now: Instant, id: ConnectionId, hello: &Hello) -> bool {
         let peer = self.endpoint.connection(id).and_then(Connection::peer);
         let Some(key) = peer else { return false };
         // The table may have changed since the handshake.
@@ -244,7 +253,7 @@ impl Server {
     }
 
     /// A standby says hello first, but data on a faster path may overtake that.
-    pub(super) fn join_if_welcomed(&mut self, now: Instant, id: ConnectionId) {
+    fn join_if_welcomed(&mut self, now: Instant, id: ConnectionId) {
         let stands_by = self.standbys.contains(id);
         if self.welcomed.remove(&id) || stands_by {
             self.standbys.remove(id);
@@ -252,7 +261,7 @@ impl Server {
         }
     }
 
-    pub(super) fn join(&mut self, now: Instant, id: ConnectionId) {
+    fn join(&mut self, now: Instant, id: ConnectionId) {
         self.waiting.remove(id);
         let Some(connection) = self.endpoint.connection(id) else { return };
         let (key, remote) = (connection.peer(), connection.remote_address(PathId(0)));
@@ -291,7 +300,9 @@ impl Server {
             self.replace(now, old, key, &peer.name);
         }
         self.sessions.by_key.insert(key, id);
-        if self.begin_streams(now, id, key, &peer).is_err() {
+        if let Some(all) = &mut self.streams
+            && all.table.begin(now, key, all.terms.get(&id).copied(), &peer).is_err()
+        {
             self.sessions.by_key.remove(&key);
             return self.end(now, id, "the client's streams are over");
         }
@@ -302,7 +313,88 @@ impl Server {
         let path_names = BTreeMap::new();
         let joined = Joined { key, peer, session, path_names, limits, is_testing: false };
         self.sessions.insert(id, joined);
-        self.drain_newcomer(now, id);
+        self.drain.on_joined(now, id);
+    }
+
+    fn stand_by(&mut self, now: Instant, id: ConnectionId, hello: &Hello) {
+        let Some(key) = self.endpoint.connection(id).and_then(Connection::peer) else { return };
+        match self.standbys.add(id, key) {
+            Ok(before) => {
+                if let Some(before) = before {
+                    self.end(now, before, "a newer standby of the same client replaces it");
+                }
+                if self.welcome(now, id, hello) {
+                    self.waiting.remove(id);
+                }
+            }
+            Err(Full) => self.refuse(now, id, "too many clients stand by here", Reason::Other),
+        }
+    }
+
+    /// For a proxy the anchor to sign for; the gateways to announce; or why there is no service.
+    pub(super) fn anchor_of(
+        &self,
+        now: Instant,
+        peer: &Peer,
+    ) -> Result<(Option<TenantAnchor>, &[IpNet]), &'static str> {
+        match &self.legs {
+            None => Ok((None, &self.config.gateways)),
+            Some(legs) => {
+                let (anchor, gateways) = legs.anchor_of(now, &peer.tenant)?;
+                Ok((Some(anchor), gateways))
+            }
+        }
+    }
+
+    fn agree_to_relay(&mut self, id: ConnectionId, hello: &Hello) -> bool {
+        let legs = self.legs.as_ref().filter(|_| hello.streams.is_some());
+        let relays = legs.is_some_and(|legs| legs.frames.is_some());
+        if relays {
+            self.relaying.insert(id);
+        }
+        relays
+    }
+
+    fn on_binding(&mut self, now: Instant, id: ConnectionId, binding: Binding) {
+        let Some(legs) = &mut self.legs else {
+            return self.drops.count(DropReason::UnknownMessage);
+        };
+        if let Err(kind) = legs.bind(now, id, binding) {
+            self.shared.refuse(|all| all.count_silently(kind));
+        }
+    }
+
+    pub(super) fn let_in(&self, key: &PublicKey) -> Result<Arc<Peer>, Refusal> {
+        self.peers.check(key)?;
+        self.peers.get(key).ok_or(Refusal::Unknown)
+    }
+
+    fn agree_on_streams(
+        &mut self,
+        id: ConnectionId,
+        client: Option<StreamsOffer>,
+    ) -> Option<StreamsOffer> {
+        let key = self.endpoint.connection(id).and_then(Connection::peer)?;
+        Some(self.streams.as_mut()?.agree(id, &key, client?))
+    }
+
+    fn stream_lane(&self, id: ConnectionId) -> Option<LaneConfig> {
+        match self.relaying.contains(&id) {
+            true => self.legs.as_ref()?.frames.clone(),
+            false => self.streams.as_ref()?.lane(id),
+        }
+    }
+
+    fn on_speedtest(&mut self, now: Instant, id: ConnectionId, said: Speedtest) {
+        let joined = self.sessions.all.get_mut(&id);
+        let Some((joined, connection)) = joined.zip(self.endpoint.connection_mut(id)) else {
+            return self.drops.count(DropReason::UnknownMessage);
+        };
+        let rules = TestRules { limits: self.config.speedtest, shared: &self.shared };
+        if let Err(reason) = speedtest::on_word(now, joined, connection, said, &rules) {
+            self.drops.count(reason);
+        }
+        self.sessions.touched.insert(id);
     }
 
     pub(super) fn replace(&mut self, now: Instant, id: ConnectionId, key: PublicKey, name: &str) {
@@ -353,5 +445,20 @@ impl Server {
             key: joined.key,
             reason: reason.to_owned(),
         });
+    }
+
+    fn leave_streams(&mut self, now: Instant, id: ConnectionId, ended: Option<&Joined>) {
+        let Some(all) = &mut self.streams else { return };
+        all.terms.remove(&id);
+        if let Some(Joined { key, peer, .. }) = ended
+            && !self.sessions.by_key.contains_key(key)
+        {
+            let stays = self.peers.get(key).is_some_and(|now| now.is_where(peer));
+            all.table.on_away(now, key, stays);
+        }
+    }
+
+    pub(super) fn end_streams_of(&mut self, key: &PublicKey) {
+        self.streams.iter_mut().for_each(|all| all.table.end(key));
     }
 }

@@ -1,11 +1,10 @@
 //! What sessions have carried, for monitoring.
 
-use std::time::Duration;
-
 use roadweave_identity::PublicKey;
 use roadweave_proto::PathSnapshot;
+use roadweave_quic::Connection;
 
-use super::Server;
+use super::sessions::Joined;
 use crate::status::{PathStatusReport, millis};
 
 /// The traffic of one session.
@@ -17,26 +16,15 @@ pub struct SessionFigures {
     pub paths: Vec<PathStatusReport>,
 }
 
-impl Server {
-    /// What the sessions have carried so far, for the first `most` of them.
-    pub fn figures(&self, most: usize) -> Vec<SessionFigures> {
-        let figures = self.sessions.all.iter().take(most).filter_map(|(id, joined)| {
-            let connection = self.endpoint.connection(*id)?;
-            let path = |path: &PathSnapshot| PathStatusReport {
-                uplink: joined.path_names.get(&path.id).cloned(),
-                smoothed_rtt_ms: millis(path.smoothed_rtt),
-                loss: path.loss,
-                counters: connection.path_stats(path.id).unwrap_or_default(),
-                ..PathStatusReport::default()
-            };
-            let paths = connection.paths().iter().map(path).collect();
-            Some(SessionFigures { key: joined.key, paths })
-        });
-        figures.collect()
-    }
-
-    /// By tenant name, the smoothed round trip to its anchor if the leg is up; empty without legs.
-    pub fn anchor_round_trips(&self) -> Vec<(String, Duration)> {
-        self.legs.as_ref().map(|legs| legs.round_trips()).unwrap_or_default()
+impl SessionFigures {
+    pub(super) fn of(joined: &Joined, connection: &Connection) -> Self {
+        let path = |path: &PathSnapshot| PathStatusReport {
+            uplink: joined.path_names.get(&path.id).cloned(),
+            smoothed_rtt_ms: millis(path.smoothed_rtt),
+            loss: path.loss,
+            counters: connection.path_stats(path.id).unwrap_or_default(),
+            ..PathStatusReport::default()
+        };
+        Self { key: joined.key, paths: connection.paths().iter().map(path).collect() }
     }
 }

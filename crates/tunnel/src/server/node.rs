@@ -5,9 +5,10 @@ use roadweave_proto::wire::InnerPacket;
 use roadweave_proto::{DropReason, Instant, earliest};
 use roadweave_quic::{Local, Transmit};
 
-use super::{Direction, Server, ServerEvent, refusals};
+use super::{Server, ServerEvent, refusals};
 use crate::node::{Node, RecvMeta};
 use crate::proxy::LEG_SOCKET;
+use crate::rate::Direction;
 
 impl Node for Server {
     fn handle_inner(&mut self, now: Instant, packet: &[u8]) {
@@ -27,7 +28,11 @@ impl Node for Server {
                 }
                 self.sessions.touched.insert(id);
             }
-            None => self.without_session(key, packet),
+            None => {
+                if let Err(reason) = self.misrouting.take_inner(key, packet) {
+                    self.drops.count(reason);
+                }
+            }
         }
     }
 
@@ -38,8 +43,8 @@ impl Node for Server {
             legs.handle_packet(now, meta, payload);
             return self.take_leg_events(now);
         }
-        if self.is_misrouted(meta, payload) {
-            return;
+        if let Some(taken) = self.misrouting.take_packet(meta, payload) {
+            return taken.unwrap_or_else(|reason| self.drops.count(reason));
         }
         let source = meta.source(Local::Address(meta.local));
         if let Some(id) = self.endpoint.handle_packet(now, source, BytesMut::from(payload)) {
@@ -58,7 +63,7 @@ impl Node for Server {
         self.close_silent(now);
         self.settle_changed(now);
         self.ask_to_move(now);
-        self.tend_streams(now);
+        self.streams.iter_mut().for_each(|all| all.handle_timeout(now, self.config.memory_max));
         let crowded_out = self.waiting.crowded_out_since(self.endpoint.stats().ignored);
         if crowded_out > 0 {
             self.shared.refuse(|all| all.count_unnamed(refusals::CROWDED_OUT, crowded_out));
@@ -100,7 +105,7 @@ impl Node for Server {
             touched,
             hello,
             session,
-            self.drain_timeout(),
+            self.drain.poll_timeout(),
             self.shared.poll_timeout(),
             self.endpoint.poll_timeout(),
         ])

@@ -12,91 +12,94 @@ use roadweave_proto::wire::{
     Control, LoadDirection, Speedtest, TestBounds, TestId, TestRefusal, TestWord,
 };
 use roadweave_proto::{DropReason, Instant, PathId};
-use roadweave_quic::{Connection, ConnectionId};
+use roadweave_quic::Connection;
 
-use super::{Direction, Joined, Server, SharedState};
+use super::sessions::Joined;
+use super::{SharedState, SpeedtestLimits};
+use crate::rate::Direction;
 use crate::session::{LATE_MAX, LoadExpected, LoadPlan, LoadReceived};
 
-impl Server {
-    pub(super) fn on_speedtest(&mut self, now: Instant, id: ConnectionId, said: Speedtest) {
-        let Speedtest { test, word } = said;
-        let Some(joined) = self.sessions.all.get_mut(&id) else {
-            return self.drops.count(DropReason::UnknownMessage);
-        };
-        match word {
-            TestWord::Ask { bounds, paths } => {
-                let word = match self.begin_test(now, id, test, bounds, paths) {
-                    Ok(granted) => TestWord::Grant(granted),
-                    Err(why) => {
-                        self.shared.refuse(|all| all.count_silently(kind_of(why)));
-                        TestWord::Refuse(why)
-                    }
-                };
-                if let Some(connection) = self.endpoint.connection_mut(id) {
-                    say(connection, test, word);
-                }
-            }
-            TestWord::Sent(counts) => joined.session.on_load_sent(now, test, counts),
-            TestWord::Stop => joined.session.stop_load(now, test),
-            TestWord::Grant(_) | TestWord::Refuse(_) | TestWord::Received(_) => {
-                self.drops.count(DropReason::UnknownMessage);
-            }
-        }
-        self.sessions.touched.insert(id);
-    }
-
-    fn begin_test(
-        &mut self,
-        now: Instant,
-        id: ConnectionId,
-        test: TestId,
-        asked: TestBounds,
-        paths: Vec<PathId>,
-    ) -> Result<TestBounds, TestRefusal> {
-        let limits = self.config.speedtest.ok_or(TestRefusal::Off)?;
-        let joined = self.sessions.all.get_mut(&id).ok_or(TestRefusal::Other)?;
-        let known = self.endpoint.connection(id).map_or(&[][..], |connection| connection.paths());
-        let is_known = |path: &PathId| known.iter().any(|known| known.id == *path);
-        if !paths.iter().all(is_known) {
-            return Err(TestRefusal::UnknownPath);
-        }
-        let duration = asked.duration.min(limits.duration_max);
-        let bytes = asked.bytes.min(limits.bytes_max);
-        let until = now + duration + LATE_MAX * 2;
-        self.shared.lock().tests.begin(now, joined.key, until, &limits)?;
-        joined.is_testing = true;
-        match asked.direction {
-            LoadDirection::Up => {
-                joined.session.expect_load(now, LoadExpected { test, duration, bytes, until });
-            }
-            LoadDirection::Down => {
-                let until = now + duration;
-                joined.session.begin_load(LoadPlan { test, paths, until, bytes });
-            }
-        }
-        Ok(TestBounds { duration, bytes, ..asked })
-    }
+/// What a server allows, and what its clients have used of it.
+pub(super) struct TestRules<'a> {
+    pub(super) limits: Option<SpeedtestLimits>,
+    pub(super) shared: &'a SharedState,
 }
 
-impl Joined {
-    pub(super) fn turn_test(
-        &mut self,
-        now: Instant,
-        connection: &mut Connection,
-        shared: &SharedState,
-    ) {
-        if !self.is_testing {
-            return;
+/// Takes what a client says of a test. Fails if that is not for a client to say.
+pub(super) fn on_word(
+    now: Instant,
+    joined: &mut Joined,
+    connection: &mut Connection,
+    said: Speedtest,
+    rules: &TestRules<'_>,
+) -> Result<(), DropReason> {
+    let Speedtest { test, word } = said;
+    match word {
+        TestWord::Ask { bounds, paths } => {
+            let word = match begin(now, joined, connection, (test, bounds, paths), rules) {
+                Ok(granted) => TestWord::Grant(granted),
+                Err(why) => {
+                    rules.shared.refuse(|all| all.count_silently(kind_of(why)));
+                    TestWord::Refuse(why)
+                }
+            };
+            say(connection, test, word);
         }
-        let limit = self.limits.as_mut().map(|limits| &mut limits[Direction::Down as usize]);
-        self.session.send_load(now, connection, limit);
-        if let Some(LoadReceived { test, counts, .. }) = self.session.poll_load(now) {
-            say(connection, test, TestWord::Received(counts));
+        TestWord::Sent(counts) => joined.session.loads.on_sent(now, test, counts),
+        TestWord::Stop => joined.session.loads.stop(now, test),
+        TestWord::Grant(_) | TestWord::Refuse(_) | TestWord::Received(_) => {
+            return Err(DropReason::UnknownMessage);
         }
-        self.is_testing = self.session.has_load();
-        if !self.is_testing {
-            shared.lock().tests.end(&self.key);
+    }
+    Ok(())
+}
+
+fn begin(
+    now: Instant,
+    joined: &mut Joined,
+    connection: &Connection,
+    (test, asked, paths): (TestId, TestBounds, Vec<PathId>),
+    rules: &TestRules<'_>,
+) -> Result<TestBounds, TestRefusal> {
+    let limits = rules.limits.ok_or(TestRefusal::Off)?;
+    let is_known = |path: &PathId| connection.paths().iter().any(|known| known.id == *path);
+    if !paths.iter().all(is_known) {
+        return Err(TestRefusal::UnknownPath);
+    }
+    let duration = asked.duration.min(limits.duration_max);
+    let bytes = asked.bytes.min(limits.bytes_max);
+    let until = now + duration + LATE_MAX * 2;
+    rules.shared.lock().tests.begin(now, joined.key, until, &limits)?;
+    joined.is_testing = true;
+    match asked.direction {
+        LoadDirection::Up => {
+            joined.session.loads.expect(now, LoadExpected { test, duration, bytes, until });
         }
+        LoadDirection::Down => {
+            let until = now + duration;
+            joined.session.loads.begin(LoadPlan { test, paths, until, bytes });
+        }
+    }
+    Ok(TestBounds { duration, bytes, ..asked })
+}
+
+pub(super) fn turn(
+    now: Instant,
+    joined: &mut Joined,
+    connection: &mut Connection,
+    shared: &SharedState,
+) {
+    if !joined.is_testing {
+        return;
+    }
+    let limit = joined.limits.as_mut().map(|limits| &mut limits[Direction::Down as usize]);
+    joined.session.send_load(now, connection, limit);
+    if let Some(LoadReceived { test, counts, .. }) = joined.session.loads.poll_received(now) {
+        say(connection, test, TestWord::Received(counts));
+    }
+    joined.is_testing = joined.session.loads.is_under_way();
+    if !joined.is_testing {
+        shared.lock().tests.end(&joined.key);
     }
 }
 

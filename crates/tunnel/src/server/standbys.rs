@@ -10,11 +10,7 @@
 use std::collections::BTreeMap;
 
 use roadweave_identity::PublicKey;
-use roadweave_proto::Instant;
-use roadweave_proto::wire::{Hello, Reason};
-use roadweave_quic::{Connection, ConnectionId};
-
-use super::Server;
+use roadweave_quic::ConnectionId;
 
 #[derive(Debug)]
 pub(super) struct Standbys {
@@ -28,7 +24,12 @@ impl Standbys {
         Self { max, by_key: BTreeMap::new(), keys: BTreeMap::new() }
     }
 
-    fn add(&mut self, id: ConnectionId, key: PublicKey) -> Result<Option<ConnectionId>, Full> {
+    /// Returns the former standby of the same key, if any.
+    pub(super) fn add(
+        &mut self,
+        id: ConnectionId,
+        key: PublicKey,
+    ) -> Result<Option<ConnectionId>, Full> {
         if self.by_key.len() >= self.max && !self.by_key.contains_key(&key) {
             return Err(Full);
         }
@@ -56,35 +57,17 @@ impl Standbys {
         self.by_key.keys().copied()
     }
 
+    pub(super) fn count(&self) -> usize {
+        self.keys.len()
+    }
+
     pub(super) fn ids(&self) -> Vec<ConnectionId> {
         self.keys.keys().copied().collect()
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Full;
-
-impl Server {
-    /// The number of clients with a standby here.
-    pub fn standbys(&self) -> usize {
-        self.standbys.keys.len()
-    }
-
-    pub(super) fn stand_by(&mut self, now: Instant, id: ConnectionId, hello: &Hello) {
-        let Some(key) = self.endpoint.connection(id).and_then(Connection::peer) else { return };
-        match self.standbys.add(id, key) {
-            Ok(before) => {
-                if let Some(before) = before {
-                    self.end(now, before, "a newer standby of the same client replaces it");
-                }
-                if self.welcome(now, id, hello) {
-                    self.waiting.remove(id);
-                }
-            }
-            Err(Full) => self.refuse(now, id, "too many clients stand by here", Reason::Other),
-        }
-    }
-}
+pub(super) struct Full;
 
 #[cfg(test)]
 mod tests {

@@ -4,20 +4,18 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use roadweave_identity::PublicKey;
 use roadweave_proto::Instant;
 use roadweave_proto::wire::StreamsOffer;
-use roadweave_quic::{Connection, ConnectionId};
-use roadweave_stream::{Event, Streams};
+use roadweave_quic::ConnectionId;
+use roadweave_stream::{Event, Streams, Violation};
 
-use super::{Joined, Server};
+use super::Server;
 use crate::lane::LaneConfig;
-use crate::peers::Peer;
 use crate::rate::Limit;
 use crate::session::StreamTurn;
-use crate::streams::{EndsStreams, StreamsConfig, StreamsOver, StreamsOwner, StreamsTable, Terms};
+use crate::streams::{EndsStreams, StreamsConfig, StreamsOwner, StreamsTable, Terms};
 
 /// Streams without a session may hold this part of the server's memory.
 const AWAY_SHARE: usize = 8;
@@ -25,7 +23,7 @@ const AWAY_SHARE: usize = 8;
 #[derive(Debug)]
 pub(super) struct ServerStreams {
     pub(super) table: StreamsTable<PublicKey>,
-    terms: BTreeMap<ConnectionId, Terms>,
+    pub(super) terms: BTreeMap<ConnectionId, Terms>,
 }
 
 impl ServerStreams {
@@ -41,6 +39,30 @@ impl ServerStreams {
     ) -> Option<StreamTurn<'a>> {
         self.terms.contains_key(&id).then_some(())?;
         Some(StreamTurn::new(self.table.get_mut(key)?, limits))
+    }
+
+    pub(super) fn agree(
+        &mut self,
+        id: ConnectionId,
+        key: &PublicKey,
+        client: StreamsOffer,
+    ) -> StreamsOffer {
+        let terms = self.table.agree(key, client);
+        self.terms.insert(id, terms);
+        terms.offer()
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Instant, memory_max: usize) {
+        self.table.handle_timeout(now, memory_max / AWAY_SHARE);
+    }
+
+    /// How a client with this connection broke the rules of all its streams, which cannot go on.
+    pub(super) fn violation(&self, id: ConnectionId, key: &PublicKey) -> Option<Violation> {
+        self.terms.contains_key(&id).then(|| self.table.violation(key))?
+    }
+
+    pub(super) fn lane(&self, id: ConnectionId) -> Option<LaneConfig> {
+        self.terms.contains_key(&id).then(|| self.table.config().lane())
     }
 }
 
@@ -76,72 +98,5 @@ impl EndsStreams for Server {
 
     fn stream_address(&self, owner: StreamsOwner, ipv4: bool) -> Option<IpAddr> {
         self.streams.as_ref()?.table.address(owner, ipv4)
-    }
-}
-
-impl Server {
-    pub(super) fn agree_on_streams(
-        &mut self,
-        id: ConnectionId,
-        client: Option<StreamsOffer>,
-    ) -> Option<StreamsOffer> {
-        let key = self.endpoint.connection(id).and_then(Connection::peer)?;
-        let all = self.streams.as_mut()?;
-        let terms = all.table.agree(&key, client?);
-        all.terms.insert(id, terms);
-        Some(terms.offer())
-    }
-
-    pub(super) fn begin_streams(
-        &mut self,
-        now: Instant,
-        id: ConnectionId,
-        key: PublicKey,
-        peer: &Arc<Peer>,
-    ) -> Result<(), StreamsOver> {
-        let Some(all) = &mut self.streams else { return Ok(()) };
-        let terms = all.terms.get(&id).copied();
-        all.table.begin(now, key, terms, peer)
-    }
-
-    pub(super) fn leave_streams(&mut self, now: Instant, id: ConnectionId, ended: Option<&Joined>) {
-        let Some(all) = &mut self.streams else { return };
-        all.terms.remove(&id);
-        if let Some(Joined { key, peer, .. }) = ended
-            && !self.sessions.by_key.contains_key(key)
-        {
-            let stays = self.peers.get(key).is_some_and(|now| now.is_where(peer));
-            all.table.on_away(now, key, stays);
-        }
-    }
-
-    pub(super) fn stream_memory(&self, key: &PublicKey) -> u64 {
-        self.streams.as_ref().map_or(0, |all| all.table.memory(key))
-    }
-
-    pub(super) fn tend_streams(&mut self, now: Instant) {
-        if let Some(all) = &mut self.streams {
-            all.table.handle_timeout(now, self.config.memory_max / AWAY_SHARE);
-        }
-    }
-
-    /// Ends the session of a client that broke the rules of all its streams, which cannot go on.
-    pub(super) fn end_if_violated(&mut self, now: Instant, id: ConnectionId, key: &PublicKey) {
-        let all = self.streams.as_ref().filter(|all| all.terms.contains_key(&id));
-        if let Some(violation) = all.and_then(|all| all.table.violation(key)) {
-            self.end(now, id, &format!("the client broke the rules of its streams: {violation}"));
-        }
-    }
-
-    pub(super) fn end_streams_of(&mut self, key: &PublicKey) {
-        self.streams.iter_mut().for_each(|all| all.table.end(key));
-    }
-
-    pub(super) fn stream_lane(&self, id: ConnectionId) -> Option<LaneConfig> {
-        if self.relaying.contains(&id) {
-            return self.legs.as_ref()?.frames.clone();
-        }
-        let all = self.streams.as_ref().filter(|all| all.terms.contains_key(&id))?;
-        Some(all.table.config().lane())
     }
 }

@@ -2,11 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use roadweave_identity::PublicKey;
 use roadweave_proto::PathStatus;
+use roadweave_quic::Connection;
 use serde::{Deserialize, Serialize};
-
-use super::Server;
 
 /// All sessions of a server together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -42,6 +40,22 @@ pub struct Tally {
 }
 
 impl Tally {
+    pub(super) fn of<'a>(
+        totals: Totals,
+        connections: impl Iterator<Item = &'a Connection>,
+    ) -> Self {
+        // A status is listed even if no path has it.
+        let mut paths: BTreeMap<_, _> = PathStatus::ALL.map(|status| (status, 0)).into();
+        let mut round_trips = Vec::new();
+        for path in connections.flat_map(Connection::paths) {
+            *paths.entry(path.status).or_default() += 1;
+            if path.status == PathStatus::Usable {
+                round_trips.push(path.smoothed_rtt.as_secs_f64() * 1e3);
+            }
+        }
+        Self { totals: Totals { paths, ..totals }, round_trips }
+    }
+
     /// Adds the counts of `other`.
     pub fn merge(&mut self, other: Self) {
         self.totals.sessions += other.totals.sessions;
@@ -57,41 +71,6 @@ impl Tally {
 impl From<Tally> for Totals {
     fn from(tally: Tally) -> Self {
         Self { round_trips: RoundTrips::of(tally.round_trips), ..tally.totals }
-    }
-}
-
-impl Server {
-    /// The number of sessions.
-    pub fn sessions(&self) -> usize {
-        self.sessions.all.len()
-    }
-
-    /// Whether the client with this key has a session.
-    pub fn has_session(&self, key: &PublicKey) -> bool {
-        self.sessions.by_key.contains_key(key)
-    }
-
-    /// The totals over all sessions.
-    pub fn totals(&self) -> Totals {
-        self.tally().into()
-    }
-
-    /// The counts for [`Server::totals`].
-    pub fn tally(&self) -> Tally {
-        // A status is listed even if no path has it.
-        let mut paths: BTreeMap<_, _> = PathStatus::ALL.map(|status| (status, 0)).into();
-        let mut round_trips = Vec::new();
-        let connections = self.sessions.all.keys().filter_map(|id| self.endpoint.connection(*id));
-        for path in connections.flat_map(|connection| connection.paths()) {
-            *paths.entry(path.status).or_default() += 1;
-            if path.status == PathStatus::Usable {
-                round_trips.push(path.smoothed_rtt.as_secs_f64() * 1e3);
-            }
-        }
-        let (sessions, standbys) = (self.sessions() as u64, self.standbys() as u64);
-        let draining = self.is_draining();
-        let totals = Totals { sessions, standbys, draining, paths, round_trips: None };
-        Tally { totals, round_trips }
     }
 }
 

@@ -7,19 +7,18 @@
 //! ```
 //!
 //! No load leaves while a lane has a backlog. Load is not repeated, is in no lane's counters, and
-//! reaches no device. Load that was not agreed is counted as [`DropReason::UnaskedLoad`].
+//! reaches no device. Load that was not agreed is counted as `UnaskedLoad`.
 
 use std::time::Duration;
 
 use roadweave_proto::wire::{
     Control, LOAD_HEADER, LOAD_OVERHEAD, Load, LoadCounts, Speedtest, TestId, TestWord,
 };
-use roadweave_proto::{DropReason, Instant, LaneId, Pacing, PathId, earliest};
+use roadweave_proto::{Instant, LaneId, Pacing, PathId, earliest};
 use serde::{Deserialize, Serialize};
 
-use super::Session;
 use crate::carrier::Carrier;
-use crate::lane::{DatagramContent, LaneDatagram, LaneSender};
+use crate::lane::{DatagramContent, LaneDatagram};
 use crate::rate::Limit;
 
 /// How late load still counts for its test: queues of links are seconds long.
@@ -72,15 +71,15 @@ pub(crate) struct LoadReceived {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Loads {
-    pub(super) sending: Option<Sending>,
+pub(crate) struct Loads {
+    sending: Option<Sending>,
     sent: Option<(TestId, LoadCounts)>,
     receiving: Option<Receiving>,
     pub(super) stats: LoadStats,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Sending {
+struct Sending {
     plan: LoadPlan,
     waits_until: Option<Instant>,
     first: Option<Instant>,
@@ -99,72 +98,80 @@ struct Receiving {
     sent: Option<(Instant, LoadCounts)>,
 }
 
-impl Session {
-    pub(crate) fn begin_load(&mut self, plan: LoadPlan) {
-        self.loads.sent = None;
-        self.loads.sending = Some(Sending { plan, ..Sending::default() });
+impl Loads {
+    pub(crate) fn begin(&mut self, plan: LoadPlan) {
+        self.sent = None;
+        self.sending = Some(Sending { plan, ..Sending::default() });
     }
 
     /// Ends `test` in both directions; the other end still gets the totals of the sent load.
-    pub(crate) fn stop_load(&mut self, now: Instant, test: TestId) {
-        self.loads.receiving.take_if(|receiving| receiving.expected.test == test);
+    pub(crate) fn stop(&mut self, now: Instant, test: TestId) {
+        self.receiving.take_if(|receiving| receiving.expected.test == test);
         let of_test = |sending: &&mut Sending| sending.plan.test == test;
-        if let Some(sending) = self.loads.sending.as_mut().filter(of_test) {
+        if let Some(sending) = self.sending.as_mut().filter(of_test) {
             sending.plan.until = now;
         }
     }
 
-    pub(crate) fn expect_load(&mut self, now: Instant, expected: LoadExpected) {
-        self.loads.receiving = Some(Receiving { expected, last: now, ..Receiving::default() });
+    pub(crate) fn expect(&mut self, now: Instant, expected: LoadExpected) {
+        self.receiving = Some(Receiving { expected, last: now, ..Receiving::default() });
     }
 
-    pub(crate) fn forget_load(&mut self) {
-        let stats = self.loads.stats;
-        self.loads = Loads { stats, ..Loads::default() };
+    pub(crate) fn forget(&mut self) {
+        let stats = self.stats;
+        *self = Self { stats, ..Self::default() };
     }
 
-    pub(crate) fn has_load(&self) -> bool {
-        self.loads.sending.is_some() || self.loads.receiving.is_some()
+    pub(super) fn is_sending(&self) -> bool {
+        self.sending.is_some()
     }
 
-    pub(crate) fn on_load_sent(&mut self, now: Instant, test: TestId, counts: LoadCounts) {
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.sending.is_some() || self.receiving.is_some()
+    }
+
+    pub(crate) fn on_sent(&mut self, now: Instant, test: TestId, counts: LoadCounts) {
         let of_test = |receiving: &&mut Receiving| receiving.expected.test == test;
-        if let Some(receiving) = self.loads.receiving.as_mut().filter(of_test) {
+        if let Some(receiving) = self.receiving.as_mut().filter(of_test) {
             receiving.sent.get_or_insert((now, counts));
         }
     }
 
-    pub(super) fn handle_load(&mut self, now: Instant, load: &Load) {
+    /// Returns whether the load was agreed.
+    pub(super) fn handle(&mut self, now: Instant, load: &Load) -> bool {
         let bytes = load.len() as u64;
-        let receiving = self.loads.receiving.as_mut();
+        let receiving = self.receiving.as_mut();
         let Some(receiving) = receiving.filter(|it| it.takes(now, load.test, bytes)) else {
-            return self.output.drops.count(DropReason::UnaskedLoad);
+            return false;
         };
         receiving.count(now, bytes);
-        self.loads.stats.received_datagrams += 1;
-        self.loads.stats.received_bytes += bytes;
+        self.stats.received_datagrams += 1;
+        self.stats.received_bytes += bytes;
+        true
     }
 
-    pub(super) fn on_load_acknowledged(&mut self, rtt: Duration) {
-        if let Some(sending) = &mut self.loads.sending {
+    pub(super) fn on_acknowledged(&mut self, rtt: Duration) {
+        if let Some(sending) = &mut self.sending {
             sending.round_trips += rtt;
             sending.answers += 1;
         }
     }
 
-    pub(crate) fn send_load(
+    /// Sends what the plan, `limit` and paths allow, unless `lanes_wait`.
+    pub(super) fn send(
         &mut self,
         now: Instant,
         carrier: &mut impl Carrier,
         mut limit: Option<&mut Limit>,
+        lanes_wait: bool,
     ) {
-        let Some(sending) = &mut self.loads.sending else { return };
+        let Some(sending) = &mut self.sending else { return };
         if !sending.is_over(now) && !sending.has_path(now, carrier) {
             sending.plan.until = now;
         }
         sending.waits_until = None;
         if !sending.is_over(now) {
-            if self.senders.iter().any(LaneSender::has_backlog) {
+            if lanes_wait {
                 // The load wakes with the lane.
                 return;
             }
@@ -173,8 +180,8 @@ impl Session {
             for at in 0..sending.plan.paths.len() {
                 sending.fill(now, at, carrier, &mut limit);
             }
-            self.loads.stats.sent_datagrams += sending.counts.packets - before.packets;
-            self.loads.stats.sent_bytes += sending.counts.bytes - before.bytes;
+            self.stats.sent_datagrams += sending.counts.packets - before.packets;
+            self.stats.sent_bytes += sending.counts.bytes - before.bytes;
             carrier.on_backlog(now);
         }
         if sending.is_over(now) {
@@ -184,24 +191,24 @@ impl Session {
                 (sending.plan.bytes, sending.plan.until) = (0, now + AGAIN);
                 return;
             }
-            self.loads.sending = None;
-            self.loads.sent = Some((test, counts));
+            self.sending = None;
+            self.sent = Some((test, counts));
         }
     }
 
-    pub(crate) fn take_sent_load(&mut self) -> Option<(TestId, LoadCounts)> {
-        self.loads.sent.take()
+    pub(crate) fn take_sent(&mut self) -> Option<(TestId, LoadCounts)> {
+        self.sent.take()
     }
 
-    pub(crate) fn poll_load(&mut self, now: Instant) -> Option<LoadReceived> {
-        let receiving = self.loads.receiving.take_if(|it| it.over_at() <= now || it.is_whole())?;
+    pub(crate) fn poll_received(&mut self, now: Instant) -> Option<LoadReceived> {
+        let receiving = self.receiving.take_if(|it| it.over_at() <= now || it.is_whole())?;
         let (test, counts) = (receiving.expected.test, receiving.counts);
         Some(LoadReceived { test, counts, sent: receiving.sent.map(|(_, counts)| counts) })
     }
 
-    pub(super) fn load_timeout(&self) -> Option<Instant> {
-        let sending = self.loads.sending.as_ref().map(Sending::due);
-        earliest([sending, self.loads.receiving.as_ref().map(Receiving::over_at)])
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let sending = self.sending.as_ref().map(Sending::due);
+        earliest([sending, self.receiving.as_ref().map(Receiving::over_at)])
     }
 }
 

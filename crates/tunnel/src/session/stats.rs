@@ -1,10 +1,11 @@
 //! The statistics of a session, for `roadweave show` and the lab's reports.
 
+use roadweave_proto::wire::LaneReport;
 use roadweave_proto::{DropCounters, LaneId};
 use serde::{Deserialize, Serialize};
 
-use super::{LoadStats, Session};
-use crate::lane::{EncoderTarget, LaneReceiver, LaneSender, MemoryStats, ReceiveStats, SendStats};
+use super::LoadStats;
+use crate::lane::{EncoderTarget, LaneSender, MemoryStats, ReceiveStats, SendStats};
 
 /// The statistics of one lane.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -49,51 +50,24 @@ pub struct SessionStats {
     pub drops: DropCounters,
 }
 
-impl Session {
-    /// The statistics so far.
-    pub fn stats(&self) -> SessionStats {
-        let lane = |(position, sender): (usize, &LaneSender)| {
-            let id = LaneId(position as u8);
-            let report = self.peer_reports.get(&id.0).copied().unwrap_or_default();
-            let sent = sender.stats();
-            LaneStats {
-                name: sender.config.name.clone(),
-                strategy: sender.config.strategy.to_string(),
-                deadline_ms: u64::try_from(sender.config.deadline.as_millis()).ok(),
-                encoder: sender.last_encoder_target(),
-                redundancy: sent.redundancy(),
-                sent,
-                received: self.received(id),
-                peer_delivered: report.delivered,
-                peer_recovered: report.recovered,
-                peer_missing: report.lost,
-            }
-        };
-        let beyond = LaneId(self.senders.len() as u8);
-        let only_received = self.receivers.range(beyond..).map(|(id, _)| LaneStats {
-            name: format!("received-{}", id.0),
-            received: self.received(*id),
-            ..LaneStats::default()
-        });
-        SessionStats {
-            lanes: self.senders.iter().enumerate().map(lane).chain(only_received).collect(),
-            memory: self.memory(),
-            load: self.loads.stats,
-            drops: self.output.drops.clone(),
+impl LaneStats {
+    pub(super) fn sending(sender: &LaneSender, report: LaneReport, received: ReceiveStats) -> Self {
+        let sent = sender.stats();
+        Self {
+            name: sender.config.name.clone(),
+            strategy: sender.config.strategy.to_string(),
+            deadline_ms: u64::try_from(sender.config.deadline.as_millis()).ok(),
+            encoder: sender.chooser.last_encoder_target(),
+            redundancy: sent.redundancy(),
+            sent,
+            received,
+            peer_delivered: report.delivered,
+            peer_recovered: report.recovered,
+            peer_missing: report.lost,
         }
     }
 
-    pub(crate) fn drops(&self) -> DropCounters {
-        let mut drops = self.output.drops.clone();
-        self.senders.iter().for_each(|sender| drops.merge(&sender.stats().drops));
-        self.receivers.values().for_each(|receiver| drops.merge(&receiver.stats().drops));
-        self.past.values().for_each(|past| drops.merge(&past.drops));
-        drops
-    }
-
-    fn received(&self, lane: LaneId) -> ReceiveStats {
-        let mut stats = self.receivers.get(&lane).map(LaneReceiver::stats).unwrap_or_default();
-        self.past.get(&lane).into_iter().for_each(|past| stats.add_past(past));
-        stats
+    pub(super) fn only_received(lane: LaneId, received: ReceiveStats) -> Self {
+        Self { name: format!("received-{}", lane.0), received, ..Self::default() }
     }
 }

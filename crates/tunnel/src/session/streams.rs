@@ -10,12 +10,11 @@
 //! Frames are made when a path has room: urgent data leaves first. A client's limit delays them.
 
 use bytes::Bytes;
-use roadweave_proto::{DropReason, Instant, PathSnapshot, Urgency, earliest};
+use roadweave_proto::{DropCounters, DropReason, Instant, PathSnapshot, Urgency, earliest};
 use roadweave_stream::{Streams, Timing};
 
-use super::Session;
 use crate::carrier::Carrier;
-use crate::lane::HeldBack;
+use crate::lane::{HeldBack, LaneSender};
 use crate::queue::BoundedQueue;
 use crate::rate::{Direction, Limit};
 
@@ -114,52 +113,55 @@ impl<'a> StreamTurn<'a> {
     pub(super) fn due(&self) -> Option<Instant> {
         earliest([self.streams.poll_timeout(), self.passes_at])
     }
-}
 
-impl Session {
-    pub(crate) fn hand_over_symbols(&mut self, now: Instant, turn: &mut StreamTurn<'_>) {
-        let Some(queue) = &mut self.output.symbols else { return };
+    /// Hands over the symbols of the client that its limit lets pass now.
+    pub(super) fn hand_over(
+        &mut self,
+        now: Instant,
+        queue: &mut SymbolQueue,
+        drops: &mut DropCounters,
+    ) {
         while let Some(bytes) = queue.next_bytes()
-            && turn.allows(now, Direction::Up, bytes)
+            && self.allows(now, Direction::Up, bytes)
             && let Some(symbol) = queue.pop()
         {
-            turn.use_up(now, Direction::Up, bytes);
-            if let Err(reason) = turn.streams.handle_symbol(now, symbol) {
-                self.output.drops.count(reason);
+            self.use_up(now, Direction::Up, bytes);
+            if let Err(reason) = self.streams.handle_symbol(now, symbol) {
+                drops.count(reason);
             }
         }
     }
 
-    pub(super) fn transmit_streams(
+    /// Sends through the lane of streams.
+    pub(super) fn transmit(
         &mut self,
         now: Instant,
-        turn: &mut StreamTurn<'_>,
+        sender: &mut LaneSender,
         carrier: &mut impl Carrier,
     ) {
-        let Some(sender) = self.senders.get_mut(self.lane_configs.len()) else { return };
-        turn.streams.handle_timeout(now);
-        if !turn.streams.has_frames() {
+        self.streams.handle_timeout(now);
+        if !self.streams.has_frames() {
             return sender.transmit(now, carrier);
         }
         let usable = carrier.paths(now).iter().filter(|path| path.is_usable());
         let round_trip = usable.map(|path: &PathSnapshot| path.smoothed_rtt).max();
         let round_trip = round_trip.unwrap_or(Timing::default().round_trip);
-        turn.streams.set_timing(Timing { round_trip, age_max: sender.config.keeps_for() });
+        self.streams.set_timing(Timing { round_trip, age_max: sender.config.keeps_for() });
         let room = sender.symbol_room(carrier);
         loop {
             let mut has_more = true;
             while has_more && sender.queued_bytes() < AHEAD {
-                let passes = turn.allows(now, Direction::Down, room);
-                let urgency = turn.streams.next_urgency();
-                let symbol = passes.then(|| turn.streams.poll_transmit(now, room)).flatten();
+                let passes = self.allows(now, Direction::Down, room);
+                let urgency = self.streams.next_urgency();
+                let symbol = passes.then(|| self.streams.poll_transmit(now, room)).flatten();
                 has_more = symbol.is_some();
                 if let Some(symbol) = symbol {
-                    turn.use_up(now, Direction::Down, symbol.len());
+                    self.use_up(now, Direction::Down, symbol.len());
                     sender.handle_symbol(now, &symbol, urgency);
                 }
             }
-            let (bytes, urgency) = (turn.streams.unsent(), turn.streams.next_urgency());
-            sender.held_back = Some(HeldBack { bytes, urgency });
+            let (bytes, urgency) = (self.streams.unsent(), self.streams.next_urgency());
+            sender.hold_back(HeldBack { bytes, urgency });
             sender.transmit(now, carrier);
             if !has_more || sender.queued_bytes() >= AHEAD {
                 return;

@@ -115,7 +115,7 @@ fn a_client_that_breaks_the_rules_loses_its_own_streams() {
     assert_eq!(anchor.poll_streams_over(), Some(first));
     assert_eq!(anchor.poll_streams_over(), None);
     assert_eq!(anchor.attached(), 1, "it has to sign again");
-    assert_eq!(anchor.status().refusals.get(BROKEN), Some(&1));
+    assert_eq!(anchor.status().refusals.get(crate::anchor::BROKEN), Some(&1));
     assert_eq!(open(&mut anchor, at(40), on(0, 1), 2), Some(other));
     attach(&mut anchor, at(50), (BOX, 2), on(0, 2), 7);
     assert!(open(&mut anchor, at(60), on(0, 2), 0).is_some_and(|owner| owner != first));

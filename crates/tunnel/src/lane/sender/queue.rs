@@ -1,13 +1,24 @@
-//! The packets of a lane that wait for a free window: expiry, cutting, and shedding for memory.
+//! The packets of a lane that wait for a free window: expiry, cutting, and shedding of old video.
 
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
 use roadweave_proto::wire::{
     FragmentPosition, SOURCE_HEADER, SYMBOL_HEADER, SourceDatagram, Symbol,
 };
-use roadweave_proto::{DropReason, Instant, Urgency};
+use roadweave_proto::{DropCounters, DropReason, Instant, LaneId, Urgency};
 
-use super::LaneSender;
-use crate::lane::memory::MemoryStats;
 use crate::lane::shed::{FrameKey, Shedder};
+use crate::lane::superseded::{RecentlySuperseded, Superseded};
+use crate::lane::unfinished::{Unfinished, inner_of};
+
+/// Stream data that waits for room in the queue, and the urgency of its most urgent part.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeldBack {
+    pub(crate) bytes: u64,
+    pub(crate) urgency: Urgency,
+}
 
 #[derive(Debug)]
 pub(super) struct Queued {
@@ -20,60 +31,75 @@ pub(super) struct Queued {
     pub(super) ends_packet: bool,
 }
 
-impl LaneSender {
-    pub(super) fn expire(&mut self, now: Instant) {
-        while let Some(reason) = self.given_up(now) {
+#[derive(Debug)]
+pub(super) struct SendQueue {
+    lane: LaneId,
+    pub(super) packets: VecDeque<Queued>,
+    pub(super) bytes: u64,
+    /// Set in a lane that carries streams.
+    pub(super) held_back: Option<HeldBack>,
+    pub(super) shedder: Option<Shedder>,
+    pub(super) superseded: RecentlySuperseded,
+}
+
+impl SendQueue {
+    pub(super) fn new(lane: LaneId, shedder: Option<Shedder>) -> Self {
+        let (packets, superseded) = (VecDeque::new(), RecentlySuperseded::default());
+        Self { lane, packets, bytes: 0, held_back: None, shedder, superseded }
+    }
+
+    pub(super) fn push(&mut self, queued: Queued, bytes_max: usize) -> Result<(), DropReason> {
+        let bytes = queued.datagram.len();
+        if self.bytes as usize + bytes > bytes_max {
+            return Err(DropReason::QueueFull);
+        }
+        self.bytes += bytes as u64;
+        self.packets.push_back(queued);
+        Ok(())
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Queued> {
+        let queued = self.packets.pop_front()?;
+        self.bytes -= queued.datagram.len() as u64;
+        Some(queued)
+    }
+
+    pub(super) fn expire(&mut self, now: Instant, age_max: Duration, drops: &mut DropCounters) {
+        while let Some(reason) = self.given_up(now, age_max) {
             if self.pop().is_some_and(|queued| queued.ends_packet) {
-                self.stats.drops.count(reason);
+                drops.count(reason);
             }
         }
-        while let Some((since, id)) = self.resends.again.front().copied()
-            && (now.since(since) >= self.keeping.age_max || self.has_expired(now, id))
-        {
-            self.give_up_again();
-        }
     }
 
-    pub(super) fn give_up_again(&mut self) {
-        let Some((_, id)) = self.resends.again.pop_front() else { return };
-        self.recovery.of(id).on_abandoned(id);
-        self.coding.encoder.forget(id);
-    }
-
-    pub(super) fn given_up(&mut self, now: Instant) -> Option<DropReason> {
-        let Some(front) = self.queue.front() else {
-            self.stale.shedder.iter_mut().for_each(Shedder::on_empty);
+    fn given_up(&mut self, now: Instant, age_max: Duration) -> Option<DropReason> {
+        let Some(front) = self.packets.front() else {
+            self.shedder.iter_mut().for_each(Shedder::on_empty);
             return None;
         };
-        let has_expired = now.since(front.since) >= self.keeping.age_max;
+        let has_expired = now.since(front.since) >= age_max;
         let expired = has_expired.then_some(DropReason::QueueExpired);
-        let Some(shedder) = &mut self.stale.shedder else { return expired };
+        let Some(shedder) = &mut self.shedder else { return expired };
         shedder.on_front(now, front.since);
         let Some(frame) = front.frame else { return expired };
         if has_expired {
             shedder.on_expired(frame, front.since);
             return expired;
         }
-        if shedder.is_late(now, frame, front.since, self.keeping.age_max) {
+        if shedder.is_late(now, frame, front.since, age_max) {
             return Some(DropReason::FrameShed);
         }
-        let followers = self.queue.iter().skip(1).take(FRAME_LOOK);
+        let followers = self.packets.iter().skip(1).take(FRAME_LOOK);
         let is_alone = || !followers.clone().any(|next| next.frame == Some(frame));
         let stays = shedder.stays(now, frame, front.since, is_alone);
         (!stays).then_some(DropReason::FrameShed)
     }
 
-    pub(super) fn pop(&mut self) -> Option<Queued> {
-        let queued = self.queue.pop_front()?;
-        self.stats.queue_bytes -= queued.datagram.len() as u64;
-        Some(queued)
-    }
-
-    pub(super) fn split_front(&mut self, limit: usize) -> bool {
+    pub(super) fn split_front(&mut self, limit: usize, drops: &mut DropCounters) -> bool {
         let room = limit.saturating_sub(SOURCE_HEADER + SYMBOL_HEADER);
         let Some(whole) = self.pop() else { return false };
         if room == 0 {
-            self.stats.drops.count(DropReason::OversizedInner);
+            drops.count(DropReason::OversizedInner);
             return true;
         }
         // It may be a fragment already, cut for a wider path.
@@ -93,76 +119,92 @@ impl LaneSender {
                 (false, false) => FragmentPosition::Middle,
             };
             let datagram = SourceDatagram::new(self.lane, &Symbol { position, body: piece });
-            self.stats.queue_bytes += datagram.len() as u64;
-            self.queue.push_front(Queued {
-                since: whole.since,
+            self.bytes += datagram.len() as u64;
+            self.packets.push_front(Queued {
                 datagram,
-                flow: whole.flow,
-                frame: whole.frame,
                 ends_frame: whole.ends_frame && last,
-                urgency: whole.urgency,
                 ends_packet: whole.ends_packet && last,
+                ..whole
             });
         }
         true
     }
 
-    pub(crate) fn memory(&self) -> MemoryStats {
-        let repairs = self.resends.repairs.keys().map(|path| self.repair_bytes(*path)).sum::<u64>();
-        let waiting = self.queue.len() + self.resends.copies.len();
-        MemoryStats {
-            queue_bytes: self.stats.queue_bytes
-                + self.resends.copies.total_bytes()
-                + repairs
-                + (waiting * QUEUED_OVERHEAD) as u64,
-            encoder_bytes: self.coding.encoder.bytes() as u64,
-            flow_bytes: self.sent_flows.memory() as u64,
-            ..MemoryStats::default()
+    /// Bytes of `flow` among the first [`FLOW_LOOK`] packets.
+    pub(super) fn flow_bytes(&self, flow: u64) -> u64 {
+        if self.carries_streams() {
+            return self.backlog_bytes();
         }
+        let of_flow = self.packets.iter().take(FLOW_LOOK).filter(|queued| queued.flow == flow);
+        of_flow.map(|queued| queued.datagram.len() as u64).sum()
     }
 
-    pub(crate) fn shed(&mut self, now: Instant, bytes: u64) {
-        let held = self.memory();
-        let target = held.total().saturating_sub(bytes);
-        let waiting_first = held.queue_bytes >= held.encoder_bytes;
-        for is_waiting in [waiting_first, !waiting_first] {
-            let excess = self.memory().total().saturating_sub(target);
-            match is_waiting {
-                true => self.shed_waiting(now, excess),
-                false => {
-                    self.coding.encoder.shed(excess as usize);
-                    self.forget_flows();
+    pub(super) fn backlog_bytes(&self) -> u64 {
+        self.bytes + self.held_back.map_or(0, |held_back| held_back.bytes)
+    }
+
+    pub(super) fn carries_streams(&self) -> bool {
+        self.held_back.is_some()
+    }
+
+    /// The urgency of what leaves next, in a lane that carries streams.
+    pub(super) fn next_urgency(&self) -> Option<Urgency> {
+        let held_back = self.held_back?.urgency;
+        let queued = self.packets.iter().map(|queued| queued.urgency).min();
+        Some(queued.map_or(held_back, |it| it.min(held_back)))
+    }
+
+    /// Gives up older packets of a video; returns how many. Fragments stay.
+    pub(super) fn supersede(&mut self, now: Instant, superseded: Superseded) -> u64 {
+        self.superseded.note(now, superseded);
+        let (mut packets, mut bytes) = (0, 0);
+        self.packets.retain(|queued| {
+            let goes = is_whole_and_older(queued, superseded);
+            if goes {
+                (packets, bytes) = (packets + 1, bytes + queued.datagram.len() as u64);
+            }
+            !goes
+        });
+        self.bytes -= bytes;
+        packets
+    }
+
+    /// Takes the inner packets that are whole and young enough, and counts the others.
+    pub(super) fn take_unfinished(
+        &mut self,
+        now: Instant,
+        age_max: Duration,
+        drops: &mut DropCounters,
+    ) -> Vec<Unfinished> {
+        let (mut packets, mut parts) = (Vec::new(), None::<BytesMut>);
+        while let Some(queued) = self.pop() {
+            let position = queued.datagram.position();
+            if matches!(position, FragmentPosition::Whole | FragmentPosition::First) {
+                parts = Some(BytesMut::new());
+            }
+            parts.iter_mut().for_each(|whole| whole.extend_from_slice(queued.datagram.body()));
+            if !queued.ends_packet {
+                continue;
+            }
+            match parts.take().filter(|_| now.since(queued.since) < age_max) {
+                Some(whole) => {
+                    let packet = inner_of(whole.freeze());
+                    packets.push(Unfinished { since: queued.since, packet });
                 }
+                // A packet whose first fragments have left cannot be put together here.
+                None => drops.count(DropReason::QueueExpired),
             }
         }
-    }
-
-    pub(super) fn forget_flows(&mut self) {
-        self.sent_flows.retain_from(|id| self.coding.encoder.symbol(id).is_some());
-    }
-
-    pub(super) fn shed_waiting(&mut self, now: Instant, bytes: u64) {
-        let mut freed = 0;
-        while freed < bytes {
-            freed += if let Some(oldest) = self.pop() {
-                if oldest.ends_packet {
-                    self.stats.drops.count(DropReason::MemoryShare);
-                }
-                (oldest.datagram.len() + QUEUED_OVERHEAD) as u64
-            } else if let Some((path, copy)) = self.resends.copies.pop_oldest() {
-                self.stats.drops.count(DropReason::CopyUnsent);
-                self.recovery.of(copy.id).on_lost(now, copy.id, path);
-                (copy.datagram.len() + QUEUED_OVERHEAD) as u64
-            } else if let Some(bytes) = self.drop_repair(now) {
-                bytes
-            } else {
-                return;
-            };
-        }
+        packets
     }
 }
 
-const QUEUED_OVERHEAD: usize = 192;
+fn is_whole_and_older(queued: &Queued, superseded: Superseded) -> bool {
+    let body = || Bytes::copy_from_slice(queued.datagram.body());
+    let is_whole = queued.datagram.position() == FragmentPosition::Whole;
+    is_whole && superseded.covers_packet(&inner_of(body()))
+}
 
 /// How many packets are searched for the next one of a frame, between other videos'.
 const FRAME_LOOK: usize = 8;
+const FLOW_LOOK: usize = 32;

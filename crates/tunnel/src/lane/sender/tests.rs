@@ -1,21 +1,21 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use roadweave_coding::{CodedRange, Decoder};
-use roadweave_proto::PathStatus;
-use roadweave_proto::wire::{
-    Coded, Control, Datagram, FragmentPosition, SOURCE_HEADER, SYMBOL_HEADER, split_predecessor,
-    split_stamp,
-};
-use roadweave_schedule::{Decision, PacketInfo, PathSet};
+use roadweave_proto::wire::{Coded, Datagram, SOURCE_HEADER, split_predecessor, split_stamp};
+use roadweave_proto::{Order, PathOffer, PathSnapshot, PathStatus};
+use roadweave_schedule::{Decision, PacketInfo, PathSet, Scheduler};
 
 use super::*;
 use crate::carrier::SendError;
 use crate::lane::datagram::{DatagramToken, LaneDatagram};
-use crate::lane::superseded::Superseded;
 use crate::observe::PacketStep;
 use crate::testing::at;
+
+mod insurance;
+mod repairs;
 
 #[test]
 fn fragments_that_are_cut_again_stay_parts_of_one_packet() {
@@ -23,10 +23,11 @@ fn fragments_that_are_cut_again_stay_parts_of_one_packet() {
     let packet: Vec<u8> = (0..3000_u32).map(|at| at as u8).collect();
     let ends_frame = RtpHeader { marker: true, sequence: 1, timestamp: 2, ssrc: 3 };
     sender.handle_inner(Instant::ZERO, &packet, 0, Some(ends_frame));
-    assert!(sender.split_front(1400));
-    assert!(sender.split_front(900), "the path became narrower");
+    assert!(split_front(&mut sender, 1400));
+    assert!(split_front(&mut sender, 900), "the path became narrower");
     let parts: Vec<(FragmentPosition, bool, bool)> = sender
         .queue
+        .packets
         .iter()
         .map(|part| (part.datagram.position(), part.ends_packet, part.ends_frame))
         .collect();
@@ -36,24 +37,24 @@ fn fragments_that_are_cut_again_stay_parts_of_one_packet() {
         [(First, false, false), (Middle, false, false), (Middle, false, false), (Last, true, true)]
     );
     let together: Vec<u8> =
-        sender.queue.iter().flat_map(|part| part.datagram.body().to_vec()).collect();
+        sender.queue.packets.iter().flat_map(|part| part.datagram.body().to_vec()).collect();
     assert_eq!(together, packet);
 }
 
 #[test]
 fn what_another_session_cannot_send_on_is_counted() {
     let mut sender = sender_of("xnc");
-    let now = at(10) + sender.keeping.age_max;
+    let now = at(10) + sender.sent.age_max;
     for (ms, bytes) in [(0, 500), (20, 3000), (30, 400)] {
         sender.handle_inner(at(ms), &vec![0x45; bytes], 0, None);
     }
     assert_eq!(sender.waiting_packets(), 3);
-    let (old, whole) = (sender.queue.pop_front(), sender.queue.pop_back());
-    assert!(sender.split_front(1400));
-    let first = sender.pop().expect("a fragment, which leaves");
+    let (old, whole) = (sender.queue.packets.pop_front(), sender.queue.packets.pop_back());
+    assert!(split_front(&mut sender, 1400));
+    let first = sender.queue.pop().expect("a fragment, which leaves");
     assert!(!first.ends_packet);
-    old.into_iter().for_each(|old| sender.queue.push_front(old));
-    sender.queue.extend(whole);
+    old.into_iter().for_each(|old| sender.queue.packets.push_front(old));
+    sender.queue.packets.extend(whole);
     let lengths: Vec<usize> =
         sender.take_unfinished(now).iter().map(|it| it.packet.len()).collect();
     assert_eq!(lengths, [400]);
@@ -67,7 +68,12 @@ fn a_copy_for_a_path_without_room_waits_there_and_leaves_when_there_is_room() {
     assert_eq!(carrier.sent, [(PathId(0), 0), (PathId(0), 1)]);
     assert_eq!(sender.stats().copy_queue_bytes, 508 + 308);
     let queued = |sender: &LaneSender, carrier: &TwoPaths| {
-        sender.offers(&carrier.paths).iter().map(|path| path.queued_bytes).collect::<Vec<_>>()
+        sender
+            .resends
+            .offers(&carrier.paths)
+            .iter()
+            .map(|path| path.queued_bytes)
+            .collect::<Vec<_>>()
     };
     assert_eq!(queued(&sender, &carrier), [0, 508 + 308]);
 
@@ -143,7 +149,7 @@ fn what_waits_for_a_path_is_bounded_in_bytes_and_in_age() {
     assert_eq!(carrier.sent.len(), 5);
     let stats = sender.stats();
     assert_eq!((stats.copy_queue_bytes, stats.drops.get(DropReason::CopyUnsent)), (3 * 508, 2));
-    let age_max = sender.keeping.age_max;
+    let age_max = sender.sent.age_max;
     for id in 0..5 {
         acknowledge(&mut sender, at(1), PathId(1), id + 100); // nothing that was sent
     }
@@ -187,7 +193,7 @@ impl Scheduler for Recorder {
 
 fn recorded() -> (LaneSender, Recorder) {
     let (mut sender, recorder) = (sender_of("minrtt"), Recorder::default());
-    sender.scheduler = Box::new(recorder.clone());
+    sender.chooser.scheduler = Box::new(recorder.clone());
     (sender, recorder)
 }
 
@@ -207,7 +213,7 @@ fn the_scheduler_sees_stream_packets_and_their_lengths() {
     assert_eq!(seen(), [(false, 100, 100, 100); 2], "it leaves again");
 
     sender.handle_symbol(at(2), &[7; 192], Urgency::FIRST);
-    sender.held_back = Some(HeldBack { bytes: 5_000, urgency: Urgency::FIRST });
+    sender.hold_back(HeldBack { bytes: 5_000, urgency: Urgency::FIRST });
     sender.transmit(at(2), &mut carrier);
     lose(&mut sender, at(3), [1]);
     sender.transmit(at(3), &mut carrier);
@@ -248,7 +254,7 @@ fn what_leaves_again_is_of_its_flow() {
     lose(&mut sender, at(50), 1..4);
     sender.transmit(at(50), &mut carrier);
     assert_eq!(flows(), [88, 88, 99]);
-    assert_eq!(sender.sent_flows.of(PacketId(0)), 0, "it is forgotten with its bytes");
+    assert_eq!(sender.sent.flows.of(PacketId(0)), 0, "it is forgotten with its bytes");
 }
 
 #[test]
@@ -262,7 +268,7 @@ fn what_a_second_look_wants_sent_again_leaves_at_once() {
     }
     let mut carrier = TwoPaths::new([10_000, 0]);
     let mut sender = sender_everywhere();
-    sender.scheduler = Box::new(FirstElsewhere(true));
+    sender.chooser.scheduler = Box::new(FirstElsewhere(true));
     sender.handle_inner(at(0), &[7; 500], 1, None);
     sender.config.queue_bytes_max = 0; // its copy cannot wait
     sender.transmit(at(0), &mut carrier);
@@ -351,7 +357,7 @@ fn nothing_of_a_lane_with_an_expiry_leaves_after_it() {
         }
         assert!(last < at(500), "{name}: {last}");
         assert!(
-            sender.queue.is_empty()
+            sender.queue.packets.is_empty()
                 && sender.resends.again.is_empty()
                 && sender.resends.copies.is_empty()
         );
@@ -401,7 +407,7 @@ fn what_was_sent_when_the_paths_were_wider_is_sent_again_in_parts() {
         }
     }
     sender.transmit(at(9_000), &mut carrier);
-    assert!(carrier.datagrams.is_empty() && sender.coding.encoder.is_empty());
+    assert!(carrier.datagrams.is_empty() && sender.sent.encoder.is_empty());
     let stats = sender.stats();
     assert_eq!((stats.drops.total(), stats.recovery.abandoned), (0, 0), "{stats:?}");
 }
@@ -445,9 +451,9 @@ fn packets_of_a_lane_with_expiry_or_order_by_time_carry_their_arrival_time() {
         let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
         let packet: Vec<u8> = std::iter::repeat_n(0x45, 3000).collect();
         sender.handle_inner(at(5), &packet, 1, None);
-        assert!(sender.split_front(1400));
+        assert!(split_front(&mut sender, 1400));
         sender.transmit(at(90), &mut TwoPaths::new([10_000, 0]));
-        let pieces = (0..).map_while(|id| sender.rebuild(PacketId(id)));
+        let pieces = (0..).map_while(|id| sender.sent.rebuild(PacketId(id)));
         let body =
             pieces.flat_map(|piece| piece.bytes.slice(SOURCE_HEADER + SYMBOL_HEADER..)).collect();
         let (found, rest) = split_predecessor(body);
@@ -475,7 +481,7 @@ fn what_waits_of_a_frame_goes_when_its_first_packet_would_have_expired() {
         for leaves in [false, true] {
             let mut carrier = TwoPaths::new([if leaves { 600 } else { 0 }, 0]);
             let mut sender = sender_of(strategy);
-            sender.scheduler = Box::new(First);
+            sender.chooser.scheduler = Box::new(First);
             for (ms, timestamp, marker) in
                 [(0, 1, false), (30, 1, true), (40, 2, false), (40, 2, true)]
             {
@@ -499,8 +505,8 @@ fn what_waits_of_a_frame_goes_when_its_first_packet_would_have_expired() {
 #[test]
 fn what_a_strategy_has_learned_outlives_the_reign_of_others() {
     let mut first = sender_of("raven");
-    first.name_path(PathId(0), "wwan0");
-    let learned = |sender: &LaneSender| sender.learned().expect("raven learns");
+    first.chooser.name_path(PathId(0), "wwan0");
+    let learned = |sender: &LaneSender| sender.chooser.learned().expect("raven learns");
     let nothing = learned(&first);
     for id in 0..20 {
         let sent = at(200 * u64::from(id));
@@ -518,7 +524,7 @@ fn what_a_strategy_has_learned_outlives_the_reign_of_others() {
     }
 
     let mut second = sender_of("xnc");
-    second.restore(&something).expect("well-formed");
+    second.chooser.restore(&something).expect("well-formed");
     assert_eq!(learned(&second), something);
     follow(&mut second, "raven");
     assert_eq!(learned(&second), something);
@@ -625,6 +631,10 @@ fn an_expiry_that_is_changed_holds_for_what_is_under_way_and_is_promised() {
     check(&with(300), none.clone(), 4_900, false);
 }
 
+fn split_front(sender: &mut LaneSender, limit: usize) -> bool {
+    sender.queue.split_front(limit, &mut sender.stats.drops)
+}
+
 fn sender_of(strategy: &str) -> LaneSender {
     let config = LaneConfig::new("default", strategy.parse().expect("known"));
     LaneSender::new(LaneId(0), config, 1, false).expect("no uplink is named")
@@ -643,7 +653,7 @@ fn sender_everywhere() -> LaneSender {
         }
     }
     let mut sender = sender_of("minrtt");
-    sender.scheduler = Box::new(Everywhere);
+    sender.chooser.scheduler = Box::new(Everywhere);
     sender
 }
 

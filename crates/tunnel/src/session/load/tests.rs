@@ -1,10 +1,11 @@
 //! Sending and counting load, over a path with a given window.
 
-use roadweave_proto::Rate;
 use roadweave_proto::wire::Datagram;
+use roadweave_proto::{DropReason, Rate};
 
 use super::super::tests::{inner, session};
 use super::*;
+use crate::Session;
 use crate::lane::TwoPaths;
 use crate::testing::at;
 
@@ -35,14 +36,14 @@ fn expected(bytes: u64) -> LoadExpected {
 }
 
 fn unasked(session: &Session) -> u64 {
-    session.output.drops.get(DropReason::UnaskedLoad)
+    session.receiving.output.drops.get(DropReason::UnaskedLoad)
 }
 
 #[test]
 fn load_leaves_behind_all_that_lanes_have() {
     let (mut session, mut carrier) = (session(), one_path(2_500));
     // So little that it would fit beside what waits.
-    session.begin_load(plan(400));
+    session.loads.begin(plan(400));
     (0..6).for_each(|_| session.handle_inner(at(0), &inner(1_000)));
     session.handle_timeout(at(0), &mut carrier);
     session.send_load(at(0), &mut carrier, None);
@@ -57,25 +58,25 @@ fn load_leaves_behind_all_that_lanes_have() {
 #[test]
 fn load_ends_with_its_bytes_its_time_or_its_path_and_its_sum_is_sent() {
     let (mut session, mut carrier) = (session(), one_path(1 << 20));
-    session.begin_load(plan(10_000));
+    session.loads.begin(plan(10_000));
     session.send_load(at(0), &mut carrier, None);
     let [TestWord::Sent(counts)] = said(&carrier)[..] else { panic!("{:?}", said(&carrier)) };
     let taken = counts.bytes + counts.packets * LOAD_OVERHEAD;
     assert!((9_900..=10_000).contains(&taken), "{counts:?}");
-    assert_eq!(session.take_sent_load(), Some((TestId(1), counts)));
-    assert_eq!((session.has_load(), session.load_timeout()), (false, None));
+    assert_eq!(session.loads.take_sent(), Some((TestId(1), counts)));
+    assert_eq!((session.loads.is_under_way(), session.loads.poll_timeout()), (false, None));
     assert_eq!(session.loads.stats.sent_bytes, counts.bytes);
 
-    session.begin_load(LoadPlan { test: TestId(2), ..plan(1 << 30) });
+    session.loads.begin(LoadPlan { test: TestId(2), ..plan(1 << 30) });
     session.send_load(at(0), &mut carrier, None);
-    assert_eq!(session.load_timeout(), Some(at(1_000)));
-    session.on_load_acknowledged(Duration::from_millis(20));
-    session.on_load_acknowledged(Duration::from_millis(40));
+    assert_eq!(session.loads.poll_timeout(), Some(at(1_000)));
+    session.loads.on_acknowledged(Duration::from_millis(20));
+    session.loads.on_acknowledged(Duration::from_millis(40));
     session.send_load(at(1_000), &mut carrier, None);
     let Some(TestWord::Sent(counts)) = said(&carrier).pop() else { panic!("it was told") };
     assert_eq!(counts.rtt_micros, 30_000);
 
-    session.begin_load(LoadPlan { paths: vec![PathId(9)], ..plan(1 << 30) });
+    session.loads.begin(LoadPlan { paths: vec![PathId(9)], ..plan(1 << 30) });
     session.send_load(at(0), &mut carrier, None);
     assert_eq!(said(&carrier).pop(), Some(TestWord::Sent(LoadCounts::default())), "no such path");
 }
@@ -83,11 +84,11 @@ fn load_ends_with_its_bytes_its_time_or_its_path_and_its_sum_is_sent() {
 #[test]
 fn load_keeps_to_the_limit_of_a_client() {
     let (mut session, mut carrier) = (session(), one_path(1 << 30));
-    session.begin_load(plan(1 << 30));
+    session.loads.begin(plan(1 << 30));
     let mut limit = Limit::new(Rate::from_kbps(8_000));
     for ms in 500..1_000 {
         session.send_load(at(ms), &mut carrier, Some(&mut limit));
-        assert!(session.load_timeout() > Some(at(ms)), "it waits");
+        assert!(session.loads.poll_timeout() > Some(at(ms)), "it waits");
     }
     let bytes = session.loads.stats.sent_bytes;
     assert!((590_000..=601_000).contains(&bytes), "100 kB at once, and 1 MB a second: {bytes}");
@@ -99,13 +100,13 @@ fn what_was_not_agreed_is_counted_and_no_load() {
     let load = |test| Load::datagram(TestId(test), 0, 920);
     session.handle_datagram(at(0), load(1));
     assert_eq!(unasked(&session), 1, "nobody asked");
-    session.expect_load(at(0), expected(10_000));
+    session.loads.expect(at(0), expected(10_000));
     session.handle_datagram(at(10), load(2));
     assert_eq!(unasked(&session), 2, "not this one");
     (0..50).for_each(|_| session.handle_datagram(at(20), load(1)));
     assert_eq!(session.loads.stats.received_datagrams, 10, "of 1,000 bytes each with headers");
     assert_eq!(unasked(&session), 42, "too much");
-    session.expect_load(at(100), expected(1 << 30));
+    session.loads.expect(at(100), expected(1 << 30));
     session.handle_datagram(at(100), load(1));
     session.handle_datagram(at(100) + Duration::from_secs(4) + LATE_MAX, load(1));
     assert_eq!(unasked(&session), 43, "too late");
@@ -116,11 +117,11 @@ fn what_was_not_agreed_is_counted_and_no_load() {
 #[test]
 fn an_upload_that_is_broken_off_takes_up_no_place() {
     let mut session = session();
-    session.expect_load(at(0), expected(1 << 30));
-    session.stop_load(at(10), TestId(2));
-    assert!(session.has_load(), "that was the end of another one");
-    session.stop_load(at(20), TestId(1));
-    assert!(!session.has_load());
+    session.loads.expect(at(0), expected(1 << 30));
+    session.loads.stop(at(10), TestId(2));
+    assert!(session.loads.is_under_way(), "that was the end of another one");
+    session.loads.stop(at(20), TestId(1));
+    assert!(!session.loads.is_under_way());
     session.handle_datagram(at(30), Load::datagram(TestId(1), 0, 1_000));
     assert_eq!(unasked(&session), 1, "nobody waits for it any more");
 }
@@ -129,18 +130,18 @@ fn an_upload_that_is_broken_off_takes_up_no_place() {
 fn received_load_is_reported_once_complete_or_stalled() {
     let mut session = session();
     let load = || Load::datagram(TestId(1), 0, 1_000);
-    session.expect_load(at(0), expected(1 << 30));
+    session.loads.expect(at(0), expected(1 << 30));
     for ms in [100, 600, 1_100, 1_200, 2_100] {
         session.handle_datagram(at(ms), load());
     }
-    assert!(session.poll_load(at(3_000)).is_none());
+    assert!(session.loads.poll_received(at(3_000)).is_none());
     let sent = LoadCounts { packets: 6, ..LoadCounts::default() };
-    session.on_load_sent(at(3_000), TestId(2), sent);
-    session.on_load_sent(at(3_000), TestId(1), sent);
-    session.on_load_sent(at(3_400), TestId(1), LoadCounts::default());
-    assert_eq!(session.load_timeout(), Some(at(3_500)));
-    assert!(session.poll_load(at(3_499)).is_none(), "one is missing");
-    let received = session.poll_load(at(3_500)).expect("nothing more comes");
+    session.loads.on_sent(at(3_000), TestId(2), sent);
+    session.loads.on_sent(at(3_000), TestId(1), sent);
+    session.loads.on_sent(at(3_400), TestId(1), LoadCounts::default());
+    assert_eq!(session.loads.poll_timeout(), Some(at(3_500)));
+    assert!(session.loads.poll_received(at(3_499)).is_none(), "one is missing");
+    let received = session.loads.poll_received(at(3_500)).expect("nothing more comes");
     let counts = LoadCounts {
         packets: 5,
         bytes: 5_000,
@@ -150,11 +151,14 @@ fn received_load_is_reported_once_complete_or_stalled() {
         rtt_micros: 0,
     };
     assert_eq!((received.counts, received.sent), (counts, Some(sent)));
-    session.expect_load(at(0), expected(1 << 30));
+    session.loads.expect(at(0), expected(1 << 30));
     session.handle_datagram(at(10), load());
-    session.on_load_sent(at(20), TestId(1), LoadCounts { packets: 1, ..sent });
-    assert!(session.poll_load(at(20)).is_some(), "all is there");
-    session.expect_load(at(0), expected(1 << 30));
-    assert!(session.poll_load(at(19_999)).is_none());
-    assert!(session.poll_load(at(20_000)).is_some_and(|it| it.counts.packets == 0), "silence");
+    session.loads.on_sent(at(20), TestId(1), LoadCounts { packets: 1, ..sent });
+    assert!(session.loads.poll_received(at(20)).is_some(), "all is there");
+    session.loads.expect(at(0), expected(1 << 30));
+    assert!(session.loads.poll_received(at(19_999)).is_none());
+    assert!(
+        session.loads.poll_received(at(20_000)).is_some_and(|it| it.counts.packets == 0),
+        "silence"
+    );
 }

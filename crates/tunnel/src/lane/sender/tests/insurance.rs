@@ -1,12 +1,10 @@
+//! Coded packets that are sent without a loss.
+
 use proptest::prelude::*;
 use roadweave_coding::{Decoder, DecoderConfig};
-use roadweave_proto::PathId;
-use roadweave_proto::wire::{FragmentPosition, RtpHeader, SYMBOL_HEADER, Symbol};
+use roadweave_recovery::Premium;
 
-use super::super::tests::{TwoPaths, decode};
 use super::*;
-use crate::lane::LaneConfig;
-use crate::testing::at;
 
 fn after_frame(percent: u8, lengths: &[usize], carrier: &mut TwoPaths) -> LaneSender {
     let config =

@@ -1,18 +1,19 @@
-use roadweave_coding::{Decoder, DecoderConfig};
-use roadweave_proto::LaneId;
-use roadweave_proto::wire::{FragmentPosition, SOURCE_HEADER, SourceDatagram, Symbol};
+//! Repairs as a recovery asks for them.
 
-use super::super::tests::{TwoPaths, acknowledge, acknowledge_as, decode, lose};
+use std::collections::VecDeque;
+
+use roadweave_coding::{Decoder, DecoderConfig};
+use roadweave_recovery::Repair;
+
 use super::*;
-use crate::lane::LaneConfig;
-use crate::lane::datagram::TokenKind;
+use crate::lane::copies::SourceCopy;
 
 #[test]
 fn a_repair_gives_each_path_its_share_of_coded_packets() {
     let mut sender = sender_with_pool([4, 900, 60]);
     repair_all(&mut sender, &[(PathId(1), 2), (PathId(3), 1)]);
     assert_eq!((sender.stats.coded_datagrams, sender.stats.coded_bytes), (3, 3 * 914));
-    assert_eq!(sender.coding.encoder.len(), 3, "the repair may be lost as well");
+    assert_eq!(sender.sent.encoder.len(), 3, "the repair may be lost as well");
     let shares = |path| sender.resends.repairs.get(&PathId(path)).map_or(0, VecDeque::len);
     assert_eq!([0, 1, 2, 3].map(shares), [0, 2, 0, 1]);
 
@@ -29,13 +30,13 @@ fn a_repair_gives_each_path_its_share_of_coded_packets() {
 #[test]
 fn a_repair_with_a_hole_sends_nothing_and_is_counted() {
     let mut sender = sender_with_pool([4, 900, 60]);
-    assert!(sender.coding.encoder.forget(PacketId(1)));
-    let before = sender.coding.seeds.clone();
+    assert!(sender.sent.encoder.forget(PacketId(1)));
+    let before = sender.sent.seeds.clone();
     repair_all(&mut sender, &[(PathId(1), 2)]);
     assert!(sender.resends.repairs.is_empty());
     assert_eq!(sender.stats.coded_datagrams, 0);
     assert_eq!(sender.stats.drops.get(DropReason::RepairExpired), 3);
-    assert_eq!(sender.coding.seeds, before);
+    assert_eq!(sender.sent.seeds, before);
 }
 
 #[test]
@@ -76,8 +77,8 @@ fn scattered_losses_come_back_from_combinations_that_span_what_has_arrived() {
     for id in (0..10).filter(|id| !lost.contains(id)) {
         acknowledge(&mut sender, at(100), PathId(0), id);
     }
-    assert_eq!(sender.coding.encoder.len(), 10, "the others may be part of a combination");
-    let known = |id| sender.coding.encoder.symbol(PacketId(id)).expect("it is kept").clone();
+    assert_eq!(sender.sent.encoder.len(), 10, "the others may be part of a combination");
+    let known = |id| sender.sent.encoder.symbol(PacketId(id)).expect("it is kept").clone();
     let mut decoder = Decoder::new(DecoderConfig::default());
     let mut delivered = Vec::new();
     for id in (0..10).filter(|id| !lost.contains(id)) {
@@ -104,7 +105,7 @@ fn scattered_losses_come_back_from_combinations_that_span_what_has_arrived() {
     for _ in lost {
         acknowledge_as(&mut sender, at(200), TokenKind::Repair, PathId(1), PacketId(3));
     }
-    assert_eq!(sender.coding.encoder.len(), 0, "nothing is kept that nobody needs");
+    assert_eq!(sender.sent.encoder.len(), 0, "nothing is kept that nobody needs");
 }
 
 fn repair_all(sender: &mut LaneSender, shares: &[(PathId, u16)]) {
@@ -119,7 +120,7 @@ fn sender_with_pool(lengths: [usize; 3]) -> LaneSender {
     for (length, id) in lengths.into_iter().zip(0..) {
         let symbol = Symbol { position: FragmentPosition::Whole, body: &vec![7; length] };
         let datagram = SourceDatagram::new(LaneId(5), &symbol).finish(PacketId(id));
-        sender.coding.encoder.insert(Instant::ZERO, PacketId(id), datagram.slice(SOURCE_HEADER..));
+        sender.sent.encoder.insert(Instant::ZERO, PacketId(id), datagram.slice(SOURCE_HEADER..));
     }
     sender
 }
