@@ -10,10 +10,7 @@
 
 use std::time::Duration;
 
-use roadweave_proto::{Instant, PathStatus, UplinkId};
-
-use super::Client;
-use super::uplinks::Uplink;
+use roadweave_proto::Instant;
 
 const SILENT_MAX: Duration = Duration::from_secs(10);
 /// A port is kept at least this long: an answer may take as long.
@@ -53,46 +50,24 @@ impl Port {
         gives_way
     }
 
+    pub(super) fn take_stale(&mut self) -> bool {
+        std::mem::take(&mut self.is_stale)
+    }
+
+    pub(super) fn watch(&mut self, now: Instant, is_silent: bool) {
+        self.silent = is_silent.then(|| self.silent.unwrap_or(now));
+        if is_silent && self.due() <= now {
+            self.leave(now);
+        }
+    }
+
     fn leave(&mut self, now: Instant) {
         (self.since, self.is_stale) = (now, true);
     }
 
     /// Packets to a silent path's port do not keep it: the network may lose one direction only.
-    fn due(&self) -> Instant {
+    pub(super) fn due(&self) -> Instant {
         self.since.max(self.silent.unwrap_or(self.heard)) + SILENT_MAX
-    }
-}
-
-impl Client {
-    /// The next uplink whose packets should leave from another local port. What comes for the
-    /// former port must be handed over until the next change: it may be a late answer.
-    pub fn take_stale_port(&mut self) -> Option<UplinkId> {
-        let mut uplinks = self.uplinks.all.iter_mut();
-        let (id, uplink) = uplinks.find(|(_, uplink)| uplink.port.is_stale)?;
-        uplink.port.is_stale = false;
-        Some(*id)
-    }
-
-    fn silent_uplinks(&self) -> impl Iterator<Item = UplinkId> {
-        let is_silent = |status| matches!(status, PathStatus::Suspect | PathStatus::Validating);
-        self.paths()
-            .iter()
-            .filter(move |path| is_silent(path.status))
-            .filter_map(|path| path.uplink)
-    }
-
-    pub(super) fn watch_ports(&mut self, now: Instant) {
-        let silent: Vec<UplinkId> = self.silent_uplinks().collect();
-        for (id, Uplink { port, .. }) in &mut self.uplinks.all {
-            port.silent = silent.contains(id).then(|| port.silent.unwrap_or(now));
-            if port.silent.is_some() && port.due() <= now {
-                port.leave(now);
-            }
-        }
-    }
-
-    pub(super) fn port_timeout(&self) -> Option<Instant> {
-        self.silent_uplinks().filter_map(|id| Some(self.uplinks.all.get(&id)?.port.due())).min()
     }
 }
 
