@@ -20,30 +20,29 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use roadweave_identity::Identity;
-use roadweave_proto::wire::{Hello, Role, Welcome};
-use roadweave_proto::{DropCounters, Instant, PathId, PathSnapshot, Policy};
-use roadweave_quic::{
-    ConfigError, Connection, ConnectionId, Endpoint, Epoch, Prober, TransportConfig,
-};
+use roadweave_proto::wire::Welcome;
+use roadweave_proto::{DropCounters, Instant, PathSnapshot, UplinkId};
+use roadweave_quic::{ConfigError, Connection, Endpoint, Epoch, Prober, TransportConfig};
 use roadweave_recovery::Qoe;
+use roadweave_stream::Streams;
 
 use crate::lane::{EncoderTarget, LANES_MAX, LaneConfig, Strategy, Superseded, default_lanes};
 use crate::learned::{Learned, keep_learned};
 use crate::node::Node;
 use crate::observe::PacketEvent;
 use crate::session::{MEMORY_MAX, Session, SessionError, SetError, find_lane};
-use crate::status::{SessionStatus, path_reports};
-use crate::streams::StreamsConfig;
+use crate::streams::{StreamsConfig, StreamsOwner};
 use crate::uplink::UplinkPolicy;
 use crate::usage::Usage;
 
 mod attempt_backoff;
 mod binding;
 mod candidates;
+mod changes;
 mod choice;
-mod events;
+mod connections;
+mod current;
 mod leaving;
-mod measure;
 mod node;
 mod notices;
 mod outages;
@@ -53,6 +52,7 @@ mod portals;
 mod ports;
 mod race;
 mod report;
+mod sessions;
 mod silence;
 mod speedtest;
 mod standby;
@@ -60,18 +60,16 @@ mod streams;
 mod uplinks;
 
 use binding::Bindings;
+pub use candidates::{CANDIDATES_MAX, Candidate, admit};
 use choice::Choice;
-pub use choice::{CANDIDATES_MAX, Candidate, admit};
+use current::Current;
 use leaving::Leaving;
-use measure::OwnRtt;
-pub use measure::{CandidatePlace, CandidateReport};
 use notices::EventQueue;
 pub use notices::Notice;
 use outages::Outages;
-use pairs::Pair;
 pub use portals::Portal;
 use race::Race;
-pub use report::{PairReport, PairState, UplinkReport};
+pub use report::{CandidatePlace, CandidateReport, PairReport, PairState, UplinkReport};
 use silence::Silence;
 use speedtest::Speedtests;
 pub use speedtest::{
@@ -79,8 +77,8 @@ pub use speedtest::{
     SpeedtestState,
 };
 use standby::Standby;
-use streams::{ClientStreams, FarEnd};
-use uplinks::{Uplink, Uplinks};
+use streams::ClientStreams;
+use uplinks::Uplinks;
 
 /// The smallest MTU that IPv6 allows (RFC 8200 section 5).
 const MTU_MIN: u16 = 1280;
@@ -149,19 +147,6 @@ pub enum ClientEvent {
     Notice(Notice),
 }
 
-#[derive(Debug)]
-struct Current {
-    id: ConnectionId,
-    pair: Pair,
-    session: Session,
-    since: Instant,
-    welcome: Welcome,
-    far_end: Option<FarEnd>,
-    doubted: bool,
-    path_policies: BTreeMap<PathId, Policy>,
-    own_rtt: OwnRtt,
-}
-
 /// One client: an endpoint, its uplinks, and at most one session.
 #[derive(Debug)]
 pub struct Client {
@@ -173,7 +158,6 @@ pub struct Client {
     prober: Prober,
     standby: Standby,
     leaving: Leaving,
-    last_heard: Instant,
     race: Race,
     current: Option<Current>,
     silence: Silence,
@@ -204,19 +188,18 @@ impl Client {
         if !(1..=lanes_max).contains(&lanes) {
             return Err(SessionError::Lanes(lanes).into());
         }
-        config.candidates = admit(config.candidates);
-        if config.candidates.is_empty() {
+        let candidates = admit(std::mem::take(&mut config.candidates));
+        if candidates.is_empty() {
             return Err(ClientError::NoCandidate);
         }
         let first = StreamsConfig::first_epoch(&config.transport.rng_seed);
         let streams = config.streams.clone().map(|streams| ClientStreams::new(streams, first));
         Ok(Self {
             race: Race::new(seed(&config.transport)),
-            choice: Choice::new(&config.candidates),
+            choice: Choice::new(candidates),
             prober: Prober::new(&config.transport.rng_seed),
             standby: Standby::default(),
             leaving: Leaving::default(),
-            last_heard: Instant::ZERO,
             config,
             endpoint,
             bindings,
@@ -241,7 +224,7 @@ impl Client {
 
     /// The server of the session, or the one that is tried first.
     pub fn server(&self) -> &Candidate {
-        &self.config.candidates[self.choice.current]
+        self.choice.home()
     }
 
     fn connection(&self) -> Option<&Connection> {
@@ -249,27 +232,25 @@ impl Client {
     }
 
     fn paths(&self) -> &[PathSnapshot] {
-        self.connection().map_or(&[][..], |connection| connection.paths())
-    }
-
-    fn hello(&mut self, role: Role, id: ConnectionId) -> Hello {
-        let key = self.endpoint.connection(id).and_then(Connection::peer);
-        let streams = self.streams.as_mut().zip(key).map(|(streams, key)| streams.offer(key));
-        Hello { name: self.config.name.clone(), role, streams }
+        self.connection().map_or(&[][..], Connection::paths)
     }
 
     /// What the strategies have learned of the networks in all sessions so far.
     pub fn learned(&mut self) -> &Learned {
         if let Some(current) = &self.current {
-            let key = &self.config.candidates[self.choice.current].key;
-            keep_learned(&mut self.learned, key, &current.session);
+            keep_learned(&mut self.learned, &self.choice.home().key, &current.session);
         }
         &self.learned
     }
 
     fn keep_learned(&mut self, session: &Session) {
-        let key = &self.config.candidates[self.choice.current].key;
-        keep_learned(&mut self.learned, key, session);
+        keep_learned(&mut self.learned, &self.choice.home().key, session);
+    }
+
+    fn apply_policies(&mut self) {
+        if let Some(current) = &mut self.current {
+            current.apply_policies(&self.uplinks, &mut self.endpoint);
+        }
     }
 
     /// Sets the policy of the uplink called `name`.
@@ -416,14 +397,9 @@ impl Client {
     pub fn set_local_networks(&mut self, networks: impl Iterator<Item = IpNet> + Clone) {
         if !networks.clone().eq(self.local_networks.iter().copied()) {
             self.local_networks = networks.collect();
-            self.refuse_local_sources();
-        }
-    }
-
-    fn refuse_local_sources(&mut self) {
-        if let Some(Current { session, welcome, .. }) = &mut self.current {
-            let local = self.local_networks.iter();
-            session.refuse_sources(local.chain(&welcome.addresses).copied().collect());
+            if let Some(current) = &mut self.current {
+                current.refuse_sources(&self.local_networks);
+            }
         }
     }
 
@@ -450,28 +426,42 @@ impl Client {
         self.endpoint.close(now, "the client stops");
     }
 
-    /// The status of the session, if there is one.
-    pub fn status(&self) -> Option<SessionStatus> {
-        let (current, connection) = (self.current.as_ref()?, self.connection()?);
-        let name = |path: &PathSnapshot| {
-            self.uplinks.all.get(&path.uplink?).map(|uplink| uplink.name.clone())
-        };
-        let mut stats = current.session.stats();
-        stats.drops.merge(&self.drops());
-        Some(SessionStatus {
-            peer: current.pair.1.to_string(),
-            public_key: self.server().key.to_string(),
-            addresses: current.welcome.addresses.iter().map(ToString::to_string).collect(),
-            paths: self.uplinks.with_usage(path_reports(connection, name)),
-            stats,
-        })
+    /// The next uplink whose packets should leave from another local port. What comes for the
+    /// former port must be handed over until the next change: it may be a late answer.
+    pub fn take_stale_port(&mut self) -> Option<UplinkId> {
+        self.uplinks.take_stale_port()
     }
 
-    /// What was dropped without a session and by earlier sessions, by reason.
-    pub fn drops(&self) -> DropCounters {
-        let mut drops = self.drops.clone();
-        self.leaving.sessions.iter().for_each(|it| drops.merge(&it.current.session.drops()));
-        drops
+    /// The streams with everything that came for them, if the server takes any. When the owner
+    /// changes, the former streams are over. Without a session streams wait.
+    /// [`Node::handle_timeout`] sends what was written.
+    pub fn streams(&mut self, now: Instant) -> Option<(StreamsOwner, &mut Streams)> {
+        let session = self.current.as_mut().map(|current| &mut current.session);
+        self.streams.as_mut()?.poll(now, session)
+    }
+
+    /// Starts a test and forgets the last one; [`Client::speedtest`] reports its progress.
+    ///
+    /// # Errors
+    /// When there is no session, another test is under way, or nothing is left to measure.
+    pub fn begin_speedtest(
+        &mut self,
+        now: Instant,
+        plan: &SpeedtestPlan,
+    ) -> Result<(), SpeedtestError> {
+        let current = self.current.as_mut().ok_or(SpeedtestError::NoSession)?;
+        self.speedtests.begin(now, plan, current, &mut self.endpoint, &self.uplinks)
+    }
+
+    /// The report of the running or last test, if any. A test that is not polled ends.
+    pub fn speedtest(&mut self, now: Instant) -> Option<SpeedtestReport> {
+        self.speedtests.report(now)
+    }
+
+    /// Stops the running test, if any.
+    pub fn stop_speedtest(&mut self, now: Instant) {
+        let current = self.current.as_mut();
+        self.speedtests.fail(now, "it was stopped", current, &mut self.endpoint);
     }
 }
 

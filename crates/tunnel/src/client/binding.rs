@@ -10,9 +10,10 @@ use std::sync::Arc;
 use roadweave_identity::{Identity, PublicKey, Signature};
 use roadweave_proto::DropReason;
 use roadweave_proto::wire::{Binding, Control, TenantAnchor};
-use roadweave_quic::Connection;
+use roadweave_quic::{Connection, Endpoint};
 
-use super::{Client, Current};
+use super::connections;
+use super::current::Current;
 
 #[derive(Debug)]
 pub(super) struct Bindings {
@@ -24,6 +25,33 @@ pub(super) struct Bindings {
 impl Bindings {
     pub(super) fn new(identity: Arc<Identity>) -> Self {
         Self { identity, number: 0, answers_left: 0 }
+    }
+
+    pub(super) fn on_session(&mut self, current: &Current, endpoint: &mut Endpoint) {
+        self.answers_left = ANSWERS_MAX;
+        self.send(current, endpoint);
+    }
+
+    pub(super) fn on_newest(
+        &mut self,
+        newest: &Binding,
+        current: &Current,
+        endpoint: &mut Endpoint,
+    ) -> Result<(), DropReason> {
+        if self.answers_left == 0 || !self.raise(newest) {
+            return Err(DropReason::MalformedMessage);
+        }
+        self.answers_left -= 1;
+        self.send(current, endpoint);
+        Ok(())
+    }
+
+    fn send(&mut self, current: &Current, endpoint: &mut Endpoint) {
+        let proxy = endpoint.connection(current.id).and_then(Connection::peer);
+        if let (Some(anchor), Some(proxy)) = (&current.welcome.anchor, proxy) {
+            let binding = self.sign(anchor, proxy);
+            connections::send(endpoint, current.id, &Control::Binding(binding));
+        }
     }
 
     fn sign(&mut self, anchor: &TenantAnchor, proxy: PublicKey) -> Binding {
@@ -46,30 +74,6 @@ impl Bindings {
             self.number = self.number.max(newest.number);
         }
         is_own
-    }
-}
-
-impl Client {
-    pub(super) fn bind(&mut self) {
-        self.bindings.answers_left = ANSWERS_MAX;
-        self.send_binding();
-    }
-
-    pub(super) fn on_newest_binding(&mut self, newest: &Binding) {
-        if self.bindings.answers_left == 0 || !self.bindings.raise(newest) {
-            return self.drops.count(DropReason::MalformedMessage);
-        }
-        self.bindings.answers_left -= 1;
-        self.send_binding();
-    }
-
-    fn send_binding(&mut self) {
-        let proxy = self.connection().and_then(Connection::peer);
-        let Some(Current { id, welcome, .. }) = &self.current else { return };
-        if let (Some(anchor), Some(proxy)) = (&welcome.anchor, proxy) {
-            let (id, binding) = (*id, self.bindings.sign(anchor, proxy));
-            self.send_control(id, &Control::Binding(binding));
-        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Changes the candidates while the client runs.
+//! The candidates: the servers that a client may use, and their addresses over each uplink.
 //!
 //! ```text
 //! named again ─► it keeps its place and its state; a session with it lives on
@@ -10,77 +10,113 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use roadweave_proto::Instant;
-use roadweave_proto::wire::Reason;
+use roadweave_identity::PublicKey;
+use roadweave_proto::UplinkId;
 
-use super::race::{After, PREFERRED_SERVER_DELAY};
-use super::{Candidate, Client, admit};
-use crate::node::Node as _;
-
-impl Client {
-    /// The candidates.
-    pub fn servers(&self) -> &[Candidate] {
-        &self.config.candidates
-    }
-
-    /// Chooses among `wanted` from now on, as far as they are [admitted](admit); the server in use
-    /// is, if it is among them. An empty list is ignored.
+/// A server that a client may join.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its public key.
+    pub key: PublicKey,
+    /// Its name, for people.
+    pub name: String,
+    /// Its site: what fails together.
+    pub site: String,
+    /// Its addresses, tried in turn; empty until [`Client::set_servers_of`] if not known yet.
     ///
-    /// Addresses of [`Client::set_servers_of`] are kept for those that stay.
-    pub fn set_candidates(&mut self, now: Instant, mut wanted: Vec<Candidate>) {
-        let own = self.server().key;
-        wanted.sort_by_key(|candidate| candidate.key != own);
-        let wanted = admit(wanted);
-        if wanted.is_empty() || wanted == self.config.candidates {
-            return;
-        }
-        let keys: Vec<_> = self.config.candidates.iter().map(|it| it.key).collect();
-        let place = |before: usize| wanted.iter().position(|it| Some(&it.key) == keys.get(before));
-        if self.standby.target.is_some_and(|target| place(target).is_none()) {
-            self.retarget(now, None, NAMED_NO_MORE);
-        }
-        if self.standby.tried().is_some_and(|tried| place(tried).is_none()) {
-            self.drop_challenger(now, NAMED_NO_MORE);
-        }
-        if place(self.choice.current).is_none() {
-            self.leave_home(now);
-        }
-        let servers_of = std::mem::take(&mut self.uplinks.servers_of).into_iter();
-        let stays = |((at, uplink), servers)| Some(((place(at)?, uplink), servers));
-        self.uplinks.servers_of = servers_of.filter_map(stays).collect::<BTreeMap<_, _>>();
-        self.standby.on_candidates(place);
-        let before: Vec<Option<usize>> =
-            wanted.iter().map(|it| keys.iter().position(|key| *key == it.key)).collect();
-        self.choice.set_candidates(now, &wanted, &before);
-        // Earlier answers from these addresses were another server's.
-        let new = wanted.iter().zip(&before).filter(|(_, before)| before.is_none());
-        let new: Vec<SocketAddr> = new.flat_map(|(it, _)| it.addresses.clone()).collect();
-        self.race.pairs.retain(|(_, server)| !new.contains(&server));
-        self.config.candidates = wanted;
-        self.race.attempt_backoff.on_sign_of_life();
-        if self.has_choice() {
-            self.current.iter_mut().for_each(|current| current.session.keep_unfinished());
-            if self.outages.cannot_pass() {
-                self.on_move(now, Reason::Other);
-            }
-        }
-        self.forget_pairs();
-        self.handle_timeout(now);
-    }
+    /// [`Client::set_servers_of`]: super::Client::set_servers_of
+    pub addresses: Vec<SocketAddr>,
+    /// The round trip from it to where inner packets leave.
+    pub to_anchor: Duration,
+    /// Whether it is used only if no other is available: it has no room.
+    pub last_resort: bool,
+}
 
-    fn leave_home(&mut self, now: Instant) {
-        self.standby.goal = None;
-        if self.standby.ready.is_some() {
-            return self.switch(now, NAMED_NO_MORE);
-        }
-        if let Some(replacement) = self.race.replacement.take() {
-            self.close_connection(now, replacement.id, NAMED_NO_MORE);
-        }
-        self.drop_attempts(now, NAMED_NO_MORE, |_| true);
-        self.leave(now, NAMED_NO_MORE, After::Restart);
-        self.choice.home_first_until = now + PREFERRED_SERVER_DELAY;
+impl Candidate {
+    /// The only server.
+    pub fn only(key: PublicKey, addresses: Vec<SocketAddr>) -> Self {
+        let (name, site, to_anchor) = (String::new(), String::new(), Duration::ZERO);
+        Self { key, name, site, addresses, to_anchor, last_resort: false }
     }
 }
 
-const NAMED_NO_MORE: &str = "the server is named no more";
+/// The most candidates of a client.
+pub const CANDIDATES_MAX: usize = 5;
+
+/// The first [`CANDIDATES_MAX`] of `wanted`, each key once, from at least two sites if possible.
+pub fn admit(wanted: Vec<Candidate>) -> Vec<Candidate> {
+    let mut admitted: Vec<Candidate> = Vec::new();
+    for candidate in wanted {
+        let is_known = admitted.iter().any(|known| known.key == candidate.key);
+        let is_of_other_site = admitted.iter().all(|known| known.site != candidate.site);
+        if is_known {
+            continue;
+        } else if admitted.len() < CANDIDATES_MAX {
+            admitted.push(candidate);
+        } else if is_of_other_site && admitted.iter().all(|it| it.site == admitted[0].site) {
+            admitted.truncate(CANDIDATES_MAX - 1);
+            admitted.push(candidate);
+        }
+    }
+    admitted
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Candidates {
+    pub(super) all: Vec<Candidate>,
+    /// Addresses of a candidate that count for one uplink only.
+    of_uplink: BTreeMap<(usize, UplinkId), Vec<SocketAddr>>,
+}
+
+impl Candidates {
+    pub(super) fn new(all: Vec<Candidate>) -> Self {
+        Self { all, of_uplink: BTreeMap::new() }
+    }
+
+    pub(super) fn position(&self, key: &PublicKey) -> Option<usize> {
+        self.all.iter().position(|candidate| candidate.key == *key)
+    }
+
+    pub(super) fn addresses(&self, candidate: usize, uplink: UplinkId) -> &[SocketAddr] {
+        let all = || self.all.get(candidate).map_or(&[][..], |it| it.addresses.as_slice());
+        self.of_uplink.get(&(candidate, uplink)).map_or_else(all, Vec::as_slice)
+    }
+
+    /// Without `addresses` the candidate's own count again. Returns whether something changed.
+    pub(super) fn set_addresses(
+        &mut self,
+        candidate: usize,
+        uplink: UplinkId,
+        addresses: Vec<SocketAddr>,
+    ) -> bool {
+        let place = (candidate, uplink);
+        let before = match addresses.is_empty() {
+            true => self.of_uplink.remove(&place),
+            false => self.of_uplink.insert(place, addresses),
+        };
+        before.as_ref() != self.of_uplink.get(&place)
+    }
+
+    pub(super) fn forget_uplink(&mut self, gone: UplinkId) {
+        self.of_uplink.retain(|(_, uplink), _| *uplink != gone);
+    }
+
+    /// The candidate that a probe of `server` over `uplink` asks.
+    pub(super) fn probed(&self, uplink: UplinkId, server: SocketAddr) -> Option<usize> {
+        (0..self.all.len()).find(|it| self.addresses(*it, uplink).first() == Some(&server))
+    }
+
+    pub(super) fn lead_to(&self, uplink: UplinkId, server: SocketAddr) -> bool {
+        (0..self.all.len()).any(|it| self.addresses(it, uplink).contains(&server))
+    }
+
+    /// `before`: the former index of each. Those that stay keep their addresses over an uplink.
+    pub(super) fn replace(&mut self, all: Vec<Candidate>, before: &[Option<usize>]) {
+        let place = |at: usize| before.iter().position(|it| *it == Some(at));
+        let of_uplink = std::mem::take(&mut self.of_uplink).into_iter();
+        let stays = |((at, uplink), servers)| Some(((place(at)?, uplink), servers));
+        *self = Self { all, of_uplink: of_uplink.filter_map(stays).collect() };
+    }
+}

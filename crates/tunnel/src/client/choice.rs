@@ -16,62 +16,15 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use roadweave_identity::PublicKey;
 use roadweave_proto::{Instant, UplinkId};
 
 use self::round::Round;
+use super::candidates::{Candidate, Candidates};
 use super::race::PREFERRED_SERVER_DELAY;
-
-/// A server that a client may join.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Candidate {
-    /// Its public key.
-    pub key: PublicKey,
-    /// Its name, for people.
-    pub name: String,
-    /// Its site: what fails together.
-    pub site: String,
-    /// Its addresses, tried in turn; empty until [`Client::set_servers_of`] if not known yet.
-    ///
-    /// [`Client::set_servers_of`]: super::Client::set_servers_of
-    pub addresses: Vec<SocketAddr>,
-    /// The round trip from it to where inner packets leave.
-    pub to_anchor: Duration,
-    /// Whether it is used only if no other is available: it has no room.
-    pub last_resort: bool,
-}
-
-impl Candidate {
-    /// The only server.
-    pub fn only(key: PublicKey, addresses: Vec<SocketAddr>) -> Self {
-        let (name, site, to_anchor) = (String::new(), String::new(), Duration::ZERO);
-        Self { key, name, site, addresses, to_anchor, last_resort: false }
-    }
-}
-
-/// The most candidates of a client.
-pub const CANDIDATES_MAX: usize = 5;
-
-/// The first [`CANDIDATES_MAX`] of `wanted`, each key once, from at least two sites if possible.
-pub fn admit(wanted: Vec<Candidate>) -> Vec<Candidate> {
-    let mut admitted: Vec<Candidate> = Vec::new();
-    for candidate in wanted {
-        let is_known = admitted.iter().any(|known| known.key == candidate.key);
-        let is_of_other_site = admitted.iter().all(|known| known.site != candidate.site);
-        if is_known {
-            continue;
-        } else if admitted.len() < CANDIDATES_MAX {
-            admitted.push(candidate);
-        } else if is_of_other_site && admitted.iter().all(|it| it.site == admitted[0].site) {
-            admitted.truncate(CANDIDATES_MAX - 1);
-            admitted.push(candidate);
-        }
-    }
-    admitted
-}
 
 #[derive(Debug, Default)]
 pub(super) struct Choice {
+    pub(super) candidates: Candidates,
     pub(super) states: Vec<CandidateState>,
     pub(super) current: usize,
     round: Option<Round>,
@@ -118,18 +71,32 @@ impl CandidateState {
 }
 
 impl Choice {
-    pub(super) fn new(candidates: &[Candidate]) -> Self {
+    pub(super) fn new(candidates: Vec<Candidate>) -> Self {
         let state = |it: &Candidate| CandidateState::default().of(it);
         let states = candidates.iter().map(state).collect();
+        let candidates = Candidates::new(candidates);
         let home_first_until = Instant::ZERO + PREFERRED_SERVER_DELAY;
-        Self { states, doubt_pause: CONFIRM, home_first_until, ..Self::default() }
+        Self { candidates, states, doubt_pause: CONFIRM, home_first_until, ..Self::default() }
+    }
+
+    pub(super) fn has_several(&self) -> bool {
+        self.states.len() > 1
+    }
+
+    /// The server in use, or the one that is tried first.
+    pub(super) fn home(&self) -> &Candidate {
+        &self.candidates.all[self.current]
+    }
+
+    pub(super) fn servers(&self, uplink: UplinkId) -> &[SocketAddr] {
+        self.candidates.addresses(self.current, uplink)
     }
 
     /// `before`: the former index of each candidate. Candidates that stay keep their state.
     pub(super) fn set_candidates(
         &mut self,
         now: Instant,
-        candidates: &[Candidate],
+        candidates: Vec<Candidate>,
         before: &[Option<usize>],
     ) {
         let are_same = before.iter().copied().eq((0..self.states.len()).map(Some));
@@ -139,6 +106,7 @@ impl Choice {
             CandidateState { better, ..known }.of(candidate)
         };
         self.states = candidates.iter().zip(before).map(state).collect();
+        self.candidates.replace(candidates, before);
         self.current = before.iter().position(|at| *at == Some(self.current)).unwrap_or_default();
         if !are_same && self.round.take().is_some() {
             // It starts again when late answers can no longer come.
@@ -205,7 +173,7 @@ impl Choice {
         if self.round.as_ref().is_some_and(|round| now >= round.ends()) {
             self.end_round(now);
         }
-        if self.states.len() < 2 || self.round.is_some() || now < self.next_round {
+        if !self.has_several() || self.round.is_some() || now < self.next_round {
             return;
         }
         if uplinks.is_empty() {
@@ -216,7 +184,7 @@ impl Choice {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        if self.states.len() < 2 {
+        if !self.has_several() {
             return None;
         }
         Some(match &self.round {

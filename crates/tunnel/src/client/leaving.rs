@@ -13,83 +13,79 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use roadweave_proto::wire::Control;
-use roadweave_proto::{DropReason, Instant};
-use roadweave_quic::{ConnectionId, Event};
-use roadweave_schedule::AcknowledgedDatagram;
+use roadweave_proto::{DropCounters, DropReason, Instant};
+use roadweave_quic::{ConnectionId, Endpoint, Event};
 
-use super::race::{AcceptedConnection, RACE_STAGGER};
-use super::{Client, Current};
+use super::connections;
+use super::current::Current;
+use super::streams::ClientStreams;
 use crate::lane::Unfinished;
 use crate::session::Session;
 
 #[derive(Debug, Default)]
 pub(super) struct Leaving {
-    pub(super) sessions: Vec<LeavingSession>,
+    sessions: Vec<LeavingSession>,
     /// Packets of sessions that have ended.
     late_inner: VecDeque<Bytes>,
 }
 
 #[derive(Debug)]
-pub(super) struct LeavingSession {
-    pub(super) current: Current,
+struct LeavingSession {
+    current: Current,
     until: Instant,
     sent_on: Vec<Unfinished>,
 }
 
-impl Client {
-    pub(super) fn set_aside_session(&mut self, now: Instant) {
-        let Some(mut current) = self.current.take() else { return };
-        current.session.loads.forget();
-        self.keep_learned(&current.session);
-        let connection = self.endpoint.connection(current.id);
-        let is_open = connection.is_some_and(|connection| connection.is_open());
-        let is_gone = self.silence.since.take().is_some() || !is_open;
+/// Where the last packets of a session go, and its connection.
+pub(super) struct Sink<'a> {
+    pub(super) now: Instant,
+    pub(super) successor: Option<&'a mut Session>,
+    pub(super) drops: &'a mut DropCounters,
+    pub(super) endpoint: &'a mut Endpoint,
+}
+
+impl Leaving {
+    /// `is_gone`: the session's server does not answer. It has no successor yet.
+    pub(super) fn set_aside(&mut self, mut current: Current, is_gone: bool, sink: &mut Sink<'_>) {
+        let now = sink.now;
         let sent_on = if is_gone { current.session.take_unfinished(now) } else { Vec::new() };
-        self.outages.on_left();
-        self.leaving.sessions.push(LeavingSession { current, until: now + HEARD_FOR, sent_on });
-        while self.leaving.sessions.len() > LEAVING_MAX {
-            self.end_leaving(now, 0);
+        self.sessions.push(LeavingSession { current, until: now + HEARD_FOR, sent_on });
+        while self.sessions.len() > LEAVING_MAX {
+            self.end(0, sink);
         }
     }
 
-    pub(super) fn send_on_set_aside(&mut self) {
+    pub(super) fn take_sent_on(&mut self) -> Vec<Unfinished> {
         let take = |leaving: &mut LeavingSession| std::mem::take(&mut leaving.sent_on);
-        let packets: Vec<Unfinished> = self.leaving.sessions.iter_mut().flat_map(take).collect();
-        if let Some(current) = &mut self.current {
-            current.session.resume(packets);
-        }
+        self.sessions.iter_mut().flat_map(take).collect()
     }
 
-    pub(super) fn on_leaving_event(&mut self, now: Instant, id: ConnectionId, event: Event) {
-        let Some(at) = self.leaving.sessions.iter().position(|it| it.current.id == id) else {
-            return;
-        };
-        let session = &mut self.leaving.sessions[at].current.session;
-        match event {
-            Event::Received { datagram, .. } => session.handle_datagram(now, datagram),
-            Event::Acknowledged { path, token, sent, bytes, rtt } => {
-                let acknowledged = AcknowledgedDatagram { path, sent, bytes, rtt };
-                session.on_acknowledged(now, token, &acknowledged);
-            }
-            Event::Lost { path, token } => session.on_lost(now, path, token),
-            Event::Message(message) => {
+    pub(super) fn position(&self, id: ConnectionId) -> Option<usize> {
+        self.sessions.iter().position(|leaving| leaving.current.id == id)
+    }
+
+    pub(super) fn on_event(&mut self, at: usize, event: Event, sink: &mut Sink<'_>) {
+        let current = &mut self.sessions[at].current;
+        match current.on_datagram(sink.now, event) {
+            Some(Event::Message(message)) => {
                 if let Ok(Control::LanePromise { lane, promise }) = Control::parse(message) {
-                    session.on_lane_promise(now, lane, promise);
+                    current.session.on_lane_promise(sink.now, lane, promise);
                 }
             }
-            Event::Closed(_) => self.end_leaving(now, at),
+            Some(Event::Closed(_)) => self.end(at, sink),
             _ => {}
         }
     }
 
-    pub(super) fn tend_leaving(&mut self, now: Instant) {
-        while let Some(at) = self.leaving.sessions.iter().position(|leaving| leaving.until <= now) {
-            self.end_leaving(now, at);
+    pub(super) fn tend(&mut self, mut streams: Option<&mut ClientStreams>, sink: &mut Sink<'_>) {
+        let now = sink.now;
+        while let Some(at) = self.sessions.iter().position(|leaving| leaving.until <= now) {
+            self.end(at, sink);
         }
-        for LeavingSession { current, .. } in &mut self.leaving.sessions {
-            if let Some(connection) = self.endpoint.connection_mut(current.id) {
+        for LeavingSession { current, .. } in &mut self.sessions {
+            if let Some(connection) = sink.endpoint.connection_mut(current.id) {
                 current.session.handle_timeout(now, connection);
-                let streams = self.streams.as_mut();
+                let streams = streams.as_mut();
                 if let Some(mut turn) = streams.and_then(|streams| streams.turn_of(current.far_end))
                 {
                     current.session.hand_over_symbols(now, &mut turn);
@@ -99,68 +95,42 @@ impl Client {
         }
     }
 
-    fn end_leaving(&mut self, now: Instant, at: usize) {
-        let LeavingSession { mut current, sent_on, .. } = self.leaving.sessions.remove(at);
+    fn end(&mut self, at: usize, sink: &mut Sink<'_>) {
+        let now = sink.now;
+        let LeavingSession { mut current, sent_on, .. } = self.sessions.remove(at);
         let mut packets = sent_on;
         packets.extend(current.session.take_unfinished(now));
-        self.take_last(now, &mut current.session);
-        match (&mut self.current, self.leaving.sessions.last_mut()) {
-            (Some(current), _) => current.session.resume(packets),
+        sink.drops.merge(&current.session.end(now));
+        self.take_inner(&mut current.session);
+        match (&mut sink.successor, self.sessions.last_mut()) {
+            (Some(successor), _) => successor.resume(packets),
             (None, Some(leaving)) => leaving.sent_on.extend(packets),
-            (None, None) => self.drops.add(DropReason::NoSession, packets.len() as u64),
+            (None, None) => sink.drops.add(DropReason::NoSession, packets.len() as u64),
         }
-        self.close_connection(now, current.id, "the client is with another server");
+        let reason = "the client is with another server";
+        connections::close(sink.endpoint, now, current.id, reason);
     }
 
-    pub(super) fn take_last(&mut self, now: Instant, session: &mut Session) {
-        self.drops.merge(&session.end(now));
-        while let Some(packet) = session.poll_inner() {
-            self.leaving.late_inner.push_back(packet);
-        }
+    /// Keeps what a session that has ended holds for this side.
+    pub(super) fn take_inner(&mut self, session: &mut Session) {
+        self.late_inner.extend(std::iter::from_fn(|| session.poll_inner()));
     }
 
-    pub(super) fn poll_leaving_inner(&mut self) -> Option<Bytes> {
-        let late = self.leaving.late_inner.pop_front();
-        late.or_else(|| {
-            self.leaving.sessions.iter_mut().find_map(|it| it.current.session.poll_inner())
-        })
+    pub(super) fn poll_inner(&mut self) -> Option<Bytes> {
+        let late = self.late_inner.pop_front();
+        late.or_else(|| self.sessions.iter_mut().find_map(|it| it.current.session.poll_inner()))
     }
 
-    pub(super) fn leaving_timeout(&self) -> Option<Instant> {
+    pub(super) fn drops(&self) -> impl Iterator<Item = DropCounters> {
+        self.sessions.iter().map(|leaving| leaving.current.session.drops())
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let due = |leaving: &LeavingSession| {
             let session = leaving.current.session.poll_timeout();
             session.map_or(leaving.until, |at| at.min(leaving.until))
         };
-        self.leaving.sessions.iter().map(due).min()
-    }
-
-    /// Replaces the session by another one with the same server, since the peer identifies lanes by
-    /// their numbers and fixes their order at the first packet. The session goes on until the new
-    /// one is welcomed. It stays if it suits again before that (not `renews`).
-    pub(super) fn renew(&mut self, now: Instant, renews: bool) {
-        let renewed = std::mem::replace(&mut self.race.renews, renews);
-        if renewed && !renews {
-            self.drop_attempts(now, "the session may stay", |_| true);
-        }
-        let Some(current) = self.current.as_mut().filter(|_| renews) else { return };
-        current.session.keep_unfinished();
-        if let Some(replacement) = self.race.replacement.take() {
-            return self.join_renewed(now, replacement);
-        }
-        self.race.pairs.hurry(now, None);
-        self.race.attempt_backoff.on_sign_of_life();
-        for (position, uplink) in (0_u32..).zip(self.uplinks.all.values_mut()) {
-            uplink.next_attempt = now + RACE_STAGGER * position;
-        }
-    }
-
-    pub(super) fn join_renewed(&mut self, now: Instant, welcomed: AcceptedConnection) {
-        self.set_aside_session(now);
-        for uplink in self.uplinks.all.values_mut() {
-            uplink.next_path = now;
-        }
-        self.join(now, welcomed, None);
-        self.send_on_set_aside();
+        self.sessions.iter().map(due).min()
     }
 }
 

@@ -1,12 +1,24 @@
-//! How a driver runs a client.
+//! How a driver runs a client, and in which order.
+
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use roadweave_proto::{DropReason, Instant, earliest};
-use roadweave_quic::{Local, Transmit};
+use roadweave_proto::wire::{Control, Reason, Role};
+use roadweave_proto::{DropReason, Instant, PathSnapshot, UplinkId, earliest};
+use roadweave_quic::{Connection, ConnectionId, Event, Local, ProbeOutcome, Transmit};
 
-use super::{Client, ClientStreams, Current};
+use super::current::Current;
+use super::leaving::{Leaving, Sink};
+use super::notices::{Notice, legible};
+use super::outages::Watched;
+use super::race::{After, AttemptEvent, after};
+use super::streams::ClientStreams;
+use super::{Client, connections, paths};
 use crate::node::{Node, RecvMeta};
 use crate::usage::ip_bytes;
+
+/// After a silence of this length any packet means that coverage is back.
+const NO_COVERAGE: Duration = Duration::from_secs(2);
 
 impl Node for Client {
     fn handle_inner(&mut self, now: Instant, packet: &[u8]) {
@@ -18,9 +30,9 @@ impl Node for Client {
 
     fn handle_packet(&mut self, now: Instant, meta: &RecvMeta, payload: &[u8]) {
         let uplink = meta.socket;
-        self.count_packet(uplink, ip_bytes(meta.remote, payload.len()));
+        self.uplinks.on_packet(uplink, ip_bytes(meta.remote, payload.len()));
         let source = meta.source(Local::Uplink(uplink));
-        if self.has_choice()
+        if self.choice.has_several()
             && let Some(outcome) = self.prober.handle_packet(now, &source, payload)
         {
             self.on_heard(now, uplink);
@@ -34,23 +46,34 @@ impl Node for Client {
     }
 
     fn handle_timeout(&mut self, now: Instant) {
+        // What connections report decides all else.
         for id in self.endpoint.handle_timeout(now) {
             self.pump(now, id);
         }
-        self.give_up_unwelcomed(now);
+        // Attempts, sessions and the standby end before others begin in their place.
+        let (race, mut course) = self.race();
+        race.give_up_unwelcomed(now, &mut course);
         self.watch_silence(now);
-        self.watch_ports(now);
+        let session = self.in_use().session;
+        self.uplinks.watch_ports(now, connections::paths(&self.endpoint, session));
         self.release_validated(now);
         self.tend_standby(now);
-        self.tend_leaving(now);
+        let (leaving, streams, mut sink) = self.leaving(now);
+        leaving.tend(streams, &mut sink);
         self.measure(now);
-        if self.current.is_some() {
-            self.reconcile_paths(now);
-            self.apply_policies();
+        // The session has its paths and their policies before it sends.
+        if let Some(current) = &mut self.current {
+            let Self { endpoint, uplinks, choice, .. } = self;
+            if let Some(connection) = endpoint.connection_mut(current.id) {
+                paths::reconcile(now, connection, current.pair.1, uplinks, choice);
+            }
+            current.apply_policies(uplinks, endpoint);
         }
-        self.watch_caps(now);
+        self.outages.watch_caps(now, &self.uplinks, &mut self.outbox);
         if self.is_racing(now) {
-            self.race(now);
+            let has_session = self.current.is_some();
+            let (race, mut course) = self.race();
+            race.begin(now, has_session, &mut course);
         }
         if let Some(current) = &mut self.current
             && let Some(connection) = self.endpoint.connection_mut(current.id)
@@ -60,9 +83,16 @@ impl Node for Client {
             current.session.send_load(now, connection, None);
             connection.flush(now);
         }
-        self.tend_speedtest(now);
-        self.tend_streams(now);
-        self.watch_outages(now);
+        // Loads, streams and reports follow what the session did in this turn.
+        self.speedtests.tend(now, self.current.as_mut(), &mut self.endpoint);
+        let has_session = self.current.is_some();
+        let streams = self.streams.as_mut();
+        if let Some(why) = streams.and_then(|streams| streams.tend(now, has_session)) {
+            self.leave(now, why, After::Backoff);
+        }
+        let (in_use, endpoint) = (self.in_use(), &self.endpoint);
+        let watched = Watched::new(in_use, endpoint, &self.config, &self.uplinks, &self.choice);
+        self.outages.watch(now, &watched, &mut self.outbox);
     }
 
     fn poll_transmit(&mut self) -> Option<Transmit<'_>> {
@@ -83,30 +113,200 @@ impl Node for Client {
         if current.is_some() {
             self.outages.on_inner();
         }
-        current.or_else(|| self.poll_leaving_inner())
+        current.or_else(|| self.leaving.poll_inner())
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
+        let Self { race, uplinks, choice, endpoint, .. } = self;
+        let in_use = self.in_use();
+        let next_attempt = || race.poll_timeout(uplinks, choice);
+        let welcomed = race.replacement.as_ref().map(|replacement| replacement.since);
         let own = match &self.current {
             Some(current) => earliest([
                 current.session.poll_timeout(),
-                self.next_path_try(),
-                self.silence_timeout(),
-                self.race.renews.then(|| self.race_timeout()).flatten(),
+                self.connection().and_then(|connection| {
+                    paths::poll_timeout(connection, current.pair.1, uplinks, choice)
+                }),
+                self.silence.poll_timeout(welcomed, current.doubted, next_attempt),
+                race.renews.then(next_attempt).flatten(),
             ]),
-            None => self.race_timeout(),
+            None => next_attempt(),
         };
+        let standby = self.choice.has_several().then_some(&self.standby);
+        let watched = Watched::new(in_use, endpoint, &self.config, uplinks, choice);
         earliest([
             own,
-            self.welcome_timeout(),
-            self.outage_timeout(),
-            self.port_timeout(),
-            self.endpoint.poll_timeout(),
-            self.standby_timeout(),
-            self.leaving_timeout(),
-            self.measure_timeout(),
-            self.speedtest_timeout(),
+            race.welcome_timeout(),
+            self.outages.poll_timeout(&watched),
+            uplinks.port_timeout(self.paths()),
+            endpoint.poll_timeout(),
+            standby.and_then(|standby| standby.poll_timeout(in_use, uplinks, choice, endpoint)),
+            self.leaving.poll_timeout(),
+            choice.poll_timeout(),
+            standby.and_then(|_| self.prober.poll_timeout()),
+            self.speedtests.poll_timeout(),
             self.streams.as_ref().and_then(ClientStreams::poll_timeout),
         ])
     }
+}
+
+impl Client {
+    fn leaving(&mut self, now: Instant) -> (&mut Leaving, Option<&mut ClientStreams>, Sink<'_>) {
+        let Self { leaving, streams, current, drops, endpoint, .. } = self;
+        let successor = current.as_mut().map(|current| &mut current.session);
+        (leaving, streams.as_mut(), Sink { now, successor, drops, endpoint })
+    }
+
+    fn pump(&mut self, now: Instant, id: ConnectionId) {
+        while let Some(event) = self.endpoint.connection_mut(id).and_then(Connection::poll_event) {
+            if self.race.owns(id) {
+                self.on_attempt_event(now, id, event);
+            } else if self.current.as_ref().is_some_and(|current| current.id == id) {
+                self.on_session_event(now, event);
+            } else if self.standby.owns(id) {
+                self.on_standby_event(now, id, event);
+            } else if let Some(at) = self.leaving.position(id) {
+                let (leaving, _, mut sink) = self.leaving(now);
+                leaving.on_event(at, event, &mut sink);
+            } else if matches!(event, Event::Closed(_)) {
+                self.race.replacement.take_if(|replacement| replacement.id == id);
+            }
+        }
+    }
+
+    fn on_attempt_event(&mut self, now: Instant, id: ConnectionId, event: Event) {
+        let (race, mut course) = self.race();
+        match race.on_event(now, id, event, &mut course) {
+            None => {}
+            Some(AttemptEvent::Connected) => self.greet(id, Role::Join),
+            Some(AttemptEvent::Welcomed(welcomed)) => self.on_welcome(now, welcomed),
+            Some(AttemptEvent::Refused(why)) => {
+                if self.choice.has_several() {
+                    self.choice.on_failure(now, self.choice.current, &legible(&why));
+                    self.choice.home_first_until = now;
+                }
+            }
+            Some(AttemptEvent::Dropped(reason)) => self.drops.count(reason),
+        }
+    }
+
+    fn on_standby_event(&mut self, now: Instant, id: ConnectionId, event: Event) {
+        if matches!(event, Event::Connected { .. }) {
+            self.standby.on_connected(id, &mut self.race.pairs);
+            return self.greet(id, Role::Standby);
+        }
+        let (standby, mut around) = self.standby(now);
+        standby.on_event(id, event, &mut around);
+    }
+
+    fn on_session_event(&mut self, now: Instant, event: Event) {
+        let Some(current) = &mut self.current else { return };
+        match current.on_datagram(now, event) {
+            Some(Event::PathClosed(path, _)) => current.session.forget_path(path),
+            Some(Event::PathUsable(path)) => {
+                let Self { uplinks, endpoint, outbox, .. } = self;
+                uplinks.on_path_usable(path, connections::paths(endpoint, Some(current.id)));
+                if let Some(uplink) = current.name_path(path, uplinks, endpoint) {
+                    outbox.notify(now, Notice::Validated { uplink });
+                }
+                current.apply_policies(uplinks, endpoint);
+            }
+            Some(Event::Message(message)) => {
+                let taken = self.on_message(now, message);
+                taken.unwrap_or_else(|reason| self.drops.count(reason));
+            }
+            Some(Event::Closed(reason)) => self.leave(now, &reason.to_string(), after(&reason)),
+            _ => {}
+        }
+    }
+
+    fn on_message(&mut self, now: Instant, message: Bytes) -> Result<(), DropReason> {
+        let Some(current) = &mut self.current else { return Ok(()) };
+        match Control::parse(message).map_err(|_| DropReason::MalformedMessage)? {
+            Control::LanePromise { lane, promise } => {
+                current.session.on_lane_promise(now, lane, promise);
+            }
+            Control::Player(report) => {
+                let is_known = current.session.on_player(now, &report);
+                return is_known.then_some(()).ok_or(DropReason::UnknownMessage);
+            }
+            Control::Speedtest(said) => {
+                return self.speedtests.on_message(now, said, current, &mut self.endpoint);
+            }
+            Control::Streams(named) => {
+                let streams = self.streams.as_mut().ok_or(DropReason::UnknownMessage)?;
+                return streams.on_far_end(now, current, named);
+            }
+            Control::Binding(newest) => {
+                return self.bindings.on_newest(&newest, current, &mut self.endpoint);
+            }
+            Control::Refuse { reason, why } => {
+                let is_superseded = why == Reason::Superseded;
+                let after = if is_superseded { After::Superseded } else { After::Backoff };
+                self.leave(now, &format!("refused by the server: {reason}"), after);
+            }
+            Control::Move { why, .. } => self.on_move(now, why),
+            _ => return Err(DropReason::UnknownMessage),
+        }
+        Ok(())
+    }
+
+    /// A packet of a probe or a connection; a stranger's says nothing about the way to a server.
+    fn on_heard(&mut self, now: Instant, uplink: UplinkId) {
+        let silence = self.race.on_heard(now, uplink);
+        self.uplinks.all.get_mut(&uplink).into_iter().for_each(|it| it.port.on_heard(now));
+        if self.current.is_none() && self.choice.has_several() && silence >= NO_COVERAGE {
+            self.on_coverage_back(now);
+        }
+    }
+
+    /// The first packet of an attempt asks a silent session again.
+    fn on_attempt_heard(&mut self, now: Instant, id: ConnectionId) {
+        if self.race.on_packet(now, id)
+            && self.silence.since.is_some()
+            && let Some(session) = self.in_use().session
+            && let Some(connection) = self.endpoint.connection_mut(session)
+        {
+            connection.ask_paths(now);
+        }
+    }
+
+    fn measure(&mut self, now: Instant) {
+        if !self.choice.has_several() {
+            return;
+        }
+        let in_use = self.in_use();
+        let paths = connections::paths(&self.endpoint, in_use.session);
+        if self.current.as_mut().is_some_and(|current| current.is_doubtful(now, paths)) {
+            self.choice.on_doubt(now);
+        }
+        let capacity = |uplink: UplinkId| {
+            let path = paths.iter().find(|path| path.uplink == Some(uplink));
+            (uplink, path.map_or(0, carries))
+        };
+        let uplinks = self.uplinks.frugal(paths, in_use.is_without_server());
+        self.choice.handle_timeout(now, &uplinks.into_iter().map(capacity).collect());
+        while let Some((candidate, uplink)) = self.choice.poll_probe(now) {
+            let server = self.choice.candidates.addresses(candidate, uplink).first().copied();
+            let leaves = server.is_some_and(|server| self.prober.probe(now, uplink, server));
+            if !leaves {
+                self.choice.on_outcome(now, candidate, uplink, None);
+            }
+        }
+        while let Some(outcome) = self.prober.poll_unanswered(now) {
+            self.on_probe_outcome(now, &outcome);
+        }
+    }
+
+    fn on_probe_outcome(&mut self, now: Instant, outcome: &ProbeOutcome) {
+        let ProbeOutcome { uplink, server, rtt } = *outcome;
+        if let Some(candidate) = self.choice.candidates.probed(uplink, server) {
+            self.choice.on_outcome(now, candidate, uplink, rtt);
+        }
+    }
+}
+
+fn carries(path: &PathSnapshot) -> u64 {
+    let millis = u64::try_from(path.smoothed_rtt.as_millis()).unwrap_or(u64::MAX).max(1);
+    path.congestion_window.saturating_mul(1000) / millis
 }

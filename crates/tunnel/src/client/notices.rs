@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-use super::{Client, ClientEvent};
+use super::ClientEvent;
 use crate::uplink::CapPeriod;
 
 /// A notice about an uplink, a lane, or all of them.
@@ -192,18 +192,15 @@ impl Notice {
 
 impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let after = secs(&self.lasted().unwrap_or_default());
         match self {
-            Self::Answer { uplink, server, reason, rest, is_proven } => {
-                write!(f, "{server} over {uplink}: {reason}")?;
-                if !is_proven {
-                    f.write_str(" (the network there may have answered in the server's place)")?;
-                }
-                write!(
-                    f,
-                    "; next attempt at this address over this uplink in {} s, others meanwhile",
-                    secs(rest)
-                )
-            }
+            Self::Answer { uplink, server, reason, rest, is_proven } => write!(
+                f,
+                "{server} over {uplink}: {reason}{}; next attempt at this address over this uplink in \
+                 {} s, others meanwhile",
+                if *is_proven { "" } else { MAY_BE_FORGED },
+                secs(rest)
+            ),
             Self::Validated { uplink } => write!(f, "{uplink} reaches the server and carries packets"),
             Self::Silent { uplink, others: 0 } => {
                 write!(f, "{uplink} no longer answers, and it is the only one")
@@ -211,33 +208,18 @@ impl fmt::Display for Notice {
             Self::Silent { uplink, others } => {
                 write!(f, "{uplink} no longer answers; other uplinks in use: {others}")
             }
-            Self::Back { uplink, after } => {
-                write!(f, "{uplink} answers again after {} s", secs(after))
-            }
+            Self::Back { uplink, .. } => write!(f, "{uplink} answers again after {after} s"),
             Self::AllSilent => f.write_str(
                 "no uplink answers: nothing passes until one does; a new connection is tried in 5 s",
             ),
-            Self::Answers { after } => {
-                write!(f, "the session answers again after {} s", secs(after))
-            }
-            Self::Stays { drains: true } => f.write_str(
-                "the server is draining, and no other server is known: the session stays until the \
-                 server ends it",
+            Self::Answers { .. } => write!(f, "the session answers again after {after} s"),
+            Self::Stays { drains: true } => f.write_str(DRAINS),
+            Self::Stays { drains: false } => f.write_str(CANNOT_FORWARD),
+            Self::Passes { .. } => write!(f, "the server forwards packets again after {after} s"),
+            Self::Moved { uplink, addresses } => write!(
+                f,
+                "the addresses of {uplink} changed to {addresses}; its path must answer again"
             ),
-            Self::Stays { drains: false } => f.write_str(
-                "the server cannot forward packets (for example a proxy whose anchor does not \
-                 answer), and no other server is known: the session stays, and no packets pass \
-                 until it can",
-            ),
-            Self::Passes { after } => {
-                write!(f, "the server forwards packets again after {} s", secs(after))
-            }
-            Self::Moved { uplink, addresses } => {
-                write!(
-                    f,
-                    "the addresses of {uplink} changed to {addresses}; its path must answer again"
-                )
-            }
             Self::CapReached { uplink, span, cap_bytes } => write!(
                 f,
                 "{uplink} reached its cap of {:.1} MB a {span}; until the {span} ends it is used \
@@ -253,10 +235,9 @@ impl fmt::Display for Notice {
                  used until it reaches the server; `roadweave show --json` has the address of the \
                  login page"
             ),
-            Self::PortalOver { uplink, after } => write!(
+            Self::PortalOver { uplink, .. } => write!(
                 f,
-                "{uplink} is no longer held back by a captive portal, after {} s",
-                secs(after)
+                "{uplink} is no longer held back by a captive portal, after {after} s"
             ),
             Self::Blocked { uplink, since } => write!(
                 f,
@@ -264,22 +245,18 @@ impl fmt::Display for Notice {
                  its network block UDP?",
                 secs(since)
             ),
-            Self::NoPath { uplink, paths, of_server } => {
-                let whose = if *of_server { " of the server" } else { "" };
-                write!(
-                    f,
-                    "{uplink} carries nothing: {paths} other uplinks have paths, and \
-                     transport.paths_max{whose} allows no more"
-                )
-            }
+            Self::NoPath { uplink, paths, of_server } => write!(
+                f,
+                "{uplink} carries nothing: {paths} other uplinks have paths, and \
+                 transport.paths_max{} allows no more",
+                if *of_server { " of the server" } else { "" }
+            ),
             Self::LaneWaits { lane, uplink } => write!(
                 f,
                 "lane {lane} waits for its uplink {uplink}, which is missing; packets that wait \
                  longer than the lane allows are dropped"
             ),
-            Self::LaneServed { lane, uplink } => {
-                write!(f, "lane {lane} has its uplink {uplink}")
-            }
+            Self::LaneServed { lane, uplink } => write!(f, "lane {lane} has its uplink {uplink}"),
         }
     }
 }
@@ -324,18 +301,19 @@ pub(super) struct EventQueue {
     limiter: NoticeLimiter,
 }
 
-impl Client {
+impl EventQueue {
+    /// Returns whether the limit admits `notice`.
     pub(super) fn notify(&mut self, now: Instant, notice: Notice) -> bool {
-        let is_admitted = self.outbox.limiter.admit(now, &notice);
+        let is_admitted = self.limiter.admit(now, &notice);
         if is_admitted {
-            self.outbox.events.push_back(ClientEvent::Notice(notice));
+            self.events.push_back(ClientEvent::Notice(notice));
         }
         is_admitted
     }
 
     /// How many notices the limit has suppressed.
-    pub fn suppressed_notices(&self) -> u64 {
-        self.outbox.limiter.suppressed
+    pub(super) fn suppressed(&self) -> u64 {
+        self.limiter.suppressed
     }
 }
 
@@ -351,6 +329,13 @@ pub(super) fn legible(text: &str) -> String {
 fn secs(duration: &Duration) -> String {
     format!("{:.1}", duration.as_secs_f64())
 }
+
+const MAY_BE_FORGED: &str = " (the network there may have answered in the server's place)";
+const DRAINS: &str = "the server is draining, and no other server is known: the session stays \
+                      until the server ends it";
+const CANNOT_FORWARD: &str = "the server cannot forward packets (for example a proxy whose anchor \
+                              does not answer), and no other server is known: the session stays, \
+                              and no packets pass until it can";
 
 const INTERVAL: Duration = Duration::from_secs(10);
 const MINUTE: Duration = Duration::from_secs(60);

@@ -15,10 +15,7 @@
 
 use std::time::Duration;
 
-use roadweave_proto::{Instant, PathStatus, UplinkId};
-
-use super::Client;
-use super::uplinks::Uplink;
+use roadweave_proto::Instant;
 
 const SILENT_MAX: Duration = Duration::from_secs(10);
 /// A path that falls silent within this time after its port changed may not have been validated.
@@ -62,12 +59,11 @@ impl Port {
         gives_way
     }
 
-    fn leave(&mut self, now: Instant) {
-        (self.since, self.is_stale) = (now, true);
-        self.changes = self.changes.saturating_add(1);
+    pub(super) fn take_stale(&mut self) -> bool {
+        std::mem::take(&mut self.is_stale)
     }
 
-    fn watch(&mut self, now: Instant, is_silent: bool) {
+    pub(super) fn watch(&mut self, now: Instant, is_silent: bool) {
         if !is_silent {
             (self.silent, self.changes) = (None, 0);
             return;
@@ -78,44 +74,19 @@ impl Port {
         }
     }
 
+    fn leave(&mut self, now: Instant) {
+        (self.since, self.is_stale) = (now, true);
+        self.changes = self.changes.saturating_add(1);
+    }
+
     /// Packets to a silent path's port do not keep it: the network may lose one direction only.
-    fn due(&self) -> Instant {
+    pub(super) fn due(&self) -> Instant {
         let silent = self.silent.unwrap_or(self.heard);
         let wait = match self.silent.is_some() && silent < self.since + NEW {
             true => SILENT_MAX.min(PORT_AGE_MIN * (1 << self.changes.min(4))),
             false => SILENT_MAX,
         };
         self.since.max(silent) + wait
-    }
-}
-
-impl Client {
-    /// The next uplink whose packets should leave from another local port. What comes for the
-    /// former port must be handed over until the next change: it may be a late answer.
-    pub fn take_stale_port(&mut self) -> Option<UplinkId> {
-        let mut uplinks = self.uplinks.all.iter_mut();
-        let (id, uplink) = uplinks.find(|(_, uplink)| uplink.port.is_stale)?;
-        uplink.port.is_stale = false;
-        Some(*id)
-    }
-
-    fn silent_uplinks(&self) -> impl Iterator<Item = UplinkId> {
-        let is_silent = |status| matches!(status, PathStatus::Suspect | PathStatus::Validating);
-        self.paths()
-            .iter()
-            .filter(move |path| is_silent(path.status))
-            .filter_map(|path| path.uplink)
-    }
-
-    pub(super) fn watch_ports(&mut self, now: Instant) {
-        let silent: Vec<UplinkId> = self.silent_uplinks().collect();
-        for (id, Uplink { port, .. }) in &mut self.uplinks.all {
-            port.watch(now, silent.contains(id));
-        }
-    }
-
-    pub(super) fn port_timeout(&self) -> Option<Instant> {
-        self.silent_uplinks().filter_map(|id| Some(self.uplinks.all.get(&id)?.port.due())).min()
     }
 }
 

@@ -16,27 +16,29 @@
 //! After a session thousands of clients may return to a server at once. So the second uplink begins
 //! shortly after the first, each further one twice as late, and once a packet arrives on one of
 //! them the others wait for its result: one handshake per client. Before the first session the
-//! fastest wins, and faster technologies begin sooner (XLINK section 5.3, [`Client::set_rank`]).
-//! Without an answer attempts become rarer ([`attempt_backoff`](super::attempt_backoff)).
+//! fastest wins, and faster technologies begin sooner (XLINK section 5.3,
+//! [`set_rank`](super::Client::set_rank)). Without an answer attempts become rarer
+//! ([`attempt_backoff`](super::attempt_backoff)).
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use roadweave_proto::wire::{Control, Role, Welcome};
+use roadweave_proto::wire::Control;
 use roadweave_proto::{DropReason, Instant, UplinkId};
-use roadweave_quic::{CloseReason, ConnectionId, Event};
+use roadweave_quic::{CloseReason, ConnectionId, Endpoint, Event};
 
 use super::attempt_backoff::AttemptBackoff;
-use super::measure::OwnRtt;
-use super::notices::{Notice, legible};
+use super::choice::Choice;
+use super::current::AcceptedConnection;
+use super::notices::{EventQueue, Notice, legible};
 use super::pairs::{Pair, Pairs, Rejection};
 use super::portals::HELD_BACK_RETRY;
 use super::ports::PORT_CHANGE;
-use super::{Client, ClientEvent, Current, MTU_MIN, seed};
+use super::uplinks::Uplinks;
+use super::{MTU_MIN, connections};
 use crate::server::UNUSED;
-use crate::session::{Session, SessionConfig};
 
 pub(super) const PREFERRED_SERVER_DELAY: Duration = Duration::from_secs(1);
 /// How much later the second uplink begins: often the first is answered before.
@@ -59,12 +61,12 @@ const BACKOFF_MAX: Duration = Duration::from_secs(60);
 pub(super) const STABLE_AFTER: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
-pub(super) struct Attempt {
-    pub(super) pair: Pair,
+struct Attempt {
+    pair: Pair,
     began: Instant,
     /// Until when others wait for its result, once the server was heard.
     others_wait: Option<Instant>,
-    pub(super) hello: Option<Instant>,
+    hello: Option<Instant>,
 }
 
 impl Attempt {
@@ -78,23 +80,33 @@ fn stagger(position: usize) -> Duration {
     RACE_STAGGER * ((1 << position.min(4)) - 1)
 }
 
-/// A welcomed connection: the server makes a session of it when it is used.
-#[derive(Debug)]
-pub(super) struct AcceptedConnection {
-    pub(super) id: ConnectionId,
-    pub(super) pair: Pair,
-    pub(super) welcome: Welcome,
-    pub(super) since: Instant,
+/// What the attempts go over, and to which server.
+pub(super) struct Course<'a> {
+    pub(super) endpoint: &'a mut Endpoint,
+    pub(super) uplinks: &'a mut Uplinks,
+    pub(super) choice: &'a Choice,
+    pub(super) outbox: &'a mut EventQueue,
+}
+
+/// An event of an attempt that concerns more than the race.
+pub(super) enum AttemptEvent {
+    /// The server proved its identity.
+    Connected,
+    Welcomed(AcceptedConnection),
+    /// The server refused, with this reason.
+    Refused(String),
+    Dropped(DropReason),
 }
 
 /// Attempts at a session, and when the next may begin.
 #[derive(Debug)]
 pub(super) struct Race {
-    pub(super) attempts: BTreeMap<ConnectionId, Attempt>,
+    attempts: BTreeMap<ConnectionId, Attempt>,
     pub(super) pairs: Pairs,
     pub(super) attempt_backoff: AttemptBackoff,
-    /// Where the server was heard last.
-    pub(super) heard_on: Option<UplinkId>,
+    /// Where and when a server was heard last.
+    heard_on: Option<UplinkId>,
+    pub(super) last_heard: Instant,
     /// Whether there was a session before.
     comes_back: bool,
     backoff: Duration,
@@ -111,6 +123,7 @@ impl Race {
             pairs: Pairs::new(seed),
             attempt_backoff: AttemptBackoff::default(),
             heard_on: None,
+            last_heard: Instant::ZERO,
             comes_back: false,
             backoff: Duration::ZERO,
             replacement: None,
@@ -139,6 +152,310 @@ impl Race {
         self.attempt_backoff.on_sign_of_life();
     }
 
+    pub(super) fn begin(&mut self, now: Instant, has_session: bool, course: &mut Course<'_>) {
+        let uplinks = &course.uplinks;
+        let waits = self.waits_until().is_some_and(|until| until > now);
+        let may_begin = |id: &UplinkId| !waits || uplinks.is_held_back(*id);
+        let is_due = |id: &UplinkId| uplinks.all[id].next_attempt <= now && may_begin(id);
+        let mut due: Vec<UplinkId> = uplinks.all.keys().copied().filter(is_due).collect();
+        // If only one may begin, the one that waited longest does.
+        due.sort_by_key(|id| uplinks.all[id].next_attempt);
+        for id in due {
+            let Course { endpoint, uplinks, choice, .. } = course;
+            let is_held_back = uplinks.is_held_back(id);
+            if !is_held_back && self.attempt_backoff.due > now {
+                continue;
+            }
+            // Each uplink tries all servers: it may reach those of one family only.
+            let servers = self.addresses_due(id, uplinks, choice).filter(|(_, at)| *at <= now);
+            let next = servers.min_by_key(|(server, _)| self.pairs.get((id, *server)).attempts);
+            let Some((server, _)) = next else { continue };
+            let Some(uplink) = uplinks.all.get_mut(&id) else { continue };
+            if uplink.port.gives_way(now, has_session) {
+                uplink.next_attempt = now + PORT_CHANGE;
+                continue;
+            }
+            uplink.port.on_attempt();
+            let pause = if is_held_back { HELD_BACK_RETRY } else { SERVER_STAGGER };
+            uplink.next_attempt = now + pause;
+            let pair = (id, server);
+            self.make_room(now, pair, endpoint);
+            self.pairs.on_attempt(now, pair);
+            if !is_held_back {
+                let round = SERVER_STAGGER * choice.servers(id).len().min(SERVERS_MAX) as u32;
+                self.attempt_backoff.on_attempt(now, round, &mut self.pairs);
+            }
+            match endpoint.connect(now, id, server, choice.home().key) {
+                Ok(connection) => {
+                    let attempt = Attempt { pair, began: now, others_wait: None, hello: None };
+                    self.attempts.insert(connection, attempt);
+                }
+                Err(error) => {
+                    let reason = format!("cannot begin to connect: {error}");
+                    self.rest(now, pair, Rejection::Doubtful, reason, course);
+                }
+            }
+        }
+    }
+
+    pub(super) fn poll_timeout(&self, uplinks: &Uplinks, choice: &Choice) -> Option<Instant> {
+        let waits_until = self.waits_until();
+        let of_uplink = |id: &UplinkId| {
+            let next = self.addresses_due(*id, uplinks, choice).map(|(_, at)| at).min()?;
+            let next = next.max(uplinks.all[id].next_attempt);
+            let waits_until = waits_until.filter(|_| !uplinks.is_held_back(*id));
+            Some(waits_until.map_or(next, |until| next.max(until)))
+        };
+        uplinks.all.keys().filter_map(of_uplink).min()
+    }
+
+    fn addresses_due(
+        &self,
+        id: UplinkId,
+        uplinks: &Uplinks,
+        choice: &Choice,
+    ) -> impl Iterator<Item = (SocketAddr, Instant)> {
+        let servers = choice.servers(id).iter().take(SERVERS_MAX);
+        let is_held_back = uplinks.is_held_back(id);
+        servers
+            .filter(move |server| !self.is_greeted((id, **server)))
+            .map(move |server| (*server, self.due((id, *server), is_held_back)))
+    }
+
+    fn make_room(&mut self, now: Instant, pair: Pair, endpoint: &mut Endpoint) {
+        let handshakes = |attempt: &Attempt| attempt.pair == pair && attempt.hello.is_none();
+        self.drop_oldest(now, endpoint, ATTEMPTS_PER_PAIR - 1, handshakes);
+        let of_uplink = |attempt: &Attempt| attempt.pair.0 == pair.0;
+        self.drop_oldest(now, endpoint, ATTEMPTS_PER_UPLINK - 1, of_uplink);
+    }
+
+    fn drop_oldest(
+        &mut self,
+        now: Instant,
+        endpoint: &mut Endpoint,
+        most: usize,
+        which: impl Fn(&Attempt) -> bool,
+    ) {
+        let matching = self.attempts.values().filter(|attempt| which(attempt)).count();
+        let mut excess = matching.saturating_sub(most);
+        let is_oldest = |attempt: &Attempt| {
+            let goes = excess > 0 && which(attempt);
+            excess -= usize::from(goes);
+            goes
+        };
+        for pair in self.drop_attempts(now, endpoint, "no answer", is_oldest) {
+            self.pairs.note(pair, "no answer".into());
+        }
+    }
+
+    pub(super) fn drop_all(&mut self, now: Instant, endpoint: &mut Endpoint, reason: &str) {
+        self.drop_attempts(now, endpoint, reason, |_| true);
+    }
+
+    fn drop_attempts(
+        &mut self,
+        now: Instant,
+        endpoint: &mut Endpoint,
+        reason: &str,
+        mut which: impl FnMut(&Attempt) -> bool,
+    ) -> Vec<Pair> {
+        let gone = self.attempts.extract_if(.., |_, attempt| which(attempt));
+        let close = |(id, attempt): (ConnectionId, Attempt)| {
+            connections::close(endpoint, now, id, reason);
+            attempt.pair
+        };
+        gone.map(close).collect()
+    }
+
+    pub(super) fn drop_replacement(&mut self, now: Instant, endpoint: &mut Endpoint, why: &str) {
+        if let Some(replacement) = self.replacement.take() {
+            connections::close(endpoint, now, replacement.id, why);
+        }
+    }
+
+    pub(super) fn forget_uplink(&mut self, now: Instant, id: UplinkId, endpoint: &mut Endpoint) {
+        let reason = "its uplink is gone";
+        self.drop_attempts(now, endpoint, reason, |attempt| attempt.pair.0 == id);
+        if self.replacement.as_ref().is_some_and(|replacement| replacement.pair.0 == id) {
+            self.drop_replacement(now, endpoint, reason);
+        }
+    }
+
+    pub(super) fn owns(&self, id: ConnectionId) -> bool {
+        self.attempts.contains_key(&id)
+    }
+
+    /// A server was heard over `uplink`. Returns how long none was before.
+    pub(super) fn on_heard(&mut self, now: Instant, uplink: UplinkId) -> Duration {
+        self.heard_on = Some(uplink);
+        now.since(std::mem::replace(&mut self.last_heard, now))
+    }
+
+    /// Returns whether it is the first packet of an attempt: then others wait.
+    pub(super) fn on_packet(&mut self, now: Instant, id: ConnectionId) -> bool {
+        let attempt = self.attempts.get_mut(&id).filter(|it| it.others_wait.is_none());
+        attempt.map(|attempt| attempt.on_answer(now)).is_some()
+    }
+
+    pub(super) fn on_event(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        event: Event,
+        course: &mut Course<'_>,
+    ) -> Option<AttemptEvent> {
+        match event {
+            Event::Connected { .. } => {
+                if let Some(attempt) = self.attempts.get_mut(&id) {
+                    attempt.hello = Some(now);
+                    attempt.on_answer(now);
+                    self.pairs.on_answered(attempt.pair);
+                }
+                return Some(AttemptEvent::Connected);
+            }
+            Event::Message(message) => return self.on_answer(now, id, message, course),
+            Event::Closed(reason) => {
+                let Attempt { pair, .. } = self.attempts.remove(&id)?;
+                match rejection_of(&reason) {
+                    Some(rejection) => self.rest(now, pair, rejection, reason.to_string(), course),
+                    None => self.pairs.note(pair, legible(&reason.to_string())),
+                }
+            }
+            _ => {}
+        }
+        None
+    }
+
+    fn on_answer(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        message: Bytes,
+        course: &mut Course<'_>,
+    ) -> Option<AttemptEvent> {
+        let pair = self.attempts.get(&id)?.pair;
+        let (refusal, event) = match Control::parse(message) {
+            Ok(Control::Welcome(welcome)) if welcome.mtu < MTU_MIN => {
+                let mtu = welcome.mtu;
+                let needs = format!("requires an MTU of {mtu} bytes, but IPv6 needs {MTU_MIN}");
+                (format!("the server {needs}"), None)
+            }
+            Ok(Control::Welcome(welcome)) => {
+                self.attempts.remove(&id);
+                let welcomed = AcceptedConnection { id, pair, welcome, since: now };
+                return Some(AttemptEvent::Welcomed(welcomed));
+            }
+            Ok(Control::Refuse { reason, .. }) => {
+                (format!("refused by the server: {reason}"), Some(AttemptEvent::Refused(reason)))
+            }
+            Ok(_) => return Some(AttemptEvent::Dropped(DropReason::UnknownMessage)),
+            Err(_) => return Some(AttemptEvent::Dropped(DropReason::MalformedMessage)),
+        };
+        self.attempts.remove(&id);
+        connections::close(course.endpoint, now, id, "refused");
+        self.rest(now, pair, Rejection::Refused, refusal, course);
+        event
+    }
+
+    /// Lets a pair rest for its answer. Another address may be tried over its uplink at once.
+    pub(super) fn rest(
+        &mut self,
+        now: Instant,
+        pair: Pair,
+        rejection: Rejection,
+        reason: String,
+        course: &mut Course<'_>,
+    ) {
+        let reason = legible(&reason);
+        let Some(rest) = self.pairs.rest(now, pair, rejection, reason.clone()) else { return };
+        let Some(uplink) = course.uplinks.all.get_mut(&pair.0) else { return };
+        uplink.next_attempt = uplink.next_attempt.min(now);
+        // The remaining pairs need not wait.
+        self.attempt_backoff.due = Instant::ZERO;
+        let uplink = uplink.name.clone();
+        let is_proven = rejection == Rejection::Refused;
+        let notice = Notice::Answer { uplink, server: pair.1, reason, rest, is_proven };
+        course.outbox.notify(now, notice);
+    }
+
+    pub(super) fn give_up_unwelcomed(&mut self, now: Instant, course: &mut Course<'_>) {
+        let is_over = |attempt: &Attempt| attempt.hello.is_some_and(|at| now >= at + JOIN_TIMEOUT);
+        for pair in self.drop_attempts(now, course.endpoint, "no welcome came", is_over) {
+            let reason = "connected, and no welcome came".to_owned();
+            self.rest(now, pair, Rejection::Doubtful, reason, course);
+        }
+    }
+
+    pub(super) fn welcome_timeout(&self) -> Option<Instant> {
+        self.attempts.values().filter_map(|attempt| Some(attempt.hello? + JOIN_TIMEOUT)).min()
+    }
+
+    /// A session that began on `pair` at `since` is over. Returns how long the server rests, and
+    /// how long all servers do.
+    pub(super) fn on_left(
+        &mut self,
+        now: Instant,
+        (pair, since): (Pair, Instant),
+        after: After,
+        reason: &str,
+        course: &mut Course<'_>,
+    ) -> (Duration, Duration) {
+        self.comes_back = true;
+        if now.since(since) >= STABLE_AFTER {
+            self.backoff = Duration::ZERO;
+            self.pairs.on_success(pair);
+        }
+        self.pairs.note(pair, reason.to_owned());
+        self.pairs.reset_backoff(now, None);
+        match after {
+            After::Restart => self.attempt_backoff.on_restart(),
+            _ => self.attempt_backoff.on_sign_of_life(),
+        }
+        if after == After::Unused {
+            self.rest(now, pair, Rejection::Doubtful, reason.to_owned(), course);
+        }
+        let rest = self.next_rest(after);
+        let all_rest = if after == After::Superseded { rest } else { Duration::ZERO };
+        let mut ids = course.uplinks.by_rank();
+        let wait = if after == After::Restart { RESTART_WAIT } else { Duration::ZERO };
+        if after == After::Restart {
+            ids.sort_by_key(|id| self.heard_on != Some(*id));
+        }
+        for (position, id) in ids.into_iter().enumerate() {
+            // Thousands of clients may have lost the same server at the same moment.
+            let jitter = self.pairs.jitter(STAGGER_JITTER * (position as u32 + 1));
+            let wait = if position > 0 { wait } else { Duration::ZERO };
+            let stagger = stagger(position) + wait + jitter;
+            if let Some(uplink) = course.uplinks.all.get_mut(&id) {
+                uplink.next_attempt = now + all_rest + stagger;
+            }
+            // The server would answer the same over any uplink.
+            if !rest.is_zero() {
+                self.pairs.rest_for(now, (id, pair.1), rest);
+            }
+        }
+        (rest, all_rest)
+    }
+
+    /// A session began on `pair` and fell silent: what else may work is tried at once.
+    pub(super) fn on_doubt(&mut self, now: Instant, pair: Pair, is_young: bool) {
+        self.on_sign_of_life(now, None);
+        if is_young {
+            let reason = "a session began over it and fell silent".to_owned();
+            self.pairs.rest(now, pair, Rejection::Doubtful, reason);
+        }
+    }
+
+    /// Of the attempts on `pair`: whether there are any, and whether one passed its handshake.
+    pub(super) fn is_trying(&self, pair: Pair) -> (bool, bool) {
+        let is_tried = self.attempts.values().any(|attempt| attempt.pair == pair);
+        (is_tried, self.is_greeted(pair))
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        self.attempts.values().any(|attempt| attempt.hello.is_some())
+    }
+
     /// How long the server is not tried after it ended a session; grows with each.
     fn next_rest(&mut self, after: After) -> Duration {
         match after {
@@ -165,335 +482,6 @@ pub(super) enum After {
     Superseded,
     /// The server heard nothing in it: its network let it begin and no more. The pair rests.
     Unused,
-}
-
-impl Client {
-    pub(super) fn race(&mut self, now: Instant) {
-        let waits = self.race.waits_until().is_some_and(|until| until > now);
-        let may_begin = |id: &UplinkId| !waits || self.is_held_back(*id);
-        let is_due = |id: &UplinkId| self.uplinks.all[id].next_attempt <= now && may_begin(id);
-        let mut due: Vec<UplinkId> = self.uplinks.all.keys().copied().filter(is_due).collect();
-        // If only one may begin, the one that waited longest does.
-        due.sort_by_key(|id| self.uplinks.all[id].next_attempt);
-        for id in due {
-            let is_held_back = self.is_held_back(id);
-            if !is_held_back && self.race.attempt_backoff.due > now {
-                continue;
-            }
-            // Each uplink tries all servers: it may reach those of one family only.
-            let servers = self.addresses_due(id).filter(|(_, at)| *at <= now);
-            let next =
-                servers.min_by_key(|(server, _)| self.race.pairs.get((id, *server)).attempts);
-            let Some((server, _)) = next else { continue };
-            if let Some(uplink) = self.uplinks.all.get_mut(&id)
-                && uplink.port.gives_way(now, self.current.is_some())
-            {
-                uplink.next_attempt = now + PORT_CHANGE;
-                continue;
-            }
-            self.make_room(now, (id, server));
-            if let Some(uplink) = self.uplinks.all.get_mut(&id) {
-                uplink.port.on_attempt();
-                let pause = if is_held_back { HELD_BACK_RETRY } else { SERVER_STAGGER };
-                uplink.next_attempt = now + pause;
-            }
-            self.race.pairs.on_attempt(now, (id, server));
-            if !is_held_back {
-                let round = SERVER_STAGGER * self.servers_of(id).len().min(SERVERS_MAX) as u32;
-                self.race.attempt_backoff.on_attempt(now, round, &mut self.race.pairs);
-            }
-            let key = self.server().key;
-            match self.endpoint.connect(now, id, server, key) {
-                Ok(connection) => {
-                    let (pair, others_wait) = ((id, server), None);
-                    let attempt = Attempt { pair, began: now, others_wait, hello: None };
-                    self.race.attempts.insert(connection, attempt);
-                }
-                Err(error) => {
-                    let reason = format!("cannot begin to connect: {error}");
-                    self.rest(now, (id, server), Rejection::Doubtful, reason);
-                }
-            }
-        }
-    }
-
-    pub(super) fn race_timeout(&self) -> Option<Instant> {
-        let waits_until = self.race.waits_until();
-        let of_uplink = |id: &UplinkId| {
-            let next = self.addresses_due(*id).map(|(_, at)| at).min()?;
-            let next = next.max(self.uplinks.all[id].next_attempt);
-            let waits_until = waits_until.filter(|_| !self.is_held_back(*id));
-            Some(waits_until.map_or(next, |until| next.max(until)))
-        };
-        self.uplinks.all.keys().filter_map(of_uplink).min()
-    }
-
-    /// The first packet of an attempt makes others wait, and asks a silent session again.
-    pub(super) fn on_attempt_heard(&mut self, now: Instant, id: ConnectionId) {
-        let attempt =
-            self.race.attempts.get_mut(&id).filter(|attempt| attempt.others_wait.is_none());
-        let Some(attempt) = attempt else { return };
-        attempt.on_answer(now);
-        let silent = self.current.as_ref().filter(|_| self.silence.since.is_some());
-        if let Some(connection) = silent.and_then(|it| self.endpoint.connection_mut(it.id)) {
-            connection.ask_paths(now);
-        }
-    }
-
-    fn addresses_due(&self, id: UplinkId) -> impl Iterator<Item = (SocketAddr, Instant)> {
-        let servers = self.servers_of(id).iter().take(SERVERS_MAX);
-        let is_held_back = self.is_held_back(id);
-        servers
-            .filter(move |server| !self.race.is_greeted((id, **server)))
-            .map(move |server| (*server, self.race.due((id, *server), is_held_back)))
-    }
-
-    fn make_room(&mut self, now: Instant, pair: Pair) {
-        let handshakes = |attempt: &Attempt| attempt.pair == pair && attempt.hello.is_none();
-        self.drop_oldest(now, ATTEMPTS_PER_PAIR - 1, handshakes);
-        self.drop_oldest(now, ATTEMPTS_PER_UPLINK - 1, |attempt| attempt.pair.0 == pair.0);
-    }
-
-    fn drop_oldest(&mut self, now: Instant, most: usize, which: impl Fn(&Attempt) -> bool) {
-        let matching = self.race.attempts.values().filter(|attempt| which(attempt)).count();
-        let mut excess = matching.saturating_sub(most);
-        let is_oldest = |attempt: &Attempt| {
-            let goes = excess > 0 && which(attempt);
-            excess -= usize::from(goes);
-            goes
-        };
-        for pair in self.drop_attempts(now, "no answer", is_oldest) {
-            self.race.pairs.note(pair, "no answer".into());
-        }
-    }
-
-    pub(super) fn drop_attempts(
-        &mut self,
-        now: Instant,
-        reason: &str,
-        mut which: impl FnMut(&Attempt) -> bool,
-    ) -> Vec<Pair> {
-        let gone = self.race.attempts.extract_if(.., |_, attempt| which(attempt));
-        let gone: Vec<(ConnectionId, Attempt)> = gone.collect();
-        gone.iter().for_each(|(id, _)| self.close_connection(now, *id, reason));
-        gone.into_iter().map(|(_, attempt)| attempt.pair).collect()
-    }
-
-    pub(super) fn on_attempt_event(&mut self, now: Instant, id: ConnectionId, event: Event) {
-        match event {
-            Event::Connected { .. } => {
-                if let Some(attempt) = self.race.attempts.get_mut(&id) {
-                    attempt.hello = Some(now);
-                    attempt.on_answer(now);
-                    self.race.pairs.on_answered(attempt.pair);
-                }
-                let hello = self.hello(Role::Join, id);
-                self.send_control(id, &Control::Hello(hello));
-            }
-            Event::Message(message) => self.on_answer(now, id, message),
-            Event::Closed(reason) => {
-                let Some(Attempt { pair, .. }) = self.race.attempts.remove(&id) else { return };
-                match rejection_of(&reason) {
-                    Some(rejection) => self.rest(now, pair, rejection, reason.to_string()),
-                    None => self.race.pairs.note(pair, legible(&reason.to_string())),
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn on_answer(&mut self, now: Instant, id: ConnectionId, message: Bytes) {
-        let Some(pair) = self.race.attempts.get(&id).map(|attempt| attempt.pair) else { return };
-        let refusal = match Control::parse(message) {
-            Ok(Control::Welcome(welcome)) if welcome.mtu < MTU_MIN => {
-                format!(
-                    "the server requires an MTU of {} bytes, but IPv6 needs {MTU_MIN}",
-                    welcome.mtu
-                )
-            }
-            Ok(Control::Welcome(welcome)) => {
-                self.race.attempts.remove(&id);
-                return self.on_welcome(now, AcceptedConnection { id, pair, welcome, since: now });
-            }
-            Ok(Control::Refuse { reason, .. }) => {
-                self.on_home_refused(now, &reason);
-                format!("refused by the server: {reason}")
-            }
-            Ok(_) => return self.drops.count(DropReason::UnknownMessage),
-            Err(_) => return self.drops.count(DropReason::MalformedMessage),
-        };
-        self.race.attempts.remove(&id);
-        self.close_connection(now, id, "refused");
-        self.rest(now, pair, Rejection::Refused, refusal);
-    }
-
-    fn on_home_refused(&mut self, now: Instant, why: &str) {
-        if self.has_choice() {
-            self.choice.on_failure(now, self.choice.current, &legible(why));
-            self.choice.home_first_until = now;
-        }
-    }
-
-    fn on_welcome(&mut self, now: Instant, welcomed: AcceptedConnection) {
-        if self.current.is_none() {
-            self.join(now, welcomed, None);
-        } else if self.race.renews {
-            self.join_renewed(now, welcomed);
-        } else if self.race.replacement.is_none() {
-            self.race.replacement = Some(welcomed);
-        } else {
-            self.close_connection(now, welcomed.id, "another connection was welcomed");
-        }
-    }
-
-    /// Lets a pair rest for its answer. Another address may be tried over its uplink at once.
-    pub(super) fn rest(&mut self, now: Instant, pair: Pair, rejection: Rejection, reason: String) {
-        let reason = legible(&reason);
-        let Some(rest) = self.race.pairs.rest(now, pair, rejection, reason.clone()) else { return };
-        let Some(uplink) = self.uplinks.all.get_mut(&pair.0) else { return };
-        uplink.next_attempt = uplink.next_attempt.min(now);
-        // The remaining pairs need not wait.
-        self.race.attempt_backoff.due = Instant::ZERO;
-        let uplink = uplink.name.clone();
-        let is_proven = rejection == Rejection::Refused;
-        self.notify(now, Notice::Answer { uplink, server: pair.1, reason, rest, is_proven });
-    }
-
-    pub(super) fn give_up_unwelcomed(&mut self, now: Instant) {
-        let is_over = |attempt: &Attempt| attempt.hello.is_some_and(|at| now >= at + JOIN_TIMEOUT);
-        for pair in self.drop_attempts(now, "no welcome came", is_over) {
-            let reason = "connected, and no welcome came".to_owned();
-            self.rest(now, pair, Rejection::Doubtful, reason);
-        }
-    }
-
-    pub(super) fn welcome_timeout(&self) -> Option<Instant> {
-        self.race.attempts.values().filter_map(|attempt| Some(attempt.hello? + JOIN_TIMEOUT)).min()
-    }
-
-    pub(super) fn join(
-        &mut self,
-        now: Instant,
-        welcomed: AcceptedConnection,
-        moved: Option<String>,
-    ) {
-        let AcceptedConnection { id, pair, welcome, .. } = welcomed;
-        let config = SessionConfig {
-            lanes: self.config.lanes.clone(),
-            peer_sources: None,
-            streams: self.stream_lane(&welcome),
-            memory_max: self.config.memory_max,
-            seed: seed(&self.config.transport) ^ id.0,
-        };
-        let mut session = match Session::new(config, true) {
-            Ok(session) => session,
-            Err(error) => {
-                self.close_connection(now, id, "this client's lanes cannot be used");
-                return self.rest(now, pair, Rejection::Refused, error.to_string());
-            }
-        };
-        session.observe_packets(self.observes);
-        if self.has_choice() {
-            session.keep_unfinished();
-        }
-        if let Some(learned) = self.learned.get(&self.server().key.to_string()) {
-            session.restore(learned);
-        }
-        self.silence.clear();
-        self.race.renews = false;
-        let granted = welcome.clone();
-        self.current = Some(Current {
-            id,
-            pair,
-            session,
-            since: now,
-            welcome,
-            far_end: None,
-            doubted: false,
-            path_policies: BTreeMap::new(),
-            own_rtt: OwnRtt::default(),
-        });
-        self.begin_streams(now);
-        self.refuse_local_sources();
-        self.drop_attempts(now, "another connection was welcomed", |_| true);
-        let (welcome, server) = (granted, pair.1);
-        self.outbox.events.push_back(match moved {
-            None => ClientEvent::Joined { welcome, server },
-            Some(reason) => {
-                let name = self.server().name.clone();
-                ClientEvent::Moved { welcome, server, name, reason }
-            }
-        });
-        self.bind();
-        // This shows the server which of the welcomed connections is used.
-        self.name_paths();
-        self.apply_policies();
-    }
-
-    /// Ends the session; attempts beside it live on. `after` decides how soon the next is tried.
-    pub(super) fn leave(&mut self, now: Instant, reason: &str, after: After) {
-        let may_switch = match after {
-            After::Superseded => false,
-            After::Silence => self.standby.has_answered(),
-            After::Restart | After::Backoff | After::Unused => true,
-        };
-        if self.race.replacement.is_none() && self.standby.ready.is_some() && may_switch {
-            let home = self.choice.current;
-            self.switch(now, reason);
-            return self.choice.on_failure(now, home, &legible(reason));
-        }
-        let Some(mut current) = self.current.take() else { return };
-        self.race.comes_back = true;
-        self.take_last(now, &mut current.session);
-        self.choice.home_first_until = now + PREFERRED_SERVER_DELAY;
-        if after == After::Silence {
-            self.doubt_standby(now);
-        }
-        self.keep_learned(&current.session);
-        if now.since(current.since) >= STABLE_AFTER {
-            self.race.backoff = Duration::ZERO;
-            self.race.pairs.on_success(current.pair);
-        }
-        self.close_connection(now, current.id, "the session is over");
-        self.silence.clear();
-        self.outages.on_left();
-        let reason = legible(reason);
-        self.race.pairs.note(current.pair, reason.clone());
-        self.race.pairs.reset_backoff(now, None);
-        match after {
-            After::Restart => self.race.attempt_backoff.on_restart(),
-            _ => self.race.attempt_backoff.on_sign_of_life(),
-        }
-        if after == After::Unused {
-            self.rest(now, current.pair, Rejection::Doubtful, reason.clone());
-        }
-        let rest = self.race.next_rest(after);
-        let all_rest = if after == After::Superseded { rest } else { Duration::ZERO };
-        self.choice.home_first_until += all_rest;
-        let mut ids = self.uplinks.by_rank();
-        let wait = if after == After::Restart { RESTART_WAIT } else { Duration::ZERO };
-        if after == After::Restart {
-            ids.sort_by_key(|id| self.race.heard_on != Some(*id));
-        }
-        for (position, id) in ids.into_iter().enumerate() {
-            // Thousands of clients may have lost the same server at the same moment.
-            let jitter = self.race.pairs.jitter(STAGGER_JITTER * (position as u32 + 1));
-            let wait = if position > 0 { wait } else { Duration::ZERO };
-            let stagger = stagger(position) + wait + jitter;
-            if let Some(uplink) = self.uplinks.all.get_mut(&id) {
-                uplink.next_attempt = now + all_rest + stagger;
-            }
-            // The server would answer the same over any uplink.
-            if !rest.is_zero() {
-                self.race.pairs.rest_for(now, (id, current.pair.1), rest);
-            }
-        }
-        let rest = self.race_timeout().map_or(rest, |at| at.since(now));
-        self.outbox.events.push_back(ClientEvent::Left { reason, rest });
-        if let Some(replacement) = self.race.replacement.take() {
-            self.join(now, replacement, None);
-        }
-    }
 }
 
 pub(super) fn after(reason: &CloseReason) -> After {

@@ -1,9 +1,15 @@
-//! The state of uplinks and server addresses for `roadweave show`.
+//! The state of a client: its session, uplinks and server addresses, and candidates.
 
-use roadweave_proto::{Instant, UplinkId};
+use std::net::SocketAddr;
+
+use roadweave_proto::{DropCounters, Instant, PathSnapshot, PathStatus, UplinkId};
 use serde::{Deserialize, Serialize};
 
-use super::{Client, Portal, Uplink};
+use super::outages::waiting_lanes;
+use super::pairs::Pair;
+use super::uplinks::Uplink;
+use super::{Candidate, Client, Portal};
+use crate::status::{SessionStatus, path_reports};
 
 /// The state of one uplink.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -53,7 +59,128 @@ pub enum PairState {
     Idle,
 }
 
+/// The state of a server that the client may choose.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CandidateReport {
+    /// The server's name.
+    pub name: String,
+    /// Its site.
+    pub site: String,
+    /// Its public key.
+    pub public_key: String,
+    /// Its role for the client now.
+    pub place: CandidatePlace,
+    /// Whether it is used only if no other is available.
+    #[serde(default)]
+    pub last_resort: bool,
+    /// The round trip by which it is compared, milliseconds.
+    pub figure_ms: Option<f64>,
+    /// How many seconds ago that was measured.
+    pub measured_seconds_ago: Option<f64>,
+    /// Seconds until it is tried again.
+    pub rest_seconds: Option<f64>,
+    /// Its last failure.
+    pub last: Option<String>,
+}
+
+/// The role of a server for a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CandidatePlace {
+    /// The session is with it, or it is tried first.
+    InUse,
+    /// It waits, and would take over at once.
+    Standby,
+    /// It is asked to wait.
+    Trying,
+    /// It may be chosen.
+    Candidate,
+}
+
 impl Client {
+    /// The status of the session, if there is one.
+    pub fn status(&self) -> Option<SessionStatus> {
+        let (current, connection) = (self.current.as_ref()?, self.connection()?);
+        let name = |path: &PathSnapshot| self.uplinks.name_of(path);
+        let mut stats = current.session.stats();
+        stats.drops.merge(&self.drops());
+        Some(SessionStatus {
+            peer: current.pair.1.to_string(),
+            public_key: self.server().key.to_string(),
+            addresses: current.welcome.addresses.iter().map(ToString::to_string).collect(),
+            paths: self.uplinks.with_usage(path_reports(connection, name)),
+            stats,
+        })
+    }
+
+    /// What was dropped without a session and by earlier sessions, by reason.
+    pub fn drops(&self) -> DropCounters {
+        let mut drops = self.drops.clone();
+        self.leaving.drops().for_each(|it| drops.merge(&it));
+        drops
+    }
+
+    /// How many notices the limit has suppressed.
+    pub fn suppressed_notices(&self) -> u64 {
+        self.outbox.suppressed()
+    }
+
+    /// Lanes whose strategy names an absent uplink, with its name.
+    pub fn waiting_lanes(&self) -> impl Iterator<Item = (&str, &str)> {
+        waiting_lanes(&self.config.lanes, &self.uplinks)
+    }
+
+    /// Whether the path over an uplink is validated and answers.
+    pub fn is_validated(&self, uplink: UplinkId) -> bool {
+        self.paths().iter().any(|path| {
+            let answers = matches!(path.status, PathStatus::Usable | PathStatus::Standby);
+            path.uplink == Some(uplink) && answers
+        })
+    }
+
+    /// Whether an uplink is held back.
+    pub fn is_held_back(&self, id: UplinkId) -> bool {
+        self.uplinks.is_held_back(id)
+    }
+
+    /// The addresses of the current server that are tried over `uplink`.
+    pub fn servers_of(&self, uplink: UplinkId) -> &[SocketAddr] {
+        self.choice.servers(uplink)
+    }
+
+    /// The candidates.
+    pub fn servers(&self) -> &[Candidate] {
+        &self.choice.candidates.all
+    }
+
+    /// The servers to choose from; empty if there is only one.
+    pub fn candidates(&self, now: Instant) -> Vec<CandidateReport> {
+        if !self.choice.has_several() {
+            return Vec::new();
+        }
+        let report = |(at, candidate): (usize, &Candidate)| {
+            let state = &self.choice.states[at];
+            let place = match Some(at) {
+                _ if at == self.choice.current => CandidatePlace::InUse,
+                it if it == self.standby.tried() => CandidatePlace::Trying,
+                it if it == self.standby.target => CandidatePlace::Standby,
+                _ => CandidatePlace::Candidate,
+            };
+            CandidateReport {
+                name: candidate.name.clone(),
+                site: candidate.site.clone(),
+                public_key: candidate.key.to_string(),
+                place,
+                last_resort: candidate.last_resort,
+                figure_ms: state.figure.map(|figure| figure.as_secs_f64() * 1e3),
+                measured_seconds_ago: state.measured.map(|at| now.since(at).as_secs_f64()),
+                rest_seconds: state.rests(now).map(|until| until.since(now).as_secs_f64()),
+                last: state.last.clone(),
+            }
+        };
+        self.servers().iter().enumerate().map(report).collect()
+    }
+
     /// The uplinks, and the state of the server's addresses over them.
     pub fn uplinks(&self, now: Instant) -> Vec<UplinkReport> {
         let report = |(id, uplink): (&UplinkId, &Uplink)| {
@@ -81,16 +208,15 @@ impl Client {
         self.uplinks.all.iter().map(report).collect()
     }
 
-    fn state_of(&self, now: Instant, pair: super::Pair) -> PairState {
-        let mut attempts = self.race.attempts.values().filter(|attempt| attempt.pair == pair);
-        let mut connected = attempts.clone().filter(|attempt| attempt.hello.is_some());
+    fn state_of(&self, now: Instant, pair: Pair) -> PairState {
+        let (is_tried, is_connected) = self.race.is_trying(pair);
         if self.current.as_ref().is_some_and(|current| current.pair == pair) {
             PairState::Session
-        } else if connected.next().is_some() {
+        } else if is_connected {
             PairState::Connected
         } else if self.race.pairs.resting_until(now, pair).is_some() {
             PairState::Resting
-        } else if attempts.next().is_some() {
+        } else if is_tried {
             PairState::Trying
         } else {
             PairState::Idle
@@ -109,7 +235,7 @@ impl Client {
             let names: Vec<&str> = self.uplinks.all.values().map(|it| it.name.as_str()).collect();
             return Some(format!("log in to the network of {}", names.join(", ")));
         }
-        let pairs: Vec<super::Pair> = self
+        let pairs: Vec<Pair> = self
             .uplinks
             .all
             .keys()
@@ -121,9 +247,7 @@ impl Client {
         let resting =
             pairs.iter().filter(|pair| self.race.pairs.resting_until(now, **pair).is_some());
         let (resting, all) = (resting.count(), pairs.len());
-        let connected =
-            self.race.attempts.values().filter(|attempt| attempt.hello.is_some()).count();
-        Some(if connected > 0 {
+        Some(if self.race.is_connected() {
             "connected; waiting for the server's welcome".to_owned()
         } else if resting == all {
             format!(

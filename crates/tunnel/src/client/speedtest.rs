@@ -15,11 +15,13 @@ use roadweave_proto::wire::{
     Control, LOAD_OVERHEAD, LoadCounts, LoadDirection, Speedtest, TestBounds, TestId, TestRefusal,
     TestWord,
 };
-use roadweave_proto::{DropReason, Instant, PathId, PathSnapshot, earliest};
-use roadweave_quic::{Connection, ConnectionId};
+use roadweave_proto::{DropReason, Instant, PathId, PathSnapshot};
+use roadweave_quic::{Connection, ConnectionId, Endpoint};
 
-use super::Client;
-use crate::session::{LATE_MAX, LoadExpected, LoadPlan, LoadReceived};
+use super::connections;
+use super::current::Current;
+use super::uplinks::Uplinks;
+use crate::session::{LATE_MAX, LoadExpected, LoadPlan, LoadReceived, Session};
 
 mod report;
 
@@ -82,26 +84,23 @@ enum TestPhase {
     Sent(LoadCounts),
 }
 
-impl Client {
-    /// Starts a test and forgets the last one; [`Client::speedtest`] reports its progress.
-    ///
-    /// # Errors
-    /// When there is no session, another test is under way, or nothing is left to measure.
-    pub fn begin_speedtest(
+impl Speedtests {
+    pub(super) fn begin(
         &mut self,
         now: Instant,
         plan: &SpeedtestPlan,
+        current: &mut Current,
+        endpoint: &mut Endpoint,
+        uplinks: &Uplinks,
     ) -> Result<(), SpeedtestError> {
-        let current = self.current.as_ref().ok_or(SpeedtestError::NoSession)?;
-        let run = self.speedtests.run.as_ref();
-        if run.is_some_and(|run| run.report.state == SpeedtestState::Running) {
+        if self.run.as_ref().is_some_and(SpeedtestRun::is_running) {
             return Err(SpeedtestError::UnderWay);
         }
         if plan.duration.is_zero() || plan.duration > SPEEDTEST_MAX {
             return Err(SpeedtestError::Duration);
         }
-        let (connection, server) = (current.id, current.pair.1.to_string());
-        let (rows, paths) = self.speedtest_rows(plan)?;
+        let connection = endpoint.connection(current.id).ok_or(SpeedtestError::NoSession)?;
+        let (rows, paths) = rows(plan, connection.paths(), uplinks)?;
         let steps = steps(&paths);
         let least = STEP_BYTES_MIN * steps.len() as u64;
         if plan.bytes_max < least {
@@ -109,108 +108,58 @@ impl Client {
         }
         let has_all = steps.back().is_some_and(|step| step.row == rows.len());
         let rows = rows.into_iter().chain(has_all.then(SpeedtestRow::default)).collect();
-        let report = SpeedtestReport { server, rows, ..SpeedtestReport::default() };
-        self.speedtests.run = Some(SpeedtestRun {
-            connection,
+        let server = current.pair.1.to_string();
+        self.run = Some(SpeedtestRun {
+            connection: current.id,
             duration: plan.duration,
             bytes_left: plan.bytes_max,
             steps,
             running: None,
             next_at: now,
             asked_at: now,
-            report,
+            report: SpeedtestReport { server, rows, ..SpeedtestReport::default() },
         });
-        self.tend_speedtest(now);
+        self.tend(now, Some(current), endpoint);
         Ok(())
     }
 
-    /// The report of the running or last test, if any. A test that is not polled ends.
-    pub fn speedtest(&mut self, now: Instant) -> Option<SpeedtestReport> {
-        let run = self.speedtests.run.as_mut()?;
+    /// A test whose report is not polled ends.
+    pub(super) fn report(&mut self, now: Instant) -> Option<SpeedtestReport> {
+        let run = self.run.as_mut()?;
         run.asked_at = now;
         Some(run.report.clone())
     }
 
-    /// Stops the running test, if any.
-    pub fn stop_speedtest(&mut self, now: Instant) {
-        self.fail_speedtest(now, "it was stopped");
-    }
-
-    fn speedtest_rows(
-        &self,
-        plan: &SpeedtestPlan,
-    ) -> Result<(Vec<SpeedtestRow>, Vec<Option<PathId>>), SpeedtestError> {
-        let connection = self.connection().ok_or(SpeedtestError::NoSession)?;
-        let mut names: Vec<&str> = self.uplinks.all.values().map(|it| it.name.as_str()).collect();
-        names.sort_unstable();
-        if let Some(name) = plan.uplinks.iter().find(|name| !names.contains(&name.as_str())) {
-            let known = names.join(", ");
-            return Err(SpeedtestError::UnknownUplink { name: name.clone(), known });
-        }
-        names.retain(|name| plan.uplinks.is_empty() || plan.uplinks.iter().any(|it| it == name));
-        let (mut rows, mut paths) = (Vec::new(), Vec::new());
-        for name in names {
-            let over = |path: &&PathSnapshot| {
-                let uplink = path.uplink.and_then(|uplink| self.uplinks.all.get(&uplink));
-                uplink.is_some_and(|uplink| uplink.name == name)
-            };
-            let path = connection.paths().iter().find(over);
-            let is_asked = plan.metered || !plan.uplinks.is_empty();
-            let left_out = match path {
-                None => Some("it has no path".to_owned()),
-                Some(path) if !path.is_usable() => {
-                    Some(format!("its path is {}", path.status.name()))
-                }
-                Some(_) if !is_asked && self.is_metered(name) => Some(METERED.to_owned()),
-                Some(_) => None,
-            };
-            paths.push(path.filter(|_| left_out.is_none()).map(|path| path.id));
-            let idle = path.filter(|path| path.last_acknowledged.is_some());
-            rows.push(SpeedtestRow {
-                uplink: Some(name.to_owned()),
-                left_out,
-                idle_rtt_ms: idle.map(|path| path.min_rtt.as_secs_f64() * 1e3),
-                ..SpeedtestRow::default()
-            });
-        }
-        if paths.iter().all(Option::is_none) {
-            let why = |row: SpeedtestRow| {
-                Some(format!("{}: {}", row.uplink.unwrap_or_default(), row.left_out?))
-            };
-            let all: Vec<String> = rows.into_iter().filter_map(why).collect();
-            return Err(SpeedtestError::NothingLeft(all.join("; ")));
-        }
-        Ok((rows, paths))
-    }
-
-    fn is_metered(&self, uplink: &str) -> bool {
-        self.uplinks.policies.get(uplink).is_some_and(|policy| {
-            policy.caps.are_there() || policy.policy.redundancy_percent.is_some()
-        })
-    }
-
-    pub(super) fn tend_speedtest(&mut self, now: Instant) {
-        let Some(run) = self.speedtests.run.as_mut() else { return };
-        if run.report.state != SpeedtestState::Running {
-            return;
-        }
-        if self.current.as_ref().is_none_or(|current| current.id != run.connection) {
-            return self.fail_speedtest(now, "the session ended, or another took its place");
-        }
+    pub(super) fn tend(
+        &mut self,
+        now: Instant,
+        current: Option<&mut Current>,
+        endpoint: &mut Endpoint,
+    ) {
+        let Some(run) = self.run.as_mut().filter(|run| run.is_running()) else { return };
+        let current = match current {
+            Some(current) if current.id == run.connection => current,
+            other => {
+                let why = "the session ended, or another took its place";
+                return self.fail(now, why, other, endpoint);
+            }
+        };
         if now >= run.asked_at + ASKED_WITHIN {
-            return self.fail_speedtest(now, "its results were no longer requested");
+            return self.fail(now, "its results were no longer requested", Some(current), endpoint);
         }
-        self.take_load(now);
-        let Some(run) = self.speedtests.run.as_mut() else { return };
+        run.take_load(now, &mut current.session);
         match &run.running {
-            None if run.next_at <= now => self.begin_step(now),
-            Some(running) if running.until <= now => self.on_silent_server(now),
+            None if run.next_at <= now => self.begin_step(now, current, endpoint),
+            Some(running) if running.until <= now => {
+                let why = run.silence(endpoint);
+                self.fail(now, why, Some(current), endpoint);
+            }
             _ => {}
         }
     }
 
-    fn begin_step(&mut self, now: Instant) {
-        let Some(run) = self.speedtests.run.as_mut() else { return };
+    fn begin_step(&mut self, now: Instant, current: &mut Current, endpoint: &mut Endpoint) {
+        let Some(run) = self.run.as_mut() else { return };
         let steps = run.steps.len() as u64;
         let Some(step) = run.steps.pop_front() else {
             run.report.state = SpeedtestState::Done;
@@ -222,31 +171,32 @@ impl Client {
             duration: run.duration,
             bytes: run.bytes_left / steps.max(1),
         };
-        self.speedtests.begun = self.speedtests.begun.wrapping_add(1);
-        let (test, connection) = (TestId(self.speedtests.begun), run.connection);
+        self.begun = self.begun.wrapping_add(1);
+        let test = TestId(self.begun);
         run.report.under_way = Some(run.report.name_of(step.row, step.direction));
         let word = TestWord::Ask { bounds, paths: step.paths.clone() };
         let (bytes, until) = (bounds.bytes, now + ANSWER_MAX);
         run.running = Some(Running { step, test, bytes, phase: TestPhase::Asked, until });
-        if bounds.direction == LoadDirection::Down
-            && let Some(current) = &mut self.current
-        {
+        if bounds.direction == LoadDirection::Down {
             // Load may overtake the message that grants it.
             let (duration, bytes) = (bounds.duration, bounds.bytes);
             let until = now + ANSWER_MAX + duration + LATE_MAX;
             current.session.loads.expect(now, LoadExpected { test, duration, bytes, until });
         }
-        self.send_control(connection, &Control::Speedtest(Speedtest { test, word }));
+        connections::send(endpoint, current.id, &Control::Speedtest(Speedtest { test, word }));
     }
 
-    pub(super) fn on_speedtest(&mut self, now: Instant, said: Speedtest) {
+    pub(super) fn on_message(
+        &mut self,
+        now: Instant,
+        said: Speedtest,
+        current: &mut Current,
+        endpoint: &mut Endpoint,
+    ) -> Result<(), DropReason> {
         let Speedtest { test, word } = said;
-        let running = self.speedtests.run.as_mut().and_then(|run| run.running.as_mut());
-        let (Some(running), Some(current)) =
-            (running.filter(|running| running.test == test), self.current.as_mut())
-        else {
-            return self.drops.count(DropReason::UnknownMessage);
-        };
+        let run = self.run.as_mut().ok_or(DropReason::UnknownMessage)?;
+        let running = run.running.as_mut().filter(|running| running.test == test);
+        let running = running.ok_or(DropReason::UnknownMessage)?;
         match word {
             TestWord::Grant(granted) if matches!(running.phase, TestPhase::Asked) => {
                 let duration = granted.duration.min(SPEEDTEST_MAX);
@@ -258,39 +208,58 @@ impl Client {
                     current.session.loads.begin(LoadPlan { test, paths, until, bytes });
                 }
             }
-            TestWord::Refuse(why) => self.on_refused(now, why),
+            // It was closed between the question and the answer.
+            TestWord::Refuse(TestRefusal::UnknownPath) => {
+                run.leave_out(now, "its path is gone");
+                current.session.loads.forget();
+            }
+            TestWord::Refuse(why) => self.fail(now, report::refusal(why), Some(current), endpoint),
             TestWord::Sent(counts) => current.session.loads.on_sent(now, test, counts),
             TestWord::Received(received) => {
                 if let TestPhase::Sent(sent) = running.phase {
-                    self.finish_step(now, received, Some(sent));
+                    run.finish_step(now, received, Some(sent));
                 }
             }
-            _ => self.drops.count(DropReason::UnknownMessage),
+            _ => return Err(DropReason::UnknownMessage),
+        }
+        Ok(())
+    }
+
+    pub(super) fn fail(
+        &mut self,
+        now: Instant,
+        why: &str,
+        current: Option<&mut Current>,
+        endpoint: &mut Endpoint,
+    ) {
+        let Some(run) = self.run.as_mut().filter(|run| run.is_running()) else { return };
+        run.report.state = SpeedtestState::Failed;
+        run.report.error = Some(why.to_owned());
+        run.report.under_way = None;
+        run.steps.clear();
+        run.next_at = now;
+        current.into_iter().for_each(|current| current.session.loads.forget());
+        if let Some(Running { test, .. }) = run.running.take() {
+            let stop = Speedtest { test, word: TestWord::Stop };
+            connections::send(endpoint, run.connection, &Control::Speedtest(stop));
         }
     }
 
-    fn on_refused(&mut self, now: Instant, why: TestRefusal) {
-        let Some(run) = self.speedtests.run.as_mut() else { return };
-        match why {
-            // It was closed between the question and the answer.
-            TestRefusal::UnknownPath => {
-                if let Some(running) = run.running.take() {
-                    run.report.rows[running.step.row].left_out = Some("its path is gone".into());
-                    run.steps.retain(|step| step.row != running.step.row);
-                }
-                run.next_at = now;
-                self.current.iter_mut().for_each(|current| current.session.loads.forget());
-            }
-            why => self.fail_speedtest(now, report::refusal(why)),
-        }
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let run = self.run.as_ref().filter(|run| run.is_running())?;
+        let step = run.running.as_ref().map_or(run.next_at, |running| running.until);
+        Some(step.min(run.asked_at + ASKED_WITHIN))
+    }
+}
+
+impl SpeedtestRun {
+    fn is_running(&self) -> bool {
+        self.report.state == SpeedtestState::Running
     }
 
-    fn take_load(&mut self, now: Instant) {
-        let Some(current) = &mut self.current else { return };
-        let (sent, received) =
-            (current.session.loads.take_sent(), current.session.loads.poll_received(now));
-        let running = self.speedtests.run.as_mut().and_then(|run| run.running.as_mut());
-        let Some(running) = running else { return };
+    fn take_load(&mut self, now: Instant, session: &mut Session) {
+        let (sent, received) = (session.loads.take_sent(), session.loads.poll_received(now));
+        let Some(running) = self.running.as_mut() else { return };
         if let Some((test, counts)) = sent
             && running.test == test
         {
@@ -307,9 +276,16 @@ impl Client {
         }
     }
 
+    fn leave_out(&mut self, now: Instant, why: &str) {
+        if let Some(running) = self.running.take() {
+            self.report.rows[running.step.row].left_out = Some(why.to_owned());
+            self.steps.retain(|step| step.row != running.step.row);
+        }
+        self.next_at = now;
+    }
+
     fn finish_step(&mut self, now: Instant, received: LoadCounts, sent: Option<LoadCounts>) {
-        let Some(run) = self.speedtests.run.as_mut() else { return };
-        let Some(Running { step, bytes, .. }) = run.running.take() else { return };
+        let Some(Running { step, bytes, .. }) = self.running.take() else { return };
         let most = sent.map_or(received, |sent| LoadCounts {
             packets: sent.packets.max(received.packets),
             bytes: sent.bytes.max(received.bytes),
@@ -317,60 +293,77 @@ impl Client {
         });
         let used = most.bytes.saturating_add(most.packets.saturating_mul(LOAD_OVERHEAD));
         let used = used.min(bytes);
-        run.bytes_left = run.bytes_left.saturating_sub(used);
-        run.report.used_bytes = run.report.used_bytes.saturating_add(used);
+        self.bytes_left = self.bytes_left.saturating_sub(used);
+        self.report.used_bytes = self.report.used_bytes.saturating_add(used);
         let is_short = sent.is_some_and(|sent| {
-            Duration::from_micros(sent.micros) < run.duration.mul_f64(SHORT) && sent.packets > 0
+            Duration::from_micros(sent.micros) < self.duration.mul_f64(SHORT) && sent.packets > 0
         });
         let load = LoadReport::new(&received, sent.as_ref(), is_short);
-        let row = &mut run.report.rows[step.row];
+        let row = &mut self.report.rows[step.row];
         match step.direction {
             LoadDirection::Up => row.up = Some(load),
             LoadDirection::Down => row.down = Some(load),
         }
-        run.next_at = now + REST;
-        run.report.under_way = None;
+        self.next_at = now + REST;
+        self.report.under_way = None;
     }
 
-    fn on_silent_server(&mut self, now: Instant) {
-        let Some(run) = self.speedtests.run.as_ref() else { return };
-        let connection = self.endpoint.connection(run.connection);
+    /// What it means that the server does not go on.
+    fn silence(&self, endpoint: &Endpoint) -> &'static str {
+        let connection = endpoint.connection(self.connection);
         let has_heard = connection.is_some_and(Connection::has_messages_through);
-        let why = match run.running.as_ref().map(|running| running.phase) {
+        match self.running.as_ref().map(|running| running.phase) {
             Some(TestPhase::Asked) if has_heard => {
                 "the server does not support speed tests: it received the request and did not \
                  answer, as older versions do"
             }
             Some(TestPhase::Asked) => "the server does not answer",
             _ => "the server did not report the result of the load",
+        }
+    }
+}
+
+/// A row for each uplink of the plan, and its path unless it is left out.
+fn rows(
+    plan: &SpeedtestPlan,
+    paths: &[PathSnapshot],
+    uplinks: &Uplinks,
+) -> Result<(Vec<SpeedtestRow>, Vec<Option<PathId>>), SpeedtestError> {
+    let mut names: Vec<&str> = uplinks.all.values().map(|it| it.name.as_str()).collect();
+    names.sort_unstable();
+    if let Some(name) = plan.uplinks.iter().find(|name| !names.contains(&name.as_str())) {
+        let known = names.join(", ");
+        return Err(SpeedtestError::UnknownUplink { name: name.clone(), known });
+    }
+    names.retain(|name| plan.uplinks.is_empty() || plan.uplinks.iter().any(|it| it == name));
+    let (mut rows, mut measured) = (Vec::new(), Vec::new());
+    for name in names {
+        let over = |path: &&PathSnapshot| uplinks.name_of(path).as_deref() == Some(name);
+        let path = paths.iter().find(over);
+        let is_asked = plan.metered || !plan.uplinks.is_empty();
+        let left_out = match path {
+            None => Some("it has no path".to_owned()),
+            Some(path) if !path.is_usable() => Some(format!("its path is {}", path.status.name())),
+            Some(_) if !is_asked && uplinks.is_metered(name) => Some(METERED.to_owned()),
+            Some(_) => None,
         };
-        self.fail_speedtest(now, why);
+        measured.push(path.filter(|_| left_out.is_none()).map(|path| path.id));
+        let idle = path.filter(|path| path.last_acknowledged.is_some());
+        rows.push(SpeedtestRow {
+            uplink: Some(name.to_owned()),
+            left_out,
+            idle_rtt_ms: idle.map(|path| path.min_rtt.as_secs_f64() * 1e3),
+            ..SpeedtestRow::default()
+        });
     }
-
-    fn fail_speedtest(&mut self, now: Instant, why: &str) {
-        let Some(run) = self.speedtests.run.as_mut() else { return };
-        if run.report.state != SpeedtestState::Running {
-            return;
-        }
-        run.report.state = SpeedtestState::Failed;
-        run.report.error = Some(why.to_owned());
-        run.report.under_way = None;
-        run.steps.clear();
-        let (connection, running) = (run.connection, run.running.take());
-        run.next_at = now;
-        self.current.iter_mut().for_each(|current| current.session.loads.forget());
-        if let Some(Running { test, .. }) = running {
-            let stop = Speedtest { test, word: TestWord::Stop };
-            self.send_control(connection, &Control::Speedtest(stop));
-        }
+    if measured.iter().all(Option::is_none) {
+        let why = |row: SpeedtestRow| {
+            Some(format!("{}: {}", row.uplink.unwrap_or_default(), row.left_out?))
+        };
+        let all: Vec<String> = rows.into_iter().filter_map(why).collect();
+        return Err(SpeedtestError::NothingLeft(all.join("; ")));
     }
-
-    pub(super) fn speedtest_timeout(&self) -> Option<Instant> {
-        let run = self.speedtests.run.as_ref()?;
-        let is_running = run.report.state == SpeedtestState::Running;
-        let step = run.running.as_ref().map_or(run.next_at, |running| running.until);
-        is_running.then(|| earliest([Some(step), Some(run.asked_at + ASKED_WITHIN)]))?
-    }
+    Ok((rows, measured))
 }
 
 fn steps(paths: &[Option<PathId>]) -> VecDeque<Step> {

@@ -17,20 +17,25 @@
 //! causes no move. A server that receives little finds a dead path only after its usual pause
 //! between packets: then the 200 ms become up to 2.5 s.
 
-mod switch;
+mod paths;
+mod question;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
-use roadweave_proto::wire::{Control, Reason, Role};
-use roadweave_proto::{Instant, PathSnapshot, UplinkId};
-use roadweave_quic::{CloseReason, ConnectionId, Event};
+use roadweave_proto::wire::{Control, Reason, Welcome};
+use roadweave_proto::{Instant, UplinkId, earliest};
+use roadweave_quic::{CloseReason, ConnectionId, Endpoint, Event};
 
+use self::paths::StandbyPaths;
+use self::question::Question;
+use super::choice::Choice;
+use super::current::{AcceptedConnection, InUse};
 use super::notices::legible;
-use super::pairs::{Pair, Rejection};
-use super::race::AcceptedConnection;
-use super::{Client, MTU_MIN};
+use super::pairs::{Pair, Pairs, Rejection};
+use super::uplinks::Uplinks;
+use super::{MTU_MIN, connections};
 
 #[derive(Debug, Default)]
 pub(super) struct Standby {
@@ -43,28 +48,41 @@ pub(super) struct Standby {
     /// Counts attempts: the next goes over another uplink, and then to another address.
     turn: usize,
     pub(super) ready: Option<AcceptedConnection>,
-    next_path: BTreeMap<UplinkId, Instant>,
-    pub(super) goal: Option<Goal>,
+    paths: StandbyPaths,
+    goal: Option<Goal>,
     question: Option<Question>,
     takeovers: VecDeque<Instant>,
     rounds: u64,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Goal {
+struct Goal {
     why: String,
     /// The candidate that it applies to; `None` for any.
     only: Option<usize>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Question {
-    first: Instant,
-    asked_session: Instant,
-    asked_standby: Instant,
-    quiet_since: Instant,
-    /// From when on the networks work for certain, once the standby has answered.
-    alive_since: Option<Instant>,
+pub(super) struct Around<'a> {
+    pub(super) now: Instant,
+    pub(super) in_use: InUse,
+    pub(super) last_heard: Instant,
+    pub(super) uplinks: &'a Uplinks,
+    pub(super) choice: &'a mut Choice,
+    pub(super) pairs: &'a mut Pairs,
+    pub(super) endpoint: &'a mut Endpoint,
+}
+
+/// The session is to move to the standby.
+pub(super) struct Switch {
+    pub(super) why: String,
+    /// Whether the former server fell silent.
+    pub(super) is_takeover: bool,
+}
+
+impl Switch {
+    fn to(why: impl Into<String>) -> Self {
+        Self { why: why.into(), is_takeover: false }
+    }
 }
 
 impl Standby {
@@ -73,7 +91,7 @@ impl Standby {
     }
 
     pub(super) fn has_answered(&self) -> bool {
-        self.question.is_some_and(|question| question.alive_since.is_some())
+        self.question.is_some_and(|question| question.is_answered())
     }
 
     pub(super) fn on_candidates(&mut self, place: impl Fn(usize) -> Option<usize>) {
@@ -90,231 +108,211 @@ impl Standby {
     pub(super) fn owns(&self, id: ConnectionId) -> bool {
         self.attempts.contains_key(&id) || self.ready.as_ref().is_some_and(|it| it.id == id)
     }
-}
 
-impl Client {
-    pub(super) fn has_choice(&self) -> bool {
-        self.config.candidates.len() > 1
+    pub(super) fn want_away(&mut self, why: &str) {
+        self.goal = Some(Goal { why: why.to_owned(), only: None });
     }
 
-    pub(super) fn tend_standby(&mut self, now: Instant) {
-        if !self.has_choice() {
-            return;
+    pub(super) fn forget_goal(&mut self) {
+        self.goal = None;
+    }
+
+    pub(super) fn tend(&mut self, around: &mut Around<'_>) -> Option<Switch> {
+        self.choose_target(around);
+        if self.tried().is_some() {
+            self.try_target(around);
         }
-        self.choose_target(now);
-        if self.standby.tried().is_some() {
-            self.try_target(now);
+        let (now, ready) = (around.now, self.ready.as_ref()?);
+        let uplinks = around.in_use.standby_uplinks(around.uplinks, around.endpoint);
+        if let Some(connection) = around.endpoint.connection_mut(ready.id) {
+            self.paths.reconcile(now, connection, ready.pair.1, &uplinks, around.uplinks);
         }
-        if self.standby.ready.is_none() {
-            return;
-        }
-        self.open_standby_paths(now);
-        if self.current.is_none() && self.standby.question.is_none() {
+        if around.in_use.session.is_none() && self.question.is_none() {
             // There was no session when it was welcomed, or the session did not end in silence.
-            if now >= self.choice.home_first_until {
-                self.switch(now, "there was no session");
-            }
-            return;
+            let is_late = now >= around.choice.home_first_until;
+            return is_late.then(|| Switch::to(NO_SESSION));
         }
-        self.ask_standby(now);
+        self.ask(around)
     }
 
-    pub(super) fn standby_timeout(&self) -> Option<Instant> {
-        if !self.has_choice() {
-            return None;
-        }
-        let Standby { target, ready, question, next_attempt, began, .. } = &self.standby;
-        let Some(_) = target else {
-            let may_begin = match self.current.is_some() {
+    pub(super) fn poll_timeout(
+        &self,
+        in_use: InUse,
+        uplinks: &Uplinks,
+        choice: &Choice,
+        endpoint: &Endpoint,
+    ) -> Option<Instant> {
+        let Self { target, ready, question, next_attempt, began, .. } = self;
+        if target.is_none() {
+            let may_begin = match in_use.session.is_some() {
                 true => Instant::ZERO,
-                false => self.choice.home_first_until,
+                false => choice.home_first_until,
             };
-            let from = match self.is_without_server() {
-                true => self.choice.refuge_timeout(),
-                false => self.choice.standby_timeout(),
+            let from = match in_use.is_without_server() {
+                true => choice.refuge_timeout(),
+                false => choice.standby_timeout(),
             };
             return from.map(|at| at.max(may_begin));
-        };
-        let tried = self.standby.tried();
-        let tries = tried.map(|_| (*next_attempt).min(*began + TARGET_TIMEOUT));
+        }
+        let tries = self.tried().map(|_| (*next_attempt).min(*began + TARGET_TIMEOUT));
         let Some(ready) = ready else { return tries };
-        let alone = self.current.is_none().then_some(self.choice.home_first_until);
-        let is_silent = self.current.is_some() && self.silence.since.is_some();
+        let is_alone = in_use.session.is_none() && question.is_none();
+        let alone = is_alone.then_some(choice.home_first_until);
+        let is_silent = in_use.session.is_some() && in_use.silent_since.is_some();
         let asks = question.map(|question| question.poll_timeout(is_silent));
-        let takes = question.and_then(|question| self.takeover_from(&question));
-        let connection = self.endpoint.connection(ready.id)?;
-        let with_path = |id: &UplinkId| connection.paths().iter().any(|it| it.uplink == Some(*id));
-        let paths = self.standby_uplinks().into_iter().filter(|id| !with_path(id));
-        let paths =
-            paths.map(|id| self.standby.next_path.get(&id).copied().unwrap_or(Instant::ZERO));
-        let alone = alone.filter(|_| question.is_none());
-        asks.into_iter().chain(takes).chain(paths).chain(alone).chain(tries).min()
+        let takes = question.and_then(|question| self.takeover_from(&question, in_use, endpoint));
+        let connection = endpoint.connection(ready.id)?;
+        let uplinks = in_use.standby_uplinks(uplinks, endpoint);
+        let paths = self.paths.poll_timeout(connection, &uplinks);
+        earliest([asks, takes, paths, alone, tries])
     }
 
-    fn choose_target(&mut self, now: Instant) {
-        if self.current.is_none() && now < self.choice.home_first_until {
+    fn choose_target(&mut self, around: &mut Around<'_>) {
+        let (now, session) = (around.now, around.in_use.session);
+        if session.is_none() && now < around.choice.home_first_until {
             return;
         }
-        let wished = self.choice.wish(now).filter(|_| self.current.is_some());
-        self.standby.goal.take_if(|goal| goal.only.is_some() && goal.only != wished);
+        let wished = around.choice.wish(now).filter(|_| session.is_some());
+        self.goal.take_if(|goal| goal.only.is_some() && goal.only != wished);
         if let Some(wished) = wished {
-            self.want(now, wished, "another is better");
-            if self.standby.target == Some(wished) {
+            self.want(wished, "another is better", around);
+            if self.target == Some(wished) {
                 let goal = || Goal { why: "it is nearer".to_owned(), only: Some(wished) };
-                self.standby.goal.get_or_insert_with(goal);
+                self.goal.get_or_insert_with(goal);
             }
         }
-        let best = match self.standby.target {
-            None if self.is_without_server() => self.choice.refuge(now),
-            _ => self.choice.standby(now),
+        let best = match self.target {
+            None if around.in_use.is_without_server() => around.choice.refuge(now),
+            _ => around.choice.standby(now),
         };
-        match (self.standby.target, best) {
-            (None, Some(best)) => self.retarget(now, Some(best), ""),
+        match (self.target, best) {
+            (None, Some(best)) => self.retarget(Some(best), "", around),
             (Some(target), Some(best))
-                if self.standby.rounds != self.choice.rounds
-                    && self.standby.goal.is_none()
+                if self.rounds != around.choice.rounds
+                    && self.goal.is_none()
                     && wished.is_none() =>
             {
-                self.standby.rounds = self.choice.rounds;
-                if self.choice.waits_better(best, target) {
-                    self.want(now, best, "another waits better");
+                self.rounds = around.choice.rounds;
+                if around.choice.waits_better(best, target) {
+                    self.want(best, "another waits better", around);
                 }
             }
             _ => {}
         }
     }
 
-    fn is_without_server(&self) -> bool {
-        self.current.is_none() || self.silence.since.is_some()
-    }
-
-    fn want(&mut self, now: Instant, candidate: usize, reason: &str) {
-        let Standby { target, challenger, ready, .. } = &self.standby;
-        if [*target, *challenger].contains(&Some(candidate)) {
+    fn want(&mut self, candidate: usize, reason: &str, around: &mut Around<'_>) {
+        if [self.target, self.challenger].contains(&Some(candidate)) {
             return;
         }
-        if ready.is_none() {
-            return self.retarget(now, Some(candidate), reason);
+        if self.ready.is_none() {
+            return self.retarget(Some(candidate), reason, around);
         }
-        self.drop_challenger(now, reason);
-        self.standby.challenger = Some(candidate);
-        (self.standby.began, self.standby.next_attempt, self.standby.turn) = (now, now, 0);
+        self.drop_challenger(reason, around);
+        self.challenger = Some(candidate);
+        (self.began, self.next_attempt, self.turn) = (around.now, around.now, 0);
     }
 
-    pub(super) fn drop_challenger(&mut self, now: Instant, reason: &str) {
-        if self.standby.challenger.take().is_some() {
-            self.drop_standby_attempts(now, reason);
-        }
-    }
-
-    fn drop_standby_attempts(&mut self, now: Instant, reason: &str) {
-        for id in std::mem::take(&mut self.standby.attempts).into_keys() {
-            self.close_connection(now, id, reason);
+    pub(super) fn drop_challenger(&mut self, reason: &str, around: &mut Around<'_>) {
+        if self.challenger.take().is_some() {
+            self.drop_attempts(reason, around);
         }
     }
 
-    pub(super) fn retarget(&mut self, now: Instant, target: Option<usize>, reason: &str) {
-        self.drop_standby_attempts(now, reason);
-        let Standby { ready, goal, takeovers, .. } = std::mem::take(&mut self.standby);
+    fn drop_attempts(&mut self, reason: &str, around: &mut Around<'_>) {
+        for id in std::mem::take(&mut self.attempts).into_keys() {
+            around.close(id, reason);
+        }
+    }
+
+    pub(super) fn retarget(&mut self, to: Option<usize>, reason: &str, around: &mut Around<'_>) {
+        self.drop_attempts(reason, around);
+        let Self { ready, goal, takeovers, .. } = std::mem::take(self);
         if let Some(ready) = ready {
-            self.close_connection(now, ready.id, reason);
+            around.close(ready.id, reason);
         }
-        self.standby = Standby {
-            target,
-            began: now,
-            next_attempt: now,
-            goal,
-            takeovers,
-            rounds: self.choice.rounds,
-            ..Standby::default()
+        let (began, next_attempt, rounds) = (around.now, around.now, around.choice.rounds);
+        *self =
+            Self { target: to, began, next_attempt, goal, takeovers, rounds, ..Self::default() };
+    }
+
+    fn give_up_tried(&mut self, why: &str, silent_since: Option<Instant>, around: &mut Around<'_>) {
+        let Some(challenger) = self.challenger else {
+            return self.give_up(why, silent_since, around);
         };
+        around.blame(challenger, why, silent_since);
+        self.drop_challenger("it is of no use", around);
     }
 
-    fn give_up_tried(&mut self, now: Instant, why: &str, silent_since: Option<Instant>) {
-        let Some(challenger) = self.standby.challenger else {
-            return self.give_up_target(now, why, silent_since);
-        };
-        self.blame(now, challenger, why, silent_since);
-        self.drop_challenger(now, "it is of no use");
+    fn give_up(&mut self, why: &str, silent_since: Option<Instant>, around: &mut Around<'_>) {
+        let Some(target) = self.target else { return };
+        around.blame(target, why, silent_since);
+        self.goal.take_if(|goal| goal.only.is_some());
+        self.retarget(None, "it is of no use", around);
+        self.choose_target(around);
     }
 
-    /// `silent_since`: `None` if the candidate proved its identity, and refuses or is unusable.
-    fn blame(&mut self, now: Instant, candidate: usize, why: &str, silent_since: Option<Instant>) {
-        match silent_since {
-            Some(since) if self.last_heard <= since => self.choice.on_silent_try(candidate),
-            _ => self.choice.on_failure(now, candidate, &legible(why)),
+    fn try_target(&mut self, around: &mut Around<'_>) {
+        let now = around.now;
+        let Some(target) = self.tried() else { return };
+        if now >= self.began + TARGET_TIMEOUT {
+            return self.give_up_tried("no answer", Some(self.began), around);
         }
-    }
-
-    fn give_up_target(&mut self, now: Instant, why: &str, silent_since: Option<Instant>) {
-        let Some(target) = self.standby.target else { return };
-        self.blame(now, target, why, silent_since);
-        self.standby.goal.take_if(|goal| goal.only.is_some());
-        self.retarget(now, None, "it is of no use");
-        self.choose_target(now);
-    }
-
-    fn try_target(&mut self, now: Instant) {
-        let Some(target) = self.standby.tried() else { return };
-        if now >= self.standby.began + TARGET_TIMEOUT {
-            return self.give_up_tried(now, "no answer", Some(self.standby.began));
-        }
-        if now < self.standby.next_attempt {
+        if now < self.next_attempt {
             return;
         }
-        self.standby.next_attempt = now + ATTEMPT_STAGGER;
-        if self.standby.attempts.len() >= ATTEMPTS_MAX {
+        self.next_attempt = now + ATTEMPT_STAGGER;
+        if self.attempts.len() >= ATTEMPTS_MAX {
             return;
         }
-        let uplinks = self.standby_uplinks();
-        let mut pairs = Vec::new();
+        let Around { in_use, uplinks, choice, pairs, endpoint, .. } = around;
+        let candidates = &choice.candidates;
+        let uplinks = in_use.standby_uplinks(uplinks, endpoint);
+        let mut all = Vec::new();
         for place in 0..ADDRESSES_MAX {
-            let address = |id: &UplinkId| Some((*id, *self.addresses_of(target, *id).get(place)?));
-            pairs.extend(uplinks.iter().filter_map(address));
+            let address =
+                |id: &UplinkId| Some((*id, *candidates.addresses(target, *id).get(place)?));
+            all.extend(uplinks.iter().filter_map(address));
         }
-        let Some(count) = (!pairs.is_empty()).then_some(pairs.len()) else { return };
-        let turn = self.standby.turn;
-        let mut in_turn = (0..count).map(|at| pairs[(turn + at) % count]);
-        let Some(pair) = in_turn.find(|pair| self.race.pairs.get(*pair).due() <= now) else {
+        let mut in_turn = (0..all.len()).map(|at| all[(self.turn + at) % all.len()]);
+        let Some(pair) = in_turn.find(|pair| pairs.get(*pair).due() <= now) else {
             return;
         };
-        self.standby.turn += 1;
-        self.race.pairs.on_attempt(now, pair);
-        let key = self.config.candidates[target].key;
-        match self.endpoint.connect(now, pair.0, pair.1, key) {
-            Ok(id) => _ = self.standby.attempts.insert(id, pair),
-            Err(error) => self.race.pairs.note(pair, format!("cannot begin to connect: {error}")),
+        self.turn += 1;
+        pairs.on_attempt(now, pair);
+        match endpoint.connect(now, pair.0, pair.1, candidates.all[target].key) {
+            Ok(id) => _ = self.attempts.insert(id, pair),
+            Err(error) => pairs.note(pair, format!("cannot begin to connect: {error}")),
         }
     }
 
-    pub(super) fn on_standby_event(&mut self, now: Instant, id: ConnectionId, event: Event) {
-        let is_ready = self.standby.ready.as_ref().is_some_and(|ready| ready.id == id);
+    pub(super) fn on_connected(&self, id: ConnectionId, pairs: &mut Pairs) {
+        if let Some(pair) = self.attempts.get(&id) {
+            pairs.on_answered(*pair);
+        }
+    }
+
+    pub(super) fn on_event(&mut self, id: ConnectionId, event: Event, around: &mut Around<'_>) {
+        let is_ready = self.ready.as_ref().is_some_and(|ready| ready.id == id);
         match event {
-            Event::Connected { .. } => {
-                if let Some(pair) = self.standby.attempts.get(&id) {
-                    self.race.pairs.on_answered(*pair);
-                }
-                let hello = self.hello(Role::Standby, id);
-                self.send_control(id, &Control::Hello(hello));
-            }
-            Event::Message(message) => self.on_standby_message(now, id, message),
+            Event::Message(message) => self.on_message(id, message, around),
             Event::Closed(reason) if is_ready => {
-                self.standby.ready = None;
+                self.ready = None;
                 let is_silent = matches!(reason, CloseReason::TimedOut);
-                let silent_since = is_silent.then_some(now - TARGET_TIMEOUT);
-                self.give_up_target(now, &reason.to_string(), silent_since);
+                let silent_since = is_silent.then_some(around.now - TARGET_TIMEOUT);
+                self.give_up(&reason.to_string(), silent_since, around);
             }
             Event::Closed(reason) => {
-                let Some(pair) = self.standby.attempts.remove(&id) else { return };
+                let Some(pair) = self.attempts.remove(&id) else { return };
                 match reason {
                     // The server has proved its identity.
                     CloseReason::Refused(_) => {
-                        self.give_up_tried(now, &reason.to_string(), None);
+                        self.give_up_tried(&reason.to_string(), None, around);
                     }
                     CloseReason::Local => {}
                     other => {
-                        let reason = other.to_string();
-                        _ = self.race.pairs.rest(now, pair, Rejection::Doubtful, legible(&reason));
+                        let reason = legible(&other.to_string());
+                        _ = around.pairs.rest(around.now, pair, Rejection::Doubtful, reason);
                     }
                 }
             }
@@ -322,22 +320,10 @@ impl Client {
         }
     }
 
-    fn on_standby_message(&mut self, now: Instant, id: ConnectionId, message: Bytes) {
+    fn on_message(&mut self, id: ConnectionId, message: Bytes, around: &mut Around<'_>) {
         let why = match Control::parse(message) {
             Ok(Control::Welcome(welcome)) if welcome.mtu >= MTU_MIN => {
-                let Some(pair) = self.standby.attempts.remove(&id) else { return };
-                self.drop_standby_attempts(now, "another connection was welcomed");
-                if let Some(former) = self.standby.ready.take() {
-                    self.close_connection(now, former.id, "another waits better");
-                    self.standby.target = self.standby.challenger.take();
-                    (self.standby.question, self.standby.next_path) = (None, BTreeMap::new());
-                }
-                if let Some(connection) = self.endpoint.connection_mut(id) {
-                    connection.set_keep_alive(KEEP_ALIVE);
-                }
-                self.standby.target.iter().for_each(|target| self.choice.on_success(*target));
-                self.standby.ready = Some(AcceptedConnection { id, pair, welcome, since: now });
-                return;
+                return self.on_welcome(id, welcome, around);
             }
             Ok(Control::Welcome(_)) => "its MTU is too small".to_owned(),
             Ok(Control::Refuse { why: Reason::Drain, .. } | Control::Move { .. }) => {
@@ -346,66 +332,133 @@ impl Client {
             Ok(Control::Refuse { reason, .. }) => format!("refused: {reason}"),
             _ => return,
         };
-        match self.standby.ready.as_ref().is_some_and(|ready| ready.id == id) {
-            true => self.give_up_target(now, &why, None),
-            false => self.give_up_tried(now, &why, None),
+        match self.ready.as_ref().is_some_and(|ready| ready.id == id) {
+            true => self.give_up(&why, None, around),
+            false => self.give_up_tried(&why, None, around),
         }
     }
 
-    /// All while no server answers, since any of them may be the one that works.
-    fn standby_uplinks(&self) -> Vec<UplinkId> {
-        match self.is_without_server() {
-            true => self.uplinks.open().map(|(id, _)| *id).collect(),
-            false => self.frugal_uplinks(),
+    fn on_welcome(&mut self, id: ConnectionId, welcome: Welcome, around: &mut Around<'_>) {
+        let Some(pair) = self.attempts.remove(&id) else { return };
+        self.drop_attempts("another connection was welcomed", around);
+        if let Some(former) = self.ready.take() {
+            around.close(former.id, "another waits better");
+            self.target = self.challenger.take();
+            (self.question, self.paths) = (None, StandbyPaths::default());
         }
+        if let Some(connection) = around.endpoint.connection_mut(id) {
+            connection.set_keep_alive(KEEP_ALIVE);
+        }
+        self.target.iter().for_each(|target| around.choice.on_success(*target));
+        self.ready = Some(AcceptedConnection { id, pair, welcome, since: around.now });
     }
 
-    pub(super) fn frugal_uplinks(&self) -> Vec<UplinkId> {
-        let free = self.uplinks.unmetered();
-        let mut usable = self.paths().iter().filter(|path| path.is_usable());
-        let is_of_use = match self.is_without_server() {
-            true => !free.is_empty(),
-            false => usable.any(|path| path.uplink.is_some_and(|uplink| free.contains(&uplink))),
-        };
-        if is_of_use { free } else { self.uplinks.open().map(|(id, _)| *id).collect() }
-    }
-
-    fn open_standby_paths(&mut self, now: Instant) {
-        let uplinks = self.standby_uplinks();
-        let Some(AcceptedConnection { id, pair, .. }) = &self.standby.ready else { return };
-        let Some(connection) = self.endpoint.connection_mut(*id) else { return };
-        let is_kept = |path: &PathSnapshot| path.uplink.is_some_and(|it| uplinks.contains(&it));
-        let carries = connection.paths().iter().any(|path| path.is_usable() && is_kept(path));
-        let mut gone = Vec::new();
-        for path in connection.paths() {
-            let Some(uplink) = path.uplink else { continue };
-            // A path that was needed recently may be needed again.
-            let is_young = self.standby.next_path.get(&uplink).is_some_and(|until| *until > now);
-            let is_spare = carries && !is_kept(path) && !is_young;
-            if is_spare || !self.uplinks.all.contains_key(&uplink) {
-                gone.push(path.id);
+    fn ask(&mut self, around: &mut Around<'_>) -> Option<Switch> {
+        let (now, InUse { session, silent_since }) = (around.now, around.in_use);
+        let is_silent = silent_since.is_some();
+        if !is_silent && self.goal.is_none() && session.is_some() {
+            self.question = None;
+            return None;
+        }
+        let id = self.ready.as_ref()?.id;
+        let is_first = self.question.is_none();
+        let asks = self.question.get_or_insert(Question::new(now)).ask(now, is_first);
+        if let Some(connection) = around.endpoint.connection_mut(id) {
+            if is_first {
+                connection.suspect_all_paths(now);
+            } else if asks.standby {
+                connection.ask_paths(now);
             }
         }
-        for path in gone {
-            // The last path stays until another uplink has one.
-            let _ = connection.close_path(now, path);
+        let session = session.filter(|_| is_silent && asks.session);
+        if let Some(connection) = session.and_then(|id| around.endpoint.connection_mut(id)) {
+            connection.ask_paths(now);
         }
-        for uplink in uplinks {
-            let has_path = connection.paths().iter().any(|path| path.uplink == Some(uplink));
-            let next = self.standby.next_path.entry(uplink).or_insert(now);
-            if !has_path && *next <= now {
-                *next = now + PATH_RETRY;
-                let _ = connection.open_path(now, uplink, pair.1);
+        self.hear(id, around)
+    }
+
+    fn hear(&mut self, id: ConnectionId, around: &mut Around<'_>) -> Option<Switch> {
+        let now = around.now;
+        let paths = connections::paths(around.endpoint, Some(id)).iter();
+        let answer = paths.filter(|path| path.is_usable()).map(|path| path.latest_rtt).min();
+        let question = self.question.as_mut()?;
+        question.on_answer(now, answer);
+        let question = *question;
+        if !question.is_answered() {
+            if self.goal.is_some() && now >= question.first + GOAL_TIMEOUT {
+                self.give_up("it does not answer", Some(question.first), around);
             }
+            return None;
         }
-        connection.flush(now);
+        let InUse { session, silent_since } = around.in_use;
+        if session.is_none() {
+            let is_late = now >= around.choice.home_first_until;
+            return is_late.then(|| Switch::to(NO_SESSION));
+        }
+        let takeover = self.takeover_from(&question, around.in_use, around.endpoint);
+        if takeover.is_some_and(|at| at <= now) {
+            if self.takeovers.len() >= TAKEOVERS_MAX {
+                self.takeovers.pop_front();
+            }
+            self.takeovers.push_back(now);
+            return Some(Switch { why: "the server fell silent".to_owned(), is_takeover: true });
+        }
+        let goal = self.goal.take_if(|_| silent_since.is_none())?;
+        Some(Switch::to(goal.why))
+    }
+
+    fn takeover_from(
+        &self,
+        question: &Question,
+        in_use: InUse,
+        endpoint: &Endpoint,
+    ) -> Option<Instant> {
+        in_use.silent_since?;
+        let is_full = self.takeovers.len() >= TAKEOVERS_MAX;
+        let oldest = self.takeovers.front().filter(|_| is_full);
+        let allowed = oldest.map_or(Instant::ZERO, |oldest| *oldest + TAKEOVERS_WITHIN);
+        let gone_from = question.gone_from(endpoint.connection(in_use.session?)?)?;
+        Some(gone_from.max(allowed))
+    }
+
+    pub(super) fn on_silence(&mut self, around: &mut Around<'_>) {
+        let Some(ready) = &self.ready else { return };
+        self.question = Some(Question::new(around.now));
+        if let Some(connection) = around.endpoint.connection_mut(ready.id) {
+            connection.suspect_all_paths(around.now);
+        }
+    }
+
+    pub(super) fn take(&mut self, around: &mut Around<'_>) -> Option<(usize, AcceptedConnection)> {
+        let taken = (self.target?, self.ready.take()?);
+        self.retarget(None, "", around);
+        self.goal = None;
+        Some(taken)
     }
 }
 
+impl Around<'_> {
+    fn close(&mut self, id: ConnectionId, reason: &str) {
+        connections::close(self.endpoint, self.now, id, reason);
+    }
+
+    /// `silent_since`: `None` if the candidate proved its identity, and refuses or is unusable.
+    fn blame(&mut self, candidate: usize, why: &str, silent_since: Option<Instant>) {
+        match silent_since {
+            Some(since) if self.last_heard <= since => self.choice.on_silent_try(candidate),
+            _ => self.choice.on_failure(self.now, candidate, &legible(why)),
+        }
+    }
+}
+
+const NO_SESSION: &str = "there was no session";
 /// The keep-alive interval: address translators forget a binding after 30 s.
 const KEEP_ALIVE: Duration = Duration::from_secs(25);
 const TARGET_TIMEOUT: Duration = Duration::from_secs(10);
 const ATTEMPT_STAGGER: Duration = Duration::from_millis(250);
 const ATTEMPTS_MAX: usize = 8;
 const ADDRESSES_MAX: usize = 8;
-const PATH_RETRY: Duration = Duration::from_secs(5);
+const GOAL_TIMEOUT: Duration = Duration::from_secs(2);
+/// More take-overs within [`TAKEOVERS_WITHIN`] suggest that the networks are at fault.
+const TAKEOVERS_MAX: usize = 3;
+const TAKEOVERS_WITHIN: Duration = Duration::from_secs(300);

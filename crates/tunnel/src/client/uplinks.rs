@@ -1,17 +1,15 @@
-//! The uplinks of a client, and the addresses of servers tried over each.
+//! The uplinks of a client: their order, policies and usage.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use roadweave_identity::PublicKey;
-use roadweave_proto::{Instant, PathSnapshot, PathStatus, Policy, Priority, UplinkId};
+use roadweave_proto::{Instant, PathId, PathSnapshot, PathStatus, Policy, Priority, UplinkId};
 
-use super::portals::HeldBack;
+use super::notices::{EventQueue, Notice};
+use super::paths::PathTry;
+use super::portals::{HELD_BACK_RETRY, HeldBack, Portal};
 use super::ports::Port;
 use super::race::RACE_STAGGER;
-use super::{Candidate, Client};
-use crate::node::Node as _;
 use crate::status::PathStatusReport;
 use crate::uplink::UplinkPolicy;
 use crate::usage::Usage;
@@ -26,19 +24,13 @@ pub(super) struct Uplink {
     pub(super) held_back: Option<HeldBack>,
     pub(super) port: Port,
     pub(super) next_attempt: Instant,
-    pub(super) next_path: Instant,
-    /// Paths that were opened and not usable.
-    pub(super) path_failures: usize,
-    /// When a path that is not usable by then is replaced by one to another address.
-    pub(super) path_deadline: Instant,
+    pub(super) path: PathTry,
 }
 
 /// The uplinks, and what the user set for their names.
 #[derive(Debug, Default)]
 pub(super) struct Uplinks {
     pub(super) all: BTreeMap<UplinkId, Uplink>,
-    /// Addresses of a candidate that count for one uplink only.
-    pub(super) servers_of: BTreeMap<(usize, UplinkId), Vec<SocketAddr>>,
     pub(super) ranks: BTreeMap<String, u8>,
     pub(super) policies: BTreeMap<String, UplinkPolicy>,
     /// Usage accounts by uplink name, where they differ from the name.
@@ -47,6 +39,25 @@ pub(super) struct Uplinks {
 }
 
 impl Uplinks {
+    /// Adds an uplink after those of the same rank. One that has another address keeps its port.
+    pub(super) fn add(&mut self, now: Instant, id: UplinkId, name: &str) {
+        let rank = self.rank_of_name(name);
+        let is_earlier = |id: &&UplinkId| !self.is_held_back(**id) && self.rank_of(**id) <= rank;
+        let stagger = RACE_STAGGER * self.all.keys().filter(is_earlier).count() as u32;
+        self.put_off_race(now, rank);
+        let before = self.all.remove(&id);
+        let uplink = Uplink {
+            name: name.to_owned(),
+            since: now,
+            heard: false,
+            port: before.as_ref().map_or(Port::new(now), |before| before.port),
+            held_back: before.and_then(|before| before.held_back),
+            next_attempt: now + stagger,
+            path: PathTry::new(now),
+        };
+        self.all.insert(id, uplink);
+    }
+
     pub(super) fn name_of(&self, path: &PathSnapshot) -> Option<String> {
         Some(self.all.get(&path.uplink?)?.name.clone())
     }
@@ -75,13 +86,17 @@ impl Uplinks {
     }
 
     /// The uplinks that are not held back; all of them, if all are.
-    pub(super) fn open(&self) -> impl Iterator<Item = (&UplinkId, &Uplink)> {
+    fn open(&self) -> impl Iterator<Item = (&UplinkId, &Uplink)> {
         let all = self.are_all_held_back();
         self.all.iter().filter(move |(_, uplink)| all || uplink.held_back.is_none())
     }
 
+    pub(super) fn all_open(&self) -> Vec<UplinkId> {
+        self.open().map(|(id, _)| *id).collect()
+    }
+
     /// The open uplinks without a cap that are not a backup.
-    pub(super) fn unmetered(&self) -> Vec<UplinkId> {
+    fn unmetered(&self) -> Vec<UplinkId> {
         let is_free = |name: &str| {
             self.policies
                 .get(name)
@@ -94,11 +109,35 @@ impl Uplinks {
         self.accounts.get(name).map_or(name, String::as_str)
     }
 
+    pub(super) fn is_metered(&self, name: &str) -> bool {
+        self.policies.get(name).is_some_and(|policy| {
+            policy.caps.are_there() || policy.policy.redundancy_percent.is_some()
+        })
+    }
+
+    /// The uplinks for what is not urgent: the unmetered ones, if the session can do with them.
+    /// `paths`: the session's.
+    pub(super) fn frugal(&self, paths: &[PathSnapshot], is_without_server: bool) -> Vec<UplinkId> {
+        let free = self.unmetered();
+        let mut usable = paths.iter().filter(|path| path.is_usable());
+        let is_of_use = match is_without_server {
+            true => !free.is_empty(),
+            false => usable.any(|path| path.uplink.is_some_and(|uplink| free.contains(&uplink))),
+        };
+        if is_of_use { free } else { self.all_open() }
+    }
+
     /// The policy of a path that is validated, by the usage so far.
     pub(super) fn policy_of(&self, path: &PathSnapshot) -> Option<Policy> {
         let name = &self.all.get(&path.uplink?)?.name;
         let policy = self.policies.get(name)?.after(&self.usage, self.account(name));
         (path.status != PathStatus::Validating).then_some(policy)
+    }
+
+    pub(super) fn on_packet(&mut self, id: UplinkId, bytes: u64) {
+        let Some(uplink) = self.all.get_mut(&id) else { return };
+        uplink.heard = true;
+        self.count(id, || bytes);
     }
 
     pub(super) fn count(&mut self, id: UplinkId, bytes: impl FnOnce() -> u64) {
@@ -122,6 +161,70 @@ impl Uplinks {
         reports
     }
 
+    pub(super) fn hold_back(
+        &mut self,
+        now: Instant,
+        id: UplinkId,
+        portal: Portal,
+        outbox: &mut EventQueue,
+    ) {
+        let Some(uplink) = self.all.get_mut(&id) else { return };
+        if let Some(held_back) = &mut uplink.held_back {
+            held_back.portal = portal;
+            return;
+        }
+        uplink.path.put_off(now + HELD_BACK_RETRY);
+        let reported = outbox.notify(now, Notice::Portal { uplink: uplink.name.clone() });
+        uplink.held_back = Some(HeldBack { portal, since: now, reported });
+    }
+
+    /// Returns whether it was held back.
+    pub(super) fn release(&mut self, now: Instant, id: UplinkId, outbox: &mut EventQueue) -> bool {
+        let Some(uplink) = self.all.get_mut(&id) else { return false };
+        let Some(HeldBack { since, reported, .. }) = uplink.held_back.take() else { return false };
+        uplink.next_attempt = now;
+        uplink.path.hurry(now);
+        if reported {
+            let (uplink, after) = (uplink.name.clone(), now.since(since));
+            outbox.notify(now, Notice::PortalOver { uplink, after });
+        }
+        true
+    }
+
+    pub(super) fn held_back(&self) -> impl Iterator<Item = UplinkId> {
+        let held_back = self.all.iter().filter(|(_, uplink)| uplink.held_back.is_some());
+        held_back.map(|(id, _)| *id)
+    }
+
+    /// `paths`: the session's.
+    pub(super) fn on_path_usable(&mut self, id: PathId, paths: &[PathSnapshot]) {
+        let uplink = paths.iter().find(|path| path.id == id).and_then(|path| path.uplink);
+        if let Some(uplink) = uplink.and_then(|uplink| self.all.get_mut(&uplink)) {
+            uplink.path.on_usable();
+        }
+    }
+
+    pub(super) fn hurry_paths(&mut self, now: Instant) {
+        self.all.values_mut().for_each(|uplink| uplink.path.hurry(now));
+    }
+
+    pub(super) fn take_stale_port(&mut self) -> Option<UplinkId> {
+        let mut uplinks = self.all.iter_mut();
+        uplinks.find_map(|(id, uplink)| uplink.port.take_stale().then_some(*id))
+    }
+
+    /// `paths`: the session's.
+    pub(super) fn watch_ports(&mut self, now: Instant, paths: &[PathSnapshot]) {
+        let silent: Vec<UplinkId> = silent_uplinks(paths).collect();
+        for (id, uplink) in &mut self.all {
+            uplink.port.watch(now, silent.contains(id));
+        }
+    }
+
+    pub(super) fn port_timeout(&self, paths: &[PathSnapshot]) -> Option<Instant> {
+        silent_uplinks(paths).filter_map(|id| Some(self.all.get(&id)?.port.due())).min()
+    }
+
     /// Delays uplinks of a higher rank that have not begun, by [`PUT_OFF_MAX`] in total at most.
     fn put_off_race(&mut self, now: Instant, rank: u8) {
         let later: Vec<UplinkId> =
@@ -135,94 +238,7 @@ impl Uplinks {
     }
 }
 
-impl Client {
-    /// Adds an uplink that has an address. Call it again when the address has changed.
-    pub fn add_uplink(&mut self, now: Instant, id: UplinkId, name: &str) {
-        let uplinks = &mut self.uplinks;
-        let rank = uplinks.rank_of_name(name);
-        let is_earlier =
-            |id: &&UplinkId| !uplinks.is_held_back(**id) && uplinks.rank_of(**id) <= rank;
-        let earlier = uplinks.all.keys().filter(is_earlier).count();
-        let stagger = RACE_STAGGER * earlier as u32;
-        uplinks.put_off_race(now, rank);
-        let before = uplinks.all.remove(&id);
-        let uplink = Uplink {
-            name: name.to_owned(),
-            since: now,
-            heard: false,
-            port: before.as_ref().map_or(Port::new(now), |before| before.port),
-            held_back: before.and_then(|before| before.held_back),
-            next_attempt: now + stagger,
-            next_path: now,
-            path_failures: 0,
-            path_deadline: now,
-        };
-        uplinks.all.insert(id, uplink);
-        self.race.on_sign_of_life(now, Some(id));
-        self.choice.forget_rests();
-        self.choice.on_doubt(now);
-        self.outages.blocked.remove(&id);
-        self.on_lanes_or_uplinks(now);
-        self.handle_timeout(now);
-    }
-
-    /// Sets the addresses of the candidate with `key` for one uplink only: a name that was looked
-    /// up over one uplink says nothing about others. Without any, the candidate's own count again.
-    ///
-    /// The uplink need not exist yet; its addresses are forgotten with it.
-    pub fn set_servers_of(
-        &mut self,
-        now: Instant,
-        key: &PublicKey,
-        uplink: UplinkId,
-        servers: Vec<SocketAddr>,
-    ) {
-        let of_key = |candidate: &Candidate| candidate.key == *key;
-        let Some(candidate) = self.config.candidates.iter().position(of_key) else { return };
-        let place = (candidate, uplink);
-        let before = match servers.is_empty() {
-            true => self.uplinks.servers_of.remove(&place),
-            false => self.uplinks.servers_of.insert(place, servers),
-        };
-        if before.as_ref() != self.uplinks.servers_of.get(&place) {
-            self.race.attempt_backoff.on_sign_of_life();
-        }
-        if let Some(uplink) = self.uplinks.all.get_mut(&uplink) {
-            (uplink.path_failures, uplink.path_deadline) = (0, now);
-        }
-        self.forget_pairs();
-        self.handle_timeout(now);
-    }
-
-    /// The addresses of the current server that are tried over `uplink`.
-    pub fn servers_of(&self, uplink: UplinkId) -> &[SocketAddr] {
-        self.addresses_of(self.choice.current, uplink)
-    }
-
-    pub(super) fn forget_pairs(&mut self) {
-        let Self { uplinks: Uplinks { all, servers_of, .. }, config, race, .. } = self;
-        race.pairs.retain(|(uplink, server)| {
-            let leads_to = |(at, candidate): (usize, &Candidate)| {
-                servers_of.get(&(at, uplink)).unwrap_or(&candidate.addresses).contains(&server)
-            };
-            all.contains_key(&uplink) && config.candidates.iter().enumerate().any(leads_to)
-        });
-    }
-
-    /// Removes an uplink; its path is closed, unless it is the last.
-    pub fn remove_uplink(&mut self, now: Instant, id: UplinkId) {
-        self.uplinks.servers_of.retain(|(_, uplink), _| *uplink != id);
-        self.uplinks.all.remove(&id);
-        self.drop_attempts(now, "its uplink is gone", |attempt| attempt.pair.0 == id);
-        if let Some(replacement) =
-            self.race.replacement.take_if(|replacement| replacement.pair.0 == id)
-        {
-            self.close_connection(now, replacement.id, "its uplink is gone");
-        }
-        self.choice.on_doubt(now);
-        self.outages.blocked.remove(&id);
-        self.forget_pairs();
-        self.on_lanes_or_uplinks(now);
-        self.handle_timeout(now);
-    }
+fn silent_uplinks(paths: &[PathSnapshot]) -> impl Iterator<Item = UplinkId> {
+    let is_silent = |status| matches!(status, PathStatus::Suspect | PathStatus::Validating);
+    paths.iter().filter(move |path| is_silent(path.status)).filter_map(|path| path.uplink)
 }

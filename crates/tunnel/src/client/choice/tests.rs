@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use roadweave_identity::Identity;
 
 use super::*;
+use crate::client::candidates::admit;
 
 fn candidate(number: u8, site: &str) -> Candidate {
     Candidate {
@@ -21,7 +22,7 @@ fn ms(millis: u64) -> Duration {
 }
 
 fn two() -> Choice {
-    Choice::new(&[candidate(1, "a"), candidate(2, "b")])
+    Choice::new(vec![candidate(1, "a"), candidate(2, "b")])
 }
 
 /// Runs rounds until `end` with probes of `rtt`; makes the moves wished for, and returns when.
@@ -71,7 +72,7 @@ fn five_are_admitted_and_two_sites_where_there_are_two() {
 
 #[test]
 fn one_candidate_is_never_asked() {
-    let choice = Choice::new(&[candidate(1, "a")]);
+    let choice = Choice::new(vec![candidate(1, "a")]);
     assert_eq!((choice.poll_timeout(), choice.standby(hours(1))), (None, None));
 }
 
@@ -90,7 +91,7 @@ fn a_candidate_better_by_both_margins_is_moved_to_in_the_third_round() {
 #[test]
 fn the_way_from_server_to_anchor_counts() {
     let far = Candidate { to_anchor: ms(50), ..candidate(2, "b") };
-    let mut choice = Choice::new(&[candidate(1, "a"), far]);
+    let mut choice = Choice::new(vec![candidate(1, "a"), far]);
     let rtt = |_, it, _| Some(ms(if it == 0 { 90 } else { 50 }));
     assert_eq!(run(&mut choice, &[1], hours(2), rtt), []);
     assert_eq!(choice.states[1].figure, Some(ms(100)));
@@ -100,7 +101,7 @@ fn the_way_from_server_to_anchor_counts() {
 fn a_last_resort_is_used_only_when_no_other_server_is_left() {
     let full = Candidate { last_resort: true, ..candidate(2, "b") };
     let candidates = [candidate(1, "a"), full, candidate(3, "a")];
-    let mut choice = Choice::new(&candidates);
+    let mut choice = Choice::new(candidates.to_vec());
     let rtt = |_, at: usize, _| Some(ms([100, 10, 100][at]));
     assert_eq!(run(&mut choice, &[1], hours(3), rtt), []);
     assert_eq!(choice.standby(hours(3)), Some(2));
@@ -108,7 +109,7 @@ fn a_last_resort_is_used_only_when_no_other_server_is_left() {
     choice.on_failure(hours(3), 2, "refused");
     assert_eq!(choice.standby(hours(3)), Some(1));
     let candidates = [candidate(1, "a"), candidate(2, "b"), candidate(3, "a")];
-    choice.set_candidates(hours(3), &candidates, &[Some(0), Some(1), Some(2)]);
+    choice.set_candidates(hours(3), candidates.to_vec(), &[Some(0), Some(1), Some(2)]);
     assert_eq!(run(&mut choice, &[1], hours(6), rtt).len(), 1);
 }
 
@@ -156,7 +157,7 @@ fn an_uplink_weighs_as_much_as_it_carries() {
 #[test]
 fn who_fails_loses_its_place_longer_each_time_and_nothing_else() {
     let all = [candidate(1, "a"), candidate(2, "b"), candidate(3, "a")];
-    let mut choice = Choice::new(&all);
+    let mut choice = Choice::new(all.to_vec());
     assert_eq!(choice.standby(at(0)), Some(1), "the other site");
     choice.on_failure(at(0), 1, "refused");
     assert_eq!(choice.standby(at(0)), Some(2), "the same site rather than none");
@@ -174,7 +175,7 @@ fn who_fails_loses_its_place_longer_each_time_and_nothing_else() {
 #[test]
 fn attempts_without_any_answer_are_no_failures_and_rotate() {
     let all = [candidate(1, "a"), candidate(2, "b"), candidate(3, "c"), candidate(4, "a")];
-    let mut choice = Choice::new(&all);
+    let mut choice = Choice::new(all.to_vec());
     let now = Instant::ZERO;
     let tried: Vec<usize> = (0..6)
         .map(|_| {
@@ -231,7 +232,7 @@ fn after_half_an_hour_without_doubt_the_next_one_counts_at_once() {
 #[test]
 fn without_a_server_rests_are_short_and_resting_candidates_come_last() {
     let all = [candidate(1, "a"), candidate(2, "b"), candidate(3, "a")];
-    let mut choice = Choice::new(&all);
+    let mut choice = Choice::new(all.to_vec());
     for failed in [0, 10, 30, 70] {
         choice.on_failure(at(failed), 1, "refused");
     }
@@ -248,7 +249,7 @@ fn without_a_server_rests_are_short_and_resting_candidates_come_last() {
 #[test]
 fn who_answers_probes_again_rests_no_more_and_who_always_did_rests_on() {
     let all = [candidate(1, "a"), candidate(2, "b"), candidate(3, "c")];
-    let mut choice = Choice::new(&all);
+    let mut choice = Choice::new(all.to_vec());
     let rtt = |now, it, _| (it != 1 || now >= at(1_000)).then_some(ms(50));
     run(&mut choice, &[1], at(10), rtt);
     for doubling in 0..8 {
@@ -268,7 +269,7 @@ proptest! {
     ) {
         let mut random = roadweave_proto::SplitMix64::new(seed);
         let all = [candidate(1, "a"), candidate(2, "b"), candidate(3, "c")];
-        let mut choice = Choice::new(&all);
+        let mut choice = Choice::new(all.to_vec());
         let moves = run(&mut choice, &[30, 20, 10], hours(24), |_, _, _| {
             let (jump, luck) = (random.next_u64() % (noise + 1), random.next_u64() % 100);
             (luck >= lost).then_some(ms(base + jump * jump / 200))
