@@ -29,42 +29,42 @@ pub struct AnchorFile {
     /// The UDP address to listen on for proxies.
     #[serde(default = "default_anchor_listen", deserialize_with = "listen")]
     pub listen: SocketAddr,
-    /// The anchor's private key; empty: that of the join.
+    /// As [`crate::ServerFile::private_key`].
     #[serde(default, skip_serializing_if = "PrivateKey::is_empty")]
     pub private_key: PrivateKey,
-    /// The tenant's name, the same at its proxies; empty: that of the join.
+    /// The tenant's name, the same at its proxies. Default: from the join.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub tenant: String,
-    /// The anchor's inner addresses, with the length of the network that clients are in.
+    /// As [`crate::ServerFile::addresses`].
     #[serde(default = "default_addresses", deserialize_with = "networks")]
     pub addresses: Vec<IpNet>,
-    /// Whether clients may reach each other.
+    /// As [`crate::ServerFile::clients_reach_clients`].
     #[serde(default)]
     pub clients_reach_clients: bool,
-    /// Whether clients' packets leave with this machine's own address (source NAT by nftables).
+    /// As [`crate::ServerFile::masquerade`].
     #[serde(default = "default_masquerade")]
     pub masquerade: bool,
-    /// Denied destinations, in addition to the anchor's own addresses other than its inner ones.
+    /// As [`crate::ServerFile::deny_destinations`].
     #[serde(default = "default_denied", deserialize_with = "networks")]
     pub deny_destinations: Vec<IpNet>,
-    /// Exceptions from denied destinations.
+    /// As [`crate::ServerFile::allow_destinations`].
     #[serde(default)]
     pub allow_destinations: Vec<AllowedDestination>,
-    /// The maximum connections of a client through this machine.
+    /// As [`crate::ServerFile::client_connections`].
     #[serde(default)]
     pub client_connections: ClientConnections,
-    /// The bits of packet and connection marks that may be used.
+    /// As [`crate::ClientFile::packet_marks`].
     #[serde(default)]
     pub packet_marks: PacketMarks,
     /// The TUN device.
     #[serde(default)]
     pub tun: TunFields,
-    /// The folder for the newest binding of each client.
+    /// Where the newest binding of each client is kept.
     #[serde(default = "state_directory")]
     pub state_directory: PathBuf,
-    /// The rate of a proxy's leg, if it is known to be narrow.
+    /// As [`crate::ProxyFile::leg_rate_mbps`].
     pub leg_rate_mbps: Option<RateMbps>,
-    /// The maximum rate of all clients together, for each direction, Mbit/s.
+    /// The most that all clients together may send, and receive, Mbit/s. Default: any.
     pub rate_limit_mbps: Option<RateMbps>,
     /// Metrics over HTTP.
     pub metrics: Option<MetricsFields>,
@@ -88,7 +88,7 @@ pub struct AnchorFile {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProxyFields {
-    /// Its name in logs and statistics.
+    /// A proxy's name in logs and statistics.
     pub name: String,
     /// Its public key.
     pub public_key: PublicKey,

@@ -27,21 +27,23 @@ use crate::{Fault, Validate};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClientFile {
-    /// The client's name in the server's logs.
+    /// This client's name in the server's logs.
     #[serde(default = "default_name")]
     pub name: String,
-    /// The client's private key; empty: that of the join.
+    /// This client's key, from `roadweave keygen`; without it the key of [`roadweave
+    /// join`](fleet.md). Default: from the join.
     #[serde(default, skip_serializing_if = "PrivateKey::is_empty")]
     pub private_key: PrivateKey,
     /// The server; `None`: the proxies that the fleet names.
     pub server: Option<ServerFields>,
-    /// Alternative servers.
+    /// Further servers, with the same fields, see configuration.md#several-servers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub proxies: Vec<ServerFields>,
     /// The uplinks.
     #[serde(default)]
     pub uplinks: UplinkFields,
-    /// The bits of packet and connection marks that may be used.
+    /// The bits of packet and connection marks that Roadweave may use, a mask such as
+    /// `"0x00ff0000"`, see configuration.md#marks-of-packets-and-connections. Default: all 32 bits.
     #[serde(default)]
     pub packet_marks: PacketMarks,
     /// The TUN device.
@@ -50,10 +52,11 @@ pub struct ClientFile {
     /// Traffic for the tunnel.
     #[serde(default)]
     pub routes: RouteFields,
-    /// The machine's resolvers while a session is up.
+    /// This machine's resolvers during a session, such as `["10.77.0.1"]`, which the server's
+    /// `allow_destinations` must include, see configuration.md#dns.
     #[serde(default, deserialize_with = "addresses")]
     pub dns: Vec<IpAddr>,
-    /// The folder for what strategies have learned.
+    /// Where state is kept across restarts, see configuration.md#what-is-kept-on-disk.
     #[serde(default = "state_directory")]
     pub state_directory: PathBuf,
     /// Resource limits.
@@ -75,7 +78,7 @@ pub struct ClientFile {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ClientLimits {
-    /// Maximum memory of the session for queues and repairs, MiB.
+    /// Maximum memory of one session, both directions, MiB, see configuration.md#memory.
     pub client_memory_mb: ClientMemoryMb,
 }
 
@@ -83,17 +86,19 @@ pub struct ClientLimits {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerFields {
-    /// Its addresses, `host:port`, tried in turn.
+    /// The server's addresses, `"host:port"`, tried in turn on every uplink; names are [looked
+    /// up](configuration.md#how-the-server-is-found) over each uplink. Without `[server]`, the
+    /// proxies of the [fleet](fleet.md). Default: from the fleet.
     pub addresses: Vec<String>,
-    /// Its public key.
+    /// The server's public key; required with `[server]`. Default: from the fleet.
     pub public_key: PublicKey,
-    /// A name for display.
+    /// A display name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// The server's site; servers of one site fail together.
+    /// The server's location; servers with the same site are expected to fail together.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub site: String,
-    /// The round trip from the server to the place where inner packets leave, if that is elsewhere.
+    /// The round trip from the server to an egress that is elsewhere. Default: `0`.
     pub to_anchor_ms: Option<Within<0, 10_000>>,
 }
 
@@ -137,23 +142,26 @@ impl ServerFields {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct UplinkFields {
-    /// Interface patterns (`*`); empty: every interface with a default route.
+    /// Interfaces that are uplinks, `*` matches anything; empty: all with a default route.
     pub include: Vec<String>,
-    /// Interface patterns that are no uplinks, even if in `include`.
+    /// Interfaces that are never uplinks, even if `include` matches.
     pub exclude: Vec<String>,
-    /// The interfaces behind the box; empty: not specified.
+    /// Interfaces of networks behind the box, which may use the tunnel and are closed to uplinks,
+    /// `*` matches anything; empty: detected, see configuration.md#what-a-box-forwards.
     pub inside: Vec<String>,
-    /// Whether to forward from one uplink to another.
+    /// Whether the box forwards between uplinks, see configuration.md#what-a-box-forwards.
     pub forward: bool,
-    /// The part of the uplinks' own private networks that is reached outside the tunnel.
+    /// The part of the uplinks' private networks that is reached outside the tunnel: `"gateway"`:
+    /// the gateway alone; `true`: addresses near it; `false`: nothing; see
+    /// configuration.md#what-leaves-outside-the-tunnel.
     pub local: LocalNetworks,
     /// Policies; the first match counts, and uplinks without one are equal.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<PolicyFields>,
-    /// The order in which technologies are tried.
+    /// The order in which technologies are tried; others come last.
     pub order: Vec<Technology>,
-    /// The page that detects a captive portal on an uplink that does not reach the server; `None`:
-    /// no detection.
+    /// `"http://host/path"`: a page that answers 204 with an empty body, to detect [captive
+    /// portals](configuration.md#captive-portals).
     pub portal_probe: Option<String>,
 }
 
@@ -218,18 +226,21 @@ pub struct RouteFields {
     /// Destinations that are routed into the tunnel.
     #[serde(deserialize_with = "networks")]
     pub into_tunnel: Vec<IpNet>,
-    /// Destinations outside the tunnel, despite `into_tunnel`.
+    /// Destinations that are routed outside the tunnel, see
+    /// configuration.md#what-leaves-outside-the-tunnel.
     #[serde(deserialize_with = "networks")]
     pub exclude: Vec<IpNet>,
-    /// The mark of packets that leave outside the tunnel.
+    /// Packets with this mark leave outside the tunnel: `"0x10"`, or `"0x10/0xff"` to ignore other
+    /// bits; the default mask is `0xffff`.
     pub exclude_mark: Option<PacketMark>,
-    /// Whether traffic from behind this box gets the client's inner address (source NAT).
+    /// Whether traffic from behind the box is translated to the client's inner address; if not, the
+    /// server's `peers.addresses` must list the networks behind the box.
     pub masquerade: bool,
-    /// The treatment of traffic for the tunnel until the first session is up.
+    /// Traffic before the first session: `closed`: refused; `open`: sent in the clear.
     pub before_join: BeforeJoin,
-    /// Whether traffic for the tunnel stays refused after an ordered stop.
+    /// Whether traffic for the tunnel stays refused after an orderly stop.
     pub kill_switch: bool,
-    /// Networks in which the server may grant addresses and have its own.
+    /// Networks from which the server may assign inner addresses, to this box and to itself.
     #[serde(deserialize_with = "networks")]
     pub accept: Vec<IpNet>,
 }

@@ -14,7 +14,7 @@ type OfflineMax = Within<10, 31_536_000>;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProxyFleetFields {
-    /// How long boxes are admitted without contact to a controller, seconds.
+    /// As [`FleetFields::offline_max_seconds`].
     pub offline_max_seconds: Option<OfflineMax>,
 }
 
@@ -22,9 +22,11 @@ pub struct ProxyFleetFields {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FleetFields {
-    /// How long boxes are admitted without contact to a controller, seconds.
+    /// After so long without a controller, boxes of the [fleet](fleet.md) are no longer admitted;
+    /// peers of this file are. Default: never.
     pub offline_max_seconds: Option<OfflineMax>,
-    /// Networks in which boxes may have addresses, in addition to the own inner ones.
+    /// Networks behind boxes, such as `["10.80.0.0/16"]`, /8 or longer: addresses of
+    /// [fleet](fleet.md) members are valid only in these and in those of `addresses`.
     #[serde(deserialize_with = "networks")]
     pub accept: Vec<IpNet>,
 }

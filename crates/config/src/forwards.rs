@@ -15,14 +15,15 @@ use crate::values::address;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ForwardFields {
-    /// The forwarded protocols.
+    /// The protocol of ports of this machine that are forwarded to a device behind a client, see
+    /// configuration.md#port-forwards.
     pub protocol: ForwardProtocol,
-    /// The ports of this machine, at its addresses of the family of `to`.
+    /// The port of this machine, or `[first, last]`.
     pub port: Ports,
-    /// The device's address, within a client's networks.
+    /// The device's address, one in `peers.addresses`; the forward is of its family.
     #[serde(deserialize_with = "address")]
     pub to: IpAddr,
-    /// The ports of the device, as many; `None`: the same.
+    /// The device's port, or an equal number of ports. Default: as `forwards.port`.
     pub to_port: Option<Ports>,
 }
 

@@ -16,32 +16,36 @@ use crate::values::{Within, networks, validate_networks};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LaneFields {
-    /// Its name in statistics.
+    /// A lane's name in statistics.
     pub name: String,
-    /// Scheduler and recovery; docs/configuration.md lists them.
+    /// A name of [the list](configuration.md#strategies).
     pub strategy: StrategyName,
-    /// The delay that the applications need.
+    /// The packet delay that the applications need, more than half the round trip; a packet counts
+    /// as lost by the probe timeout, or sooner if its repair would miss the deadline.
     pub deadline_ms: Within<1, 60_000>,
-    /// The age at which a packet is no longer sent, repaired or delivered; `None`: the strategy's
-    /// own, which discards nothing that would be delivered.
+    /// The age at which a packet is no longer sent, repaired or delivered, see
+    /// configuration.md#packets-that-expire. Default: by strategy.
     pub expire_after_ms: Option<Within<1, 10_000>>,
-    /// The maximum number of bytes that wait for a free window.
+    /// The most bytes that wait for a free window.
     pub queue_max_bytes: Within<10_000, 1_000_000_000>,
-    /// The order of packets: `pass`, `reorder`, `reorder-adaptive`, `frames` or `even`.
+    /// The order of delivery, see configuration.md#the-order-of-packets.
     pub ordering: Ordering,
-    /// The longest wait of a packet for earlier ones, or for its time.
+    /// The longest that a packet waits for earlier ones, or with `even` for its time.
     pub max_buffer_ms: Within<1, 10_000>,
-    /// With `frames`: the time to decode a frame.
+    /// With `frames`, the time to decode a frame, less than `deadline_ms`.
     pub decode_ms: Within<0, 10_000>,
-    /// The priority among lanes; smaller is first.
+    /// Lanes with a smaller number are sent first, equal ones take turns.
     pub rank: Within<0, 7>,
-    /// What limits sending: `window` or `rate`.
+    /// What limits sending, see configuration.md#how-a-lane-is-paced.
     pub pacing: Pacing,
-    /// Whether RTP's marker bit ends an encode range.
+    /// Whether RTP timestamps and marker bits delimit video frames: they end encode ranges, and
+    /// under overload `xnc` and `lola` drop whole frames.
     pub rtp_frames: bool,
-    /// Whether a slow path carries only packets that faster ones would not deliver earlier.
+    /// Whether a slow path carries only what faster ones would not deliver earlier, for packets
+    /// that keep their order; for `xnc`.
     pub patient: bool,
-    /// Proactive coded packets, percent of the lane's bytes.
+    /// Coded packets sent before a loss is known, percent of the lane's bytes; for `xnc`, see
+    /// configuration.md#insurance.
     pub insurance_percent: Within<0, 100>,
     /// The packets it takes; without conditions, all that no earlier lane takes.
     #[serde(rename = "match")]
@@ -91,23 +95,23 @@ pub enum Ordering {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MatchFields {
-    /// Kinds of flows: `real-time`, `interactive`, `tcp` or `other`.
+    /// Kinds of flows, see configuration.md#without-lanes; empty: all.
     pub classes: Vec<FlowClass>,
-    /// `tcp`, `udp` or `icmp`.
+    /// Transport protocols; empty: all.
     pub protocols: Vec<Protocol>,
-    /// Differentiated services code points.
+    /// Differentiated services code points; empty: all.
     pub dscp: Vec<Within<0, 63>>,
-    /// Networks that packets come from.
+    /// Source addresses or prefixes; empty: all.
     #[serde(deserialize_with = "networks")]
     pub source: Vec<IpNet>,
-    /// Networks that packets go to.
+    /// Destination addresses or prefixes; empty: all.
     #[serde(deserialize_with = "networks")]
     pub destination: Vec<IpNet>,
-    /// Ports of TCP and UDP, source or destination.
+    /// A port or `[first, last]`, source or destination. Default: any.
     pub ports: Option<Ports>,
-    /// Source ports of TCP and UDP.
+    /// The same, source only. Default: any.
     pub source_ports: Option<Ports>,
-    /// Destination ports of TCP and UDP.
+    /// The same, destination only. Default: any.
     pub destination_ports: Option<Ports>,
 }
 

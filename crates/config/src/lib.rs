@@ -1,18 +1,18 @@
 //! The configuration files: their fields, and errors with the remedy.
 //!
-//! Every field has a default where one makes sense, its unit in its name, and a line in
-//! docs/configuration.md, which a test compares with these types.
+//! Every field has a default where one makes sense, and its unit in its name. Its comment is its
+//! description for users: a test writes the tables of docs/ from the types and their comments.
 
 mod anchor;
 mod client;
 mod destinations;
 mod differing;
+mod field;
 mod fleet;
 mod forwards;
 mod lane;
 mod merge;
 mod metrics;
-mod names;
 mod new_peer;
 mod packet_mark;
 mod peers;
@@ -35,6 +35,7 @@ pub use client::{
 };
 pub use destinations::AllowedDestination;
 pub use differing::differing;
+pub use field::{Field, fields};
 pub use fleet::{FleetFields, ProxyFleetFields};
 pub use forwards::{ForwardFields, ForwardProtocol};
 pub use lane::{
@@ -43,7 +44,6 @@ pub use lane::{
 };
 pub use merge::{Merged, merge};
 pub use metrics::MetricsFields;
-pub use names::field_names;
 pub use new_peer::{ChangeError, NewClient, add_client, change_server_file, next_peer, with_peer};
 pub use packet_mark::{PacketMark, PacketMarks};
 pub use peers::{PeerFields, peers};

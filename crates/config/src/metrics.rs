@@ -11,7 +11,8 @@ use crate::values::listen;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MetricsFields {
-    /// The TCP address of `/metrics`, `/healthz` and `/readyz`, for anyone who reaches it.
+    /// The TCP address that serves metrics over HTTP to anyone who reaches it, see
+    /// fleet.md#metrics-over-http. Default: none.
     #[serde(deserialize_with = "listen")]
     pub listen: SocketAddr,
 }
@@ -20,7 +21,8 @@ pub struct MetricsFields {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LocalMetricsFields {
-    /// The TCP address of `/metrics`, `/healthz` and `/readyz`; a loopback address.
+    /// The TCP address that serves metrics over HTTP, loopback only, such as `"127.0.0.1:9474"`,
+    /// see operate.md#prometheus. Default: none.
     #[serde(deserialize_with = "loopback")]
     pub listen: SocketAddr,
 }

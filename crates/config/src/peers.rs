@@ -17,20 +17,22 @@ use crate::values::{RateMbps, networks, validate_networks};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PeerFields {
-    /// Its name in logs and statistics.
+    /// A client's name in logs and statistics.
     pub name: String,
-    /// Its tenant; only with a proxy.
+    /// One of `tenants`. Default: required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
     /// Its public key.
     pub public_key: PublicKey,
-    /// Its inner addresses, and the prefixes behind it.
+    /// Its inner addresses and the prefixes behind it, the only sources it may use; clients may not
+    /// share any, except those of different tenants.
     #[serde(deserialize_with = "networks")]
     pub addresses: Vec<IpNet>,
-    /// The expiry of its key, with a time zone.
+    /// When its key expires, such as `2027-01-31T00:00:00Z`, see configuration.md#keys-that-expire.
+    /// Default: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Datetime>,
-    /// Its maximum rate for each direction, Mbit/s.
+    /// Maximum rate of inner packets each way, Mbit/s; the excess is dropped (`rate-limited`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_limit_mbps: Option<RateMbps>,
 }

@@ -11,25 +11,27 @@ use crate::values::{Within, validate_pattern};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyFields {
-    /// A pattern of interfaces (`*`).
+    /// The interfaces, `*` matches anything; the first `[[uplinks.policies]]` whose conditions all
+    /// match applies. Default: any, if `device` or `iccid` is set.
     pub name: Option<String>,
-    /// A pattern of hardware paths (`*`), as the kernel numbers ports.
+    /// The port that the hardware is plugged into, `*` matches anything, see
+    /// configuration.md#modems-that-change-their-names. Default: any.
     pub device: Option<String>,
-    /// The number of their SIM (ICCID), as the modem reports it.
+    /// The number of the SIM, see configuration.md#modems-that-change-their-names. Default: any.
     pub iccid: Option<String>,
-    /// `primary`, `secondary` or `backup`.
+    /// When it carries traffic, see configuration.md#which-uplink-carries-what.
     #[serde(default)]
     pub priority: Priority,
     /// The share of the traffic among uplinks of equal priority.
     #[serde(default)]
     pub weight: Within<1, { Policy::WEIGHT_MAX as i64 }, 1>,
-    /// The maximum rate for each direction, kbit/s.
+    /// The maximum rate in each direction, kbit/s. Default: unlimited.
     pub rate_limit_kbps:
         Option<Within<{ Policy::RATE_KBPS_MIN as i64 }, { Policy::RATE_KBPS_MAX as i64 }>>,
     /// Limits of a metered uplink.
     #[serde(default, skip_serializing_if = "MeteredFields::is_empty")]
     pub metered: MeteredFields,
-    /// The technology, where the kernel does not know it exactly.
+    /// The access technology, see configuration.md#which-uplink-is-tried-first. Default: detected.
     pub technology: Option<Technology>,
 }
 
@@ -39,15 +41,15 @@ type Cap = Within<1, { Caps::MB_MAX as i64 }>;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MeteredFields {
-    /// Megabytes per month, both directions; beyond, it is a backup.
+    /// Megabytes (10^6) a month, both directions, above which it is a backup. Default: no cap.
     pub monthly_cap_mb: Option<Cap>,
-    /// The first day of the operator's month.
+    /// The first day of that month. Default: `1`.
     pub billing_day: Option<Within<1, { BILLING_DAY_MAX as i64 }>>,
-    /// Megabytes per UTC day, both directions; beyond, it is a backup.
+    /// Megabytes a day, both directions, above which it is a backup. Default: no cap.
     pub daily_cap_mb: Option<Cap>,
-    /// The maximum of copies and repairs, percent of first transmissions.
+    /// The maximum of copies and repairs, percent of first transmissions. Default: unlimited.
     pub redundancy_percent: Option<Within<0, 100>>,
-    /// Whether it carries the lanes' insurance nevertheless.
+    /// Whether this metered uplink carries [insurance](configuration.md#insurance).
     pub insurance: bool,
 }
 

@@ -26,21 +26,21 @@ use crate::{Fault, Validate};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProxyFile {
-    /// The name of the instance and its control socket.
+    /// The name of the instance, and of its socket for `show`.
     #[serde(default = "default_instance")]
     pub instance: TunName,
-    /// The UDP address to listen on.
+    /// As [`crate::ServerFile::listen`].
     #[serde(default = "default_listen", deserialize_with = "listen")]
     pub listen: SocketAddr,
-    /// The proxy's private key; empty: that of the join.
+    /// As [`crate::ServerFile::private_key`].
     #[serde(default, skip_serializing_if = "PrivateKey::is_empty")]
     pub private_key: PrivateKey,
-    /// The largest inner packet, bytes.
+    /// The MTU of the clients' TUN devices; use that of the anchors.
     #[serde(default)]
     pub mtu_bytes: MtuBytes<1360>,
-    /// The rate of a leg to an anchor, if it is known to be narrow.
+    /// What a leg carries in each direction, Mbit/s. Default: any.
     pub leg_rate_mbps: Option<RateMbps>,
-    /// The folder for what strategies have learned.
+    /// Where learned state of strategies is kept.
     #[serde(default = "state_directory")]
     pub state_directory: PathBuf,
     /// Resource limits, in total and for each client.
@@ -74,14 +74,18 @@ pub struct ProxyFile {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProxyTenantFields {
-    /// Its name, the same at its anchor.
+    /// The tenant's name, which its clients sign: letters, digits, `-`, `_`, `.`; after a join
+    /// `[[tenants]]` is optional, and tenants of the
+    /// [fleet](fleet.md#add-proxies-anchors-and-boxes) are added.
     pub name: String,
     /// Its anchor.
     pub anchor: AnchorFields,
-    /// The anchor's own inner addresses, with or without the length of the clients' network.
+    /// The anchor's own inner addresses, such as `"10.77.0.1/16"`; with the length of the clients'
+    /// network, [`uplinks.local`](configuration.md#what-leaves-outside-the-tunnel) of clients never
+    /// takes that network for an uplink's.
     #[serde(default, deserialize_with = "gateways")]
     pub gateways: Vec<IpNet>,
-    /// The maximum rate of all its clients together, for each direction, Mbit/s.
+    /// The most that all its clients may send, and receive, at this proxy, Mbit/s. Default: any.
     pub rate_limit_mbps: Option<RateMbps>,
 }
 
@@ -89,9 +93,10 @@ pub struct ProxyTenantFields {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AnchorFields {
-    /// Its addresses or names with ports, tried in turn.
+    /// Addresses or names of the anchor with ports, tried in turn; names are [looked
+    /// up](fleet.md#what-a-leg-is) by this machine's name servers.
     pub addresses: Vec<String>,
-    /// Its public key.
+    /// The anchor's public key.
     pub public_key: PublicKey,
 }
 

@@ -19,22 +19,23 @@ pub struct RouterFile {
     /// The virtual network identifier, the same at both ends.
     #[serde(default)]
     pub vni: Within<0, 0xff_ffff>,
-    /// Whether the router may listen on public addresses.
+    /// Whether it may listen on public addresses; `0.0.0.0` and `[::]` count as such.
     #[serde(default)]
     pub insecure: bool,
     /// This side's inner addresses, with the length of the network.
     #[serde(default, deserialize_with = "networks")]
     pub addresses: Vec<IpNet>,
-    /// Destinations that are routed into the tunnel.
+    /// Destinations that are routed into the tunnel: what lies behind the other router.
     #[serde(default, deserialize_with = "networks")]
     pub into_tunnel: Vec<IpNet>,
-    /// Allowed source addresses of the peer's inner packets; empty: all.
+    /// Source addresses allowed in packets from the tunnel; empty: all.
     #[serde(default, deserialize_with = "networks")]
     pub accept_sources: Vec<IpNet>,
-    /// The order of received packets: `reorder` or `pass`.
+    /// `reorder`: packets are delivered in order, and one that arrives after its turn is discarded;
+    /// `pass`: each is delivered when its first copy arrives.
     #[serde(default)]
     pub ordering: RouterOrdering,
-    /// The longest wait of a packet for earlier ones.
+    /// The longest that a packet waits for earlier ones.
     #[serde(default)]
     pub max_buffer_ms: Within<1, 10_000, { Order::DEFAULT_BUFFER.as_millis() as i64 }>,
     /// The TUN device. Segments of 1,340 bytes over IPv6, as in the paper (section IV-A), have
@@ -52,19 +53,19 @@ pub struct RouterFile {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouterLinkFields {
-    /// Its name in logs and statistics.
+    /// A link's name in logs and statistics.
     pub name: String,
-    /// Its number, the same at both ends; `None`: its position in the file, from 0.
+    /// The link's number, the same at both ends. Default: its place, from 0.
     pub number: Option<Within<0, 255>>,
-    /// The local address; links with the same one share a socket.
+    /// The address and port on this machine; links with the same address share a socket.
     #[serde(deserialize_with = "listen")]
     pub listen: SocketAddr,
-    /// The interface that it is bound to.
+    /// The interface that the link is bound to, whatever the routes; it needs one to the peer.
     pub interface: Option<String>,
-    /// The address of its other end.
+    /// Address and port of the link's other end. Default: or `peer_within`.
     #[serde(default, deserialize_with = "peer")]
     pub peer: Option<SocketAddr>,
-    /// Prefixes in which its other end, behind a NAT, is learned.
+    /// Prefixes that the other end may appear from when it is behind a NAT. Default: or `peer`.
     #[serde(default, deserialize_with = "networks", skip_serializing_if = "Vec::is_empty")]
     pub peer_within: Vec<IpNet>,
 }

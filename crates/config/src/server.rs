@@ -30,40 +30,45 @@ pub struct ServerFile {
     /// The UDP address to listen on.
     #[serde(default = "default_listen", deserialize_with = "listen")]
     pub listen: SocketAddr,
-    /// The server's private key; empty: that of the join.
+    /// This machine's key; without it the key of [`roadweave
+    /// join`](fleet.md#add-proxies-anchors-and-boxes). Default: from the join.
     #[serde(default, skip_serializing_if = "PrivateKey::is_empty")]
     pub private_key: PrivateKey,
-    /// The server's inner addresses, with the length of the clients' network.
+    /// This machine's inner addresses, with the prefix length of the clients' network.
     #[serde(default = "default_addresses", deserialize_with = "networks")]
     pub addresses: Vec<IpNet>,
     /// Whether clients may reach each other.
     #[serde(default)]
     pub clients_reach_clients: bool,
-    /// Whether clients' packets leave with this machine's own address (source NAT by nftables).
+    /// Whether traffic of clients and of the networks behind them is translated to this machine's
+    /// address (nftables); also applies to [streams](streams.md#the-address-that-hosts-see).
     #[serde(default = "default_masquerade")]
     pub masquerade: bool,
-    /// Denied destinations, in addition to the server's own addresses other than its inner ones.
+    /// Prefixes that clients may not reach through this machine. Default: see
+    /// configuration.md#what-clients-may-reach.
     #[serde(default = "default_denied", deserialize_with = "networks")]
     pub deny_destinations: Vec<IpNet>,
-    /// Exceptions from denied destinations.
+    /// Exceptions, including services on this machine itself: `"address"`, `"prefix"`, or
+    /// `"address:port"` for one port of TCP and UDP.
     #[serde(default)]
     pub allow_destinations: Vec<AllowedDestination>,
     /// Ports of this machine that are forwarded to devices behind clients.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub forwards: Vec<ForwardFields>,
-    /// The maximum connections of a client through this machine.
+    /// Maximum concurrent connections of a client through this machine, see
+    /// configuration.md#what-a-client-takes-of-the-kernels-tables.
     #[serde(default)]
     pub client_connections: ClientConnections,
-    /// How many threads share the clients.
+    /// Threads that share the clients, see configuration.md#shards.
     #[serde(default)]
     pub shards: Within<1, 64, 1>,
-    /// The bits of packet and connection marks that may be used.
+    /// As [`crate::ClientFile::packet_marks`].
     #[serde(default)]
     pub packet_marks: PacketMarks,
     /// The TUN device.
     #[serde(default)]
     pub tun: TunFields,
-    /// The folder for what strategies have learned.
+    /// As [`crate::ClientFile::state_directory`].
     #[serde(default = "state_directory")]
     pub state_directory: PathBuf,
     /// Resource limits, in total and for each client.
@@ -94,9 +99,9 @@ pub struct ServerFile {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServerLimits {
-    /// Maximum memory of all sessions together, MiB.
+    /// Maximum memory of all sessions together, MiB, see configuration.md#memory.
     pub memory_mb: Within<64, 1_048_576, 1024>,
-    /// Maximum memory of one session for queues and repairs, MiB.
+    /// As [`crate::ClientLimits::client_memory_mb`].
     pub client_memory_mb: ClientMemoryMb,
 }
 

@@ -11,15 +11,16 @@ use crate::values::Within;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SpeedtestFields {
-    /// Whether speed tests are allowed.
+    /// Whether clients may measure their uplinks with [`roadweave
+    /// speedtest`](operate.md#measure-the-uplinks), which uses this machine's traffic too.
     pub enabled: bool,
     /// The longest test of one direction, seconds.
     pub seconds_max: Within<1, 10, 10>,
-    /// The maximum of one test, megabytes.
+    /// The most megabytes of one test, headers counted.
     pub mb_max: Within<1, 100_000, 250>,
-    /// Tests of a client per hour; each direction of each uplink is one.
+    /// Tests of a client in an hour; each direction of each uplink, and of all together, is one.
     pub tests_per_hour: Within<1, 1_000, 60>,
-    /// Concurrent tests of all clients.
+    /// Concurrent tests of all clients; a client has one at a time.
     pub at_a_time: Within<1, 1_000, 4>,
 }
 

@@ -20,27 +20,34 @@ type ConnectsPerSecond = Within<1, 10_000, 50>;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ClientStreams {
-    /// The TCP address of the SOCKS5 and HTTP CONNECT proxy; `None`: no proxy.
+    /// The TCP address of the SOCKS5 and HTTP CONNECT proxy for the LAN, such as
+    /// `"192.168.1.1:1080"`; its connections are carried as [streams](streams.md). Default: off.
     #[serde(deserialize_with = "listen_if")]
     pub listen: Option<SocketAddr>,
-    /// How the LAN's connections go that match no rule.
+    /// TCP connections from behind the box, with a section `[streams]`: `split`:
+    /// [streams](streams.md#without-a-proxy) if their destination answered recently; `tunnel`:
+    /// packets.
     pub tcp: TcpWay,
     /// Exceptions; the first match counts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<TcpRule>,
-    /// The networks that may use the proxy.
+    /// Networks that may use `streams.listen`; connections over an uplink are never accepted.
     #[serde(deserialize_with = "networks")]
     pub from: Vec<IpNet>,
-    /// The origins of pages whose players may report their buffers, such as
-    /// `https://player.example`.
+    /// Web origins, such as `"https://player.example"`, whose players may report their buffers at
+    /// `/v1/qoe` of `streams.listen` ([streams.md](streams.md)) and listen at `/v1/encoder`
+    /// ([video.md](video.md#encoder-targets)).
     pub origins: Vec<String>,
-    /// Scheduler and recovery; docs/configuration.md lists them.
+    /// The strategy of [streams](streams.md), in a `patient` lane; those of an anchor use its
+    /// proxy's.
     pub strategy: StrategyName,
-    /// The maximum of a client's open connections.
+    /// Maximum open connections of a client; one address behind the box has at most 512, and an end
+    /// two thirds of its limit of open files.
     pub connections_max: ConnectionsMax,
-    /// Kilobytes at the start of each connection that are sent first.
+    /// Kilobytes at the start of what this end sends in a connection that precede all other
+    /// streams.
     pub first_kb: FirstKb,
-    /// Ports of hosts at which plain HTTP is inspected.
+    /// At most 16 ports of hosts where [plain HTTP](streams.md#plain-http) is read; `[]`: none.
     pub http_ports: Vec<u16>,
 }
 
@@ -78,10 +85,11 @@ pub enum TcpWay {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TcpRule {
-    /// Their networks; empty: all.
+    /// Destination addresses or prefixes; the first `[[streams.rules]]` that matches overrides
+    /// `streams.tcp`. Default: all.
     #[serde(default, deserialize_with = "networks")]
     pub to: Vec<IpNet>,
-    /// Their ports; empty: all.
+    /// Destination ports, each a port or `[first, last]`. Default: all.
     #[serde(default)]
     pub ports: Vec<Ports>,
     /// How they are carried.
@@ -99,19 +107,20 @@ impl TcpRule {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerStreams {
-    /// Scheduler and recovery; docs/configuration.md lists them.
+    /// As [`ClientStreams::strategy`].
     #[serde(default = "default_strategy")]
     pub strategy: StrategyName,
-    /// The maximum of a client's open connections.
+    /// As [`ClientStreams::connections_max`].
     #[serde(default)]
     pub connections_max: ConnectionsMax,
-    /// Kilobytes at the start of each connection that are sent first.
+    /// As [`ClientStreams::first_kb`].
     #[serde(default)]
     pub first_kb: FirstKb,
-    /// Ports of hosts at which plain HTTP is inspected.
+    /// As [`ClientStreams::http_ports`].
     #[serde(default = "default_http_ports")]
     pub http_ports: Vec<u16>,
-    /// New connections of one client per second, averaged over some seconds.
+    /// With a section `[streams]`, connections of [streams](streams.md) end at this machine: the
+    /// most that a client may open in a second, averaged over some seconds.
     #[serde(default)]
     pub connects_per_second: ConnectsPerSecond,
 }
@@ -120,7 +129,8 @@ pub struct ServerStreams {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProxyStreams {
-    /// Scheduler and recovery towards clients; docs/configuration.md lists them.
+    /// The strategy for frames of [streams](streams.md#through-proxies) to boxes; applies without
+    /// the section as well, if `[[lanes]]` leaves room for their lane.
     #[serde(default = "default_strategy")]
     pub strategy: StrategyName,
 }
@@ -129,19 +139,19 @@ pub struct ProxyStreams {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AnchorStreams {
-    /// The maximum of a client's open connections.
+    /// As [`ClientStreams::connections_max`].
     #[serde(default)]
     pub connections_max: ConnectionsMax,
-    /// Kilobytes at the start of each connection that are sent first.
+    /// As [`ClientStreams::first_kb`].
     #[serde(default)]
     pub first_kb: FirstKb,
-    /// Ports of hosts at which plain HTTP is inspected.
+    /// As [`ClientStreams::http_ports`].
     #[serde(default = "default_http_ports")]
     pub http_ports: Vec<u16>,
-    /// New connections of one client per second, averaged over some seconds.
+    /// As [`ServerStreams::connects_per_second`].
     #[serde(default)]
     pub connects_per_second: ConnectsPerSecond,
-    /// The maximum memory of all clients' streams together, MiB.
+    /// Maximum memory of the streams of all clients, MiB; beyond it the largest are reset.
     #[serde(default)]
     pub memory_mb: Within<32, 1_048_576, 1_024>,
 }

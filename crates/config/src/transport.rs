@@ -14,15 +14,16 @@ const USUAL: TransportConfig = TransportConfig::new([0; 32]);
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TransportFields {
-    /// The congestion control of every path: `bbr` or `cubic`.
+    /// The congestion control of every path.
     pub congestion: CongestionControl,
     /// The round-trip time assumed before the first sample.
     pub initial_rtt_ms: Within<1, 10_000, { USUAL.initial_rtt.as_millis() as i64 }>,
-    /// The silence that ends a session.
+    /// The silence after which a session ends.
     pub idle_timeout_seconds: Within<10, 86_400, { USUAL.idle_timeout.as_secs() as i64 }>,
-    /// The interval of keep-alives.
+    /// The interval of keep-alives on an otherwise silent session.
     pub keep_alive_ms: Within<100, 60_000, { USUAL.keep_alive.as_millis() as i64 }>,
-    /// The interval of probes on a path that stopped answering.
+    /// How often a silent path is probed while the session is used, twice as often if none answers;
+    /// in an idle session all paths together once in `keep_alive_ms`.
     pub probe_interval_ms: Within<20, 10_000, { USUAL.probe_interval.as_millis() as i64 }>,
     /// The most paths of a session.
     pub paths_max: Within<1, 32, { USUAL.max_paths as i64 }>,

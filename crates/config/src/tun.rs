@@ -47,11 +47,12 @@ impl From<TunName> for String {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TunFields<M = MtuBytes<1360>> {
-    /// Its name, which also names the instance.
+    /// The TUN device and the instance: lower-case letters, digits and underscores; its socket is
+    /// `/run/roadweave/<name>.sock`.
     pub name: TunName,
-    /// The largest inner packet, bytes.
+    /// The largest inner packet; all but `router` fragment those that a path does not carry.
     pub mtu_bytes: M,
-    /// Whether to use the kernel's segmentation offload.
+    /// Whether the kernel may pass segments of up to 64 KB.
     pub offload: bool,
 }
 

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeSet;
 
-use roadweave_config::{ClientFile, ServerFile, field_names};
+use roadweave_config::{ClientFile, ServerFile, fields as of_file};
 use roadweave_identity::PublicKey;
 use serde_json::Value as Json;
 use toml::{Table, Value};
@@ -32,9 +32,9 @@ pub(super) fn config(text: &Result<String, String>) -> String {
     let read = text.as_ref().map_err(String::clone);
     match read.and_then(|text| text.parse::<Table>().map_err(|_| "it is not TOML".to_owned())) {
         Ok(table) => {
-            let names = [field_names::<ClientFile>(), field_names::<ServerFile>()].concat();
+            let names = [of_file::<ClientFile>(), of_file::<ServerFile>()].concat();
             // The name of a customer is left out.
-            let names = names.iter().filter(|name| *name != "peers.tenant");
+            let names = names.iter().map(|it| &it.name).filter(|name| *name != "peers.tenant");
             let known = names.flat_map(|name| name.split('.')).collect();
             let (table, left_out) = fields(&known, table);
             match left_out {
