@@ -194,6 +194,37 @@ impl Agent {
         agent
     }
 
+    fn of(
+        now: Instant,
+        key: PublicKey,
+        role: Role,
+        software: &str,
+        persisted: PersistedState,
+    ) -> Self {
+        Self {
+            key,
+            role,
+            software: software.to_owned(),
+            persisted,
+            joining: None,
+            addresses: Vec::new(),
+            works: Works::default(),
+            is_mute: false,
+            sessions: 0,
+            anchors: BTreeMap::new(),
+            proxy: None,
+            drained: false,
+            away_since: Some(now),
+            entries: Vec::new(),
+            handing_back: None,
+            asked_for_all: false,
+            is_doubtful: false,
+            ending: Ending { waiting: VecDeque::new(), done: Head::EMPTY },
+            frames: VecDeque::new(),
+            events: VecDeque::new(),
+        }
+    }
+
     fn prove_persisted(&mut self, now: Instant) {
         for (what, error) in self.persisted.prove(self.key) {
             self.push_event(AgentEvent::Warning(format!("{what} on disk is not used: {error}")));
@@ -241,37 +272,6 @@ impl Agent {
 
     fn report_servers(&mut self) {
         self.persisted.servers().into_iter().for_each(|event| self.push_event(event));
-    }
-
-    fn of(
-        now: Instant,
-        key: PublicKey,
-        role: Role,
-        software: &str,
-        persisted: PersistedState,
-    ) -> Self {
-        Self {
-            key,
-            role,
-            software: software.to_owned(),
-            persisted,
-            joining: None,
-            addresses: Vec::new(),
-            works: Works::default(),
-            is_mute: false,
-            sessions: 0,
-            anchors: BTreeMap::new(),
-            proxy: None,
-            drained: false,
-            away_since: Some(now),
-            entries: Vec::new(),
-            handing_back: None,
-            asked_for_all: false,
-            is_doubtful: false,
-            ending: Ending { waiting: VecDeque::new(), done: Head::EMPTY },
-            frames: VecDeque::new(),
-            events: VecDeque::new(),
-        }
     }
 
     /// The stream to a controller is up; the state of an earlier one is dropped.

@@ -216,7 +216,7 @@ impl<'a> Planning<'a> {
         let mut drafts = Vec::new();
         for (id, device, key) in self.fleet.active() {
             let layers = tenants.entry(&id.0).or_insert_with(|| Layers::of(self.fleet, &id.0));
-            let mut layers = layers.offered(rollouts, (device, key));
+            let mut layers = layers.offered(rollouts, device, key);
             let asks_approval = self.fleet.asks_approval(&id.0);
             if asks_approval {
                 // An approval covers a whole text, so only the narrowest counts.

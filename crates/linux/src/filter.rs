@@ -24,6 +24,8 @@ mod tests;
 
 pub use keeper::FilterKeeper;
 
+use std::collections::BTreeSet;
+
 use crate::{DeviceError, Instance, sysctl};
 pub(crate) use chain::{Chain, begin, count_and_drop, counter, counter_from, end, set_mark};
 pub use flows::FlowRemover;
@@ -43,7 +45,7 @@ pub use table::TableTurn;
 #[derive(Debug)]
 pub struct Filters {
     instance: Instance,
-    settings: Vec<String>,
+    settings: BTreeSet<String>,
     forwarded: Vec<&'static str>,
     table: Table,
     shares: Shares,
@@ -58,7 +60,7 @@ impl Filters {
         let table = Table::open(instance.filter_table())?;
         let shares = Shares::open(instance)?;
         let instance = instance.clone();
-        let (settings, forwarded) = (Vec::new(), Vec::new());
+        let (settings, forwarded) = (BTreeSet::new(), Vec::new());
         let mut this = Self { instance, settings, forwarded, table, shares, exists: false };
         this.replace(options)?;
         Ok(this)
@@ -119,9 +121,7 @@ impl Filters {
     }
 
     fn change_setting(&mut self, key: &str, value: &str) -> Result<(), DeviceError> {
-        if !self.settings.iter().any(|known| known == key) {
-            self.settings.push(key.to_owned());
-        }
+        self.settings.insert(key.to_owned());
         self.instance.settings().change(key, value)
     }
 
@@ -158,7 +158,7 @@ impl Filters {
     }
 
     fn change_if_possible(&mut self, key: &str, value: &str, otherwise: &str) {
-        let is_first = !self.settings.iter().any(|known| known == key);
+        let is_first = !self.settings.contains(key);
         if let Err(error) = self.change_setting(key, value)
             && is_first
         {
@@ -176,8 +176,7 @@ impl Drop for Filters {
         if !self.exists {
             return;
         }
-        let failed =
-            self.instance.settings().restore(|key| self.settings.iter().any(|mine| mine == key));
+        let failed = self.instance.settings().restore(|key| self.settings.contains(key));
         let tables = tables_to_remove(&self.instance, &failed);
         if let Err(error) = remove_tables(&tables) {
             tracing::warn!(%error, "filters could not be removed; the next start tries again");

@@ -25,7 +25,7 @@ pub use nat64::Nat64Prefix;
 pub use radvert::{Advertised, RouterNotices, RouterUpdate};
 pub use run::run;
 pub use servers::Network;
-pub(crate) use servers::{advertised_portal, resolv_conf};
+pub(crate) use servers::advertised_portal;
 
 pub(crate) const ADDRESSES_MAX: usize = 8;
 

@@ -20,7 +20,6 @@ use std::path::{Path, PathBuf};
 use roadweave_proto::Marks;
 use rustix::fs::FlockOperation;
 
-use self::settings::ChangedSettings;
 use crate::files::{make_private, private};
 use crate::{DeviceError, become_owner_of};
 
@@ -166,8 +165,8 @@ impl Instance {
         Ok(())
     }
 
-    pub(crate) fn settings(&self) -> ChangedSettings<'_> {
-        ChangedSettings { directory: &self.directory, path: self.file("undo") }
+    pub(crate) fn settings(&self) -> settings::ChangedSettings<'_> {
+        settings::ChangedSettings { directory: &self.directory, path: self.file("undo") }
     }
 
     fn file(&self, extension: &str) -> PathBuf {

@@ -62,11 +62,9 @@ use crate::process::ROUTE_PROTOCOL;
 use crate::{DeviceError, Instance, Netlink, NetworkInterface, Route, Rule, Tun, sysctl};
 
 pub use apart::AnchorTun;
-use apart::OwnTable;
+use apart::{Clashes, OwnTable};
 pub use client::ClientRoutes;
-use entries::{
-    KERNEL_PROTOCOL, LOCAL_TABLE, MAIN_TABLE, PRIORITY_MAIN, PRIORITY_TUNNEL, tun_route,
-};
+use entries::{KERNEL_PROTOCOL, LOCAL_TABLE, MAIN_TABLE, PRIORITY_MAIN, PRIORITY_TUNNEL};
 pub use excluded::Excluded;
 pub use keeper::RouteKeeper;
 pub use repairs::Change;
@@ -116,10 +114,7 @@ impl Routes {
     }
 
     /// The `prefixes` that are known outside and that a neighbour has too, each with the reason.
-    pub fn find_clashes(
-        &mut self,
-        prefixes: &[IpNet],
-    ) -> Result<Vec<(IpNet, String)>, DeviceError> {
+    pub fn find_clashes(&mut self, prefixes: &[IpNet]) -> Result<Clashes, DeviceError> {
         let Some(own) = &self.own_table else { return Ok(Vec::new()) };
         own.find_clashes(&mut self.netlink, prefixes)
     }
@@ -218,7 +213,7 @@ impl Routes {
     }
 
     fn ways(&self, tun: u32, prefix: &IpNet) -> Vec<Route> {
-        let main = tun_route(tun, *prefix, self.tunnel_table());
+        let main = entries::tun_route(tun, *prefix, self.tunnel_table());
         let mut ways = match &self.own_table {
             None => vec![main],
             Some(own) => own.ways(prefix, main),

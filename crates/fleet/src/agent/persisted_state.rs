@@ -256,8 +256,7 @@ impl PersistedState {
             };
             AgentEvent::Anchors(document.body.anchors.into_iter().filter_map(verified).collect())
         });
-        events.extend([candidates, anchors].into_iter().flatten());
-        events
+        events.into_iter().chain(candidates).chain(anchors).collect()
     }
 
     /// Drops what cannot be verified, so that it is sent again; returns the reasons.

@@ -34,8 +34,7 @@ impl<'a> Layers<'a> {
         Self(layers)
     }
 
-    pub(super) fn offered(&self, by: &Rollouts, to: (&Device, PublicKey)) -> Vec<Layer<'a>> {
-        let (device, key) = to;
+    pub(super) fn offered(&self, by: &Rollouts, device: &Device, key: PublicKey) -> Vec<Layer<'a>> {
         let covering = self.0.iter().filter(|(scope, _)| covers(scope, device));
         let offered = covering.filter_map(|(_, all)| {
             all.iter().find(|(id, rollout, _)| by.is_offered(id, rollout, &key))

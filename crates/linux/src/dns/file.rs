@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::DeviceError;
 use crate::files::{self, beside, check_owner};
-use crate::lookup::resolv_conf;
 
 #[derive(Debug)]
 pub(super) struct ResolvConf {
@@ -145,7 +144,12 @@ pub(super) fn text(servers: &[IpAddr], remark: &str) -> String {
 /// The name servers of a file like `/etc/resolv.conf`.
 pub fn nameservers(path: &Path) -> Vec<IpAddr> {
     let text = fs::read_to_string(path).unwrap_or_default();
-    resolv_conf(&text).into_iter().map(|(address, _)| address).collect()
+    let address = |line: &str| {
+        let mut words = line.split_whitespace();
+        let address = (words.next() == Some("nameserver")).then(|| words.next())??;
+        address.split('%').next()?.parse().ok()
+    };
+    text.lines().filter_map(address).collect()
 }
 
 /// Replaces a file atomically. A container's mount point can only be overwritten.
@@ -290,7 +294,8 @@ mod tests {
     fn the_resolvers_of_a_file_are_its_nameserver_lines() {
         let machine = Box::new();
         let text = "# nameserver 9.9.9.9\nnameserver 10.1.0.1\nsearch nameserver\n\
-                    nameserver fe80::1%eth1\nnameserver\nnameserver x\n";
+                    nameserver fe80::1%eth1\nnameserver\nnameserver x\n\
+                    nameserver 192.0.2.1:5353\nnameserver [::1]:53\nnameserver 192.0.2.1#x\n";
         fs::write(machine.path(), text).unwrap();
         let expected: [IpAddr; 2] = ["10.1.0.1".parse().unwrap(), "fe80::1".parse().unwrap()];
         assert_eq!(nameservers(&machine.path()), expected);

@@ -11,8 +11,6 @@ use crate::socket::with_scope;
 
 mod parse;
 
-pub(crate) use parse::resolv_conf;
-
 /// The network by which names are looked up.
 #[derive(Clone, Debug, Default)]
 pub struct Network {
@@ -38,7 +36,7 @@ pub(crate) fn name_servers(root: &Path, network: &Network) -> Vec<SocketAddr> {
     if network.is_system() {
         for path in SYSTEM {
             let text = read(&root.join(path)).unwrap_or_default();
-            found.extend(resolv_conf(&text).into_iter().map(SocketAddr::from));
+            found.extend(parse::resolv_conf(&text).into_iter().map(SocketAddr::from));
             if !found.is_empty() {
                 break;
             }
@@ -86,7 +84,7 @@ fn of_uplink(root: &Path, network: &Network) -> Vec<(IpAddr, u16)> {
     servers.extend(parse::network_manager(&read(&format!("run/NetworkManager/devices/{index}"))));
     for directory in RESOLVCONF {
         for text in texts_of(&root.join(directory), interface) {
-            servers.extend(resolv_conf(&text));
+            servers.extend(parse::resolv_conf(&text));
         }
     }
     for path in DHCLIENT {
@@ -108,7 +106,7 @@ fn of_system(root: &Path) -> Vec<(IpAddr, u16)> {
             let text = read(&root.join(path)).unwrap_or_default();
             // While a session sets resolvers inside the tunnel, the earlier ones count.
             let text = dns::before(root, &text).unwrap_or(text);
-            let mut servers = resolv_conf(&text);
+            let mut servers = parse::resolv_conf(&text);
             servers.retain(|(address, _)| !address.is_loopback());
             servers
         })

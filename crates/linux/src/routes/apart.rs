@@ -34,6 +34,8 @@ pub struct AnchorTun {
     pub is_exposed: bool,
 }
 
+pub(super) type Clashes = Vec<(IpNet, String)>;
+
 #[derive(Debug)]
 pub(super) struct OwnTable {
     apart: Apart,
@@ -57,14 +59,9 @@ impl OwnTable {
             return Err(DeviceError::Unavailable { why });
         }
         netlink.set_group(own.surroundings.index, GROUP)?;
-        for network in networks {
-            for route in own.routes(network) {
-                unless_without_ipv6(netlink.replace_route(&route))?;
-            }
-        }
-        for rule in own.rules() {
-            unless_without_ipv6(netlink.add_rule(&rule))?;
-        }
+        let (routes, rules) = own.own_ways();
+        routes.iter().try_for_each(|it| unless_without_ipv6(netlink.replace_route(it)))?;
+        rules.iter().try_for_each(|it| unless_without_ipv6(netlink.add_rule(it)))?;
         Ok(own)
     }
 
@@ -72,7 +69,7 @@ impl OwnTable {
         &self,
         netlink: &mut Netlink,
         prefixes: &[IpNet],
-    ) -> Result<Vec<(IpNet, String)>, DeviceError> {
+    ) -> Result<Clashes, DeviceError> {
         let AnchorTun { tun, networks, is_exposed, .. } = &self.surroundings;
         let mut found = Vec::new();
         for (name, address) in self.addresses_of_neighbours(netlink)? {
@@ -136,11 +133,7 @@ impl OwnTable {
         Ok(None)
     }
 
-    fn clashes(
-        &self,
-        netlink: &mut Netlink,
-        prefixes: &[IpNet],
-    ) -> Result<Vec<(IpNet, String)>, DeviceError> {
+    fn clashes(&self, netlink: &mut Netlink, prefixes: &[IpNet]) -> Result<Clashes, DeviceError> {
         let AnchorTun { tun, is_exposed, .. } = &self.surroundings;
         let mut found = Vec::new();
         let neighbours = self.neighbours(netlink)?;
@@ -173,7 +166,8 @@ impl OwnTable {
         Ok(found)
     }
 
-    /// The routes for a prefix that is led into the TUN, with `main`, that of the main table.
+    /// The routes for a prefix that is led into the TUN. `main`, the route of the main table, is
+    /// added only if addresses are exposed.
     pub(super) fn ways(&self, prefix: &IpNet, main: Route) -> Vec<Route> {
         let exposed = self.surroundings.is_exposed.then_some(main);
         self.routes(prefix).into_iter().chain(exposed).collect()

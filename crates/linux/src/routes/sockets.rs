@@ -62,10 +62,6 @@ impl SocketTable {
 
     pub(super) fn ways(&self) -> (Vec<Route>, Vec<Rule>) {
         let routes = self.networks.iter().filter_map(|network| self.route(network));
-        (routes.collect(), self.rules())
-    }
-
-    fn rules(&self) -> Vec<Rule> {
         let rule = |ipv4| Rule {
             ipv4,
             priority: PRIORITY_SOCKETS,
@@ -74,6 +70,6 @@ impl SocketTable {
             protocol: ROUTE_PROTOCOL,
             ..Rule::default()
         };
-        families(&self.networks).map(rule).collect()
+        (routes.collect(), families(&self.networks).map(rule).collect())
     }
 }

@@ -79,12 +79,11 @@ struct ClientRole {
 impl LoopRole<Client> for ClientRole {
     fn on_start(&mut self, driver: &mut Driver<Client>) {
         self.state_files.update_time_of_day(&mut driver.node, Instant::ZERO);
-        // The first is discarded: the client was started with it in its options.
+        // The first update is discarded: the client was started with it in its options.
         self.fleet.iter().for_each(|fleet| drop(fleet.updates()));
         // Routes may have changed between the first read and the start of notifications.
         self.steering.on_notice(Instant::ZERO);
-        let (uplinks, mut context) = self.uplinks_with(driver, Instant::ZERO);
-        uplinks.look(&mut context);
+        self.with_uplinks(driver, Instant::ZERO, Uplinks::look);
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
@@ -113,9 +112,8 @@ impl LoopRole<Client> for ClientRole {
             discarded,
             "{pause}; queued packets are discarded, and every uplink must answer again"
         );
-        self.state_files.on_pause(now);
-        let (uplinks, mut context) = self.uplinks_with(driver, now);
-        uplinks.look(&mut context);
+        self.state_files.next_usage = now;
+        self.with_uplinks(driver, now, Uplinks::look);
         driver.node.on_pause(now, pause.lasted);
     }
 
@@ -159,16 +157,14 @@ impl LoopRole<Client> for ClientRole {
         error: &std::io::Error,
     ) {
         tracing::warn!(%error, "an uplink's socket failed; it is reopened");
-        let (uplinks, mut context) = self.uplinks_with(driver, now);
-        uplinks.on_socket_failed(&mut context, uplink);
+        self.with_uplinks(driver, now, |uplinks, with| uplinks.on_socket_failed(with, uplink));
     }
 
     fn handle_timeout(&mut self, driver: &mut Driver<Client>, now: Instant) {
-        let (uplinks, mut context) = self.uplinks_with(driver, now);
-        uplinks.handle_timeout(&mut context);
+        self.with_uplinks(driver, now, Uplinks::handle_timeout);
         self.state_files.handle_timeout(&mut driver.node, now, self.counts_bytes());
         let fields = &self.options.file.uplinks;
-        self.uplinks.policies.forget_modems(&mut driver.node, now, fields);
+        self.uplinks.policies.forget(&mut driver.node, now, fields);
         self.steering.handle_timeout(now);
         self.take_filters(driver, now);
         let networks = self.steering.routes.local_networks();
@@ -195,7 +191,7 @@ impl LoopRole<Client> for ClientRole {
         self.streams.iter_mut().for_each(|streams| streams.handle_events(driver, now));
         self.encoders.handle_events(driver, now);
         if let Some(fleet) = &self.fleet {
-            if self.uplinks.take_changed() {
+            if std::mem::take(&mut self.uplinks.have_changed) {
                 let uplinks = self.steering.routes.uplinks().cloned().collect();
                 fleet.command(|it| it.uplinks = Some(uplinks));
             }
@@ -259,7 +255,9 @@ impl LoopRole<Client> for ClientRole {
                 let Uplinks { monitor, policies, .. } = &mut self.uplinks;
                 let is_known = monitor.uplinks().any(|known| known.name == uplink);
                 if is_known {
-                    policies.record_modem(&mut driver.node, now, fields, (uplink, facts));
+                    policies.forget(&mut driver.node, now, fields);
+                    policies.modems.record(now, uplink.clone(), facts);
+                    policies.apply(&mut driver.node, fields, &uplink);
                 }
                 Ok(json!({ "told": is_known }))
             }
@@ -293,13 +291,13 @@ impl LoopRole<Client> for ClientRole {
 }
 
 impl ClientRole {
-    /// The uplinks, and what they use of the rest.
-    fn uplinks_with<'a>(
-        &'a mut self,
-        driver: &'a mut Driver<Client>,
+    fn with_uplinks<R>(
+        &mut self,
+        driver: &mut Driver<Client>,
         now: Instant,
-    ) -> (&'a mut Uplinks, Context<'a>) {
-        let context = Context {
+        act: impl FnOnce(&mut Uplinks, &mut Context<'_>) -> R,
+    ) -> R {
+        let mut context = Context {
             driver,
             now,
             options: &self.options,
@@ -308,7 +306,7 @@ impl ClientRole {
             streams: self.streams.as_mut(),
             steering: &mut self.steering,
         };
-        (&mut self.uplinks, context)
+        act(&mut self.uplinks, &mut context)
     }
 
     fn counts_bytes(&self) -> bool {
@@ -320,7 +318,7 @@ impl ClientRole {
             match event {
                 ClientEvent::Joined { ref welcome, .. }
                 | ClientEvent::Moved { ref welcome, .. } => {
-                    self.join.on_joined();
+                    self.join.is_done = true;
                     self.uplinks.debounce.ask(driver.edge.clock.now());
                     self.report_session(Some(driver.node.server().key));
                     let (steering, filters) = (&self.steering, &mut self.filters);
@@ -352,8 +350,7 @@ impl ClientRole {
     }
 
     fn take_filters(&mut self, driver: &mut Driver<Client>, now: Instant) {
-        let (uplinks, mut context) = self.uplinks_with(driver, now);
-        uplinks.take_filters(&mut context);
+        self.with_uplinks(driver, now, Uplinks::take_filters);
         self.use_granted(driver);
         self.use_excluded(now);
     }
@@ -370,8 +367,7 @@ impl ClientRole {
         if let Some(why) = self.obstacle() {
             return tracing::warn!("{why}");
         }
-        let (uplinks, context) = self.uplinks_with(driver, now);
-        uplinks.log_silence(&context);
+        self.with_uplinks(driver, now, |uplinks, with| uplinks.log_silence(with));
     }
 
     fn apply_updates(&mut self, driver: &mut Driver<Client>, now: Instant) {
@@ -385,13 +381,14 @@ impl ClientRole {
             }
         }
         let is_fixed = self.options.file.server.is_some();
-        let (uplinks, mut context) = self.uplinks_with(driver, now);
-        if let Some(servers) = candidates.filter(|_| !is_fixed).and_then(|it| assigned(&it)) {
-            uplinks.set_servers(&mut context, servers);
-        }
-        if let Some(left) = left_of(&uplinks.resolver.servers(), &revoked, is_fixed) {
-            uplinks.set_servers(&mut context, left);
-        }
+        self.with_uplinks(driver, now, |uplinks, with| {
+            if let Some(servers) = candidates.filter(|_| !is_fixed).and_then(|it| assigned(&it)) {
+                uplinks.assign(with, servers);
+            }
+            if let Some(left) = left_of(&uplinks.resolver.servers(), &revoked, is_fixed) {
+                uplinks.assign(with, left);
+            }
+        });
     }
 
     fn reload(
@@ -426,8 +423,7 @@ impl ClientRole {
         self.uplinks.monitor.set_selector(selector);
         self.uplinks.portals.set_probe(&mut driver.node, now, portal_probe);
         self.exclude(now, read.routes);
-        let (uplinks, mut context) = self.uplinks_with(driver, now);
-        uplinks.reload(&mut context);
+        self.with_uplinks(driver, now, Uplinks::reload);
         tracing::info!("lanes, policies, uplinks and excluded destinations were read again");
         left_out
     }
@@ -495,13 +491,13 @@ impl ClientRole {
         params: &Value,
     ) -> Result<Value, RpcError> {
         let change: SetUplink = settings::parse(params)?;
-        let (uplinks, context) = self.uplinks_with(driver, now);
-        uplinks.set_override(&context, &change)?;
-        if uplinks.policies.overrides.have_caps() {
+        self.with_uplinks(driver, now, |uplinks, with| uplinks.set_override(with, &change))?;
+        if self.uplinks.policies.overrides.have_caps() {
             self.state_files.update_time_of_day(&mut driver.node, now);
         }
-        let (uplinks, mut context) = self.uplinks_with(driver, now);
-        let notice = uplinks.apply_override(&mut context, &change.uplink);
+        let notice = self.with_uplinks(driver, now, |uplinks, with| {
+            uplinks.apply_override(with, &change.uplink)
+        });
         Ok(json!(SetAnswer::Notice { notice }))
     }
 }

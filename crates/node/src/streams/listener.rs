@@ -33,11 +33,11 @@ use std::time::Duration;
 use roadweave_config::ClientStreams;
 use roadweave_linux::{DeviceError, Event, Interest, Poller, Token};
 use roadweave_proto::wire::Destination;
-use roadweave_proto::{Instant, Marks};
+use roadweave_proto::{Instant, Marks, earliest};
 use roadweave_stream::Streams;
 
 use self::caller::arrived_by;
-use self::connections::{AcceptedSocket, Connections};
+use self::connections::{Accepted, Connections};
 pub use self::encoder::{EventStreams, Listening};
 pub use self::end::ListenerEnd;
 use self::listening_socket::ListeningSocket;
@@ -166,12 +166,9 @@ impl StreamListener {
 
     /// Takes an event of a token that it owns.
     pub fn on_ready(&mut self, event: &Event) {
-        if let Some(position) = self.listener_of(event.token) {
-            self.listeners[position].is_called = true;
-            return;
-        }
-        if let Some(number) = self.connections.table.number_of(event.token) {
-            self.connections.on_ready(number, event);
+        match self.listener_of(event.token) {
+            Some(position) => self.listeners[position].is_called = true,
+            None => self.connections.on_ready(event),
         }
     }
 
@@ -189,8 +186,7 @@ impl StreamListener {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let is_called = self.listeners.iter().any(|listener| listener.is_called);
         let called = (is_called && self.paused_until.is_none()).then_some(Instant::ZERO);
-        let others = [called, self.paused_until, self.next_try, self.connections.poll_timeout()];
-        others.into_iter().flatten().min()
+        earliest([called, self.paused_until, self.next_try, self.connections.poll_timeout()])
     }
 
     /// Does the pending work, within the limits of a turn.
@@ -205,7 +201,8 @@ impl StreamListener {
         if self.paused_until.is_none() {
             self.accept(now, poller, streams);
         }
-        self.connections.tend_taking(now, streams, &self.listeners);
+        let is_crowded = self.connections.is_crowded(streams);
+        self.connections.taking.turn(now, is_crowded, &self.listeners);
         self.connections.turn(now, streams);
     }
 
@@ -281,13 +278,8 @@ impl StreamListener {
         }
     }
 
-    /// Breaks off the connection of a stranger.
-    fn admit(
-        &self,
-        socket: TcpStream,
-        caller: IpAddr,
-        is_transparent: bool,
-    ) -> Option<AcceptedSocket> {
+    /// `None` for a stranger, whose connection is broken off.
+    fn admit(&self, socket: TcpStream, caller: IpAddr, is_transparent: bool) -> Option<Accepted> {
         let destination = is_transparent.then(|| self.meant_for(&socket));
         let is_ours = match destination {
             Some(_) => self.is_from_inside(&socket),
@@ -297,7 +289,7 @@ impl StreamListener {
             break_off(&socket);
             return None;
         }
-        Some(AcceptedSocket { socket, caller, destination: destination.flatten() })
+        Some(Accepted { socket, caller, destination: destination.flatten() })
     }
 
     fn is_from_inside(&self, socket: &TcpStream) -> bool {

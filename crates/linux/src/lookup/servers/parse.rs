@@ -21,7 +21,7 @@ pub(super) fn network_manager(text: &str) -> Vec<(IpAddr, u16)> {
     values.flat_map(str::split_whitespace).filter_map(server).collect()
 }
 
-pub(crate) fn resolv_conf(text: &str) -> Vec<(IpAddr, u16)> {
+pub(super) fn resolv_conf(text: &str) -> Vec<(IpAddr, u16)> {
     text.lines().filter_map(name_server).collect()
 }
 

@@ -115,10 +115,10 @@ mod tests {
 
     #[test]
     fn a_session_is_mute_while_no_path_answers_or_all_that_would_pass_waits_in_vain() {
-        let mut passage = DataPlaneCheck::default();
+        let mut check = DataPlaneCheck::default();
         let mut look = |left, late| {
-            passage.look(Some(Carried { left, late }));
-            passage.is_mute
+            check.look(Some(Carried { left, late }));
+            check.is_mute
         };
         assert!(!look(10, 3) && !look(10, 3), "nobody sends");
         assert!(look(10, 4) && look(10, 4), "nothing that was sent has left since");
@@ -126,14 +126,14 @@ mod tests {
         assert!(look(11, 6));
         assert!(!look(0, 0));
         assert!(look(0, 1));
-        passage.reset();
-        passage.look(Some(Carried { left: 0, late: 1 }));
-        assert!(!passage.is_mute, "other lanes");
-        passage.look(None);
-        assert!(passage.is_mute);
+        check.reset();
+        check.look(Some(Carried { left: 0, late: 1 }));
+        assert!(!check.is_mute, "other lanes");
+        check.look(None);
+        assert!(check.is_mute);
         // Losses during an outage are not the fault of the lanes.
-        passage.look(Some(Carried { left: 0, late: 9 }));
-        assert!(!passage.is_mute);
+        check.look(Some(Carried { left: 0, late: 9 }));
+        assert!(!check.is_mute);
     }
 
     #[test]

@@ -13,13 +13,11 @@ pub(super) struct JoinProgress {
     next_reminder: Instant,
 }
 
-impl Default for JoinProgress {
-    fn default() -> Self {
+impl JoinProgress {
+    pub(super) fn new() -> Self {
         Self { is_done: false, next_reminder: Instant::ZERO + SILENCE_MAX }
     }
-}
 
-impl JoinProgress {
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         (!self.is_done).then_some(self.next_reminder)
     }
@@ -30,10 +28,6 @@ impl JoinProgress {
             self.next_reminder = now + REMINDER;
         }
         is_due
-    }
-
-    pub(super) fn on_joined(&mut self) {
-        self.is_done = true;
     }
 
     pub(super) fn on_left(&mut self, now: Instant, reason: &str, rest: Duration) {

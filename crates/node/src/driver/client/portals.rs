@@ -95,17 +95,12 @@ impl Portals {
         idle.map(|(_, of)| of.due).min()
     }
 
-    pub(super) fn handle_timeout(
-        &mut self,
-        client: &Client,
-        now: Instant,
-        resolver: &mut Resolvers,
-    ) {
+    pub(super) fn handle_timeout(&mut self, client: &Client, now: Instant, names: &mut Resolvers) {
         for id in self.due(now) {
             let name = self.url.as_ref().map(|url| url.server().clone());
             let request = match client.is_validated(id) {
                 true => None,
-                false => resolver.request(now, id, name.into_iter().collect()),
+                false => names.request(now, id, name.into_iter().collect()),
             };
             match request {
                 Some(request) => self.ask(now, id, request),

@@ -1,4 +1,4 @@
-//! Starts and stops a client. What it blocks stays blocked in between, and after an error.
+//! Starts and stops a client. What it blocks stays blocked after SIGUSR1, and after an error.
 
 use std::sync::Arc;
 
@@ -117,7 +117,7 @@ fn begin(
         options,
         routers,
         state_files,
-        join: JoinProgress::default(),
+        join: JoinProgress::new(),
         fleet,
         data_plane: DataPlaneCheck::default(),
         streams,

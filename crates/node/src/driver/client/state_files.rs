@@ -12,12 +12,12 @@ use crate::time_of_day::ClockReading;
 
 const TIME_OF_DAY: Duration = Duration::from_secs(60);
 
-/// The usage counts only if `counts_bytes`, as for an uplink with a cap.
+/// `counts_bytes`: an uplink has a cap, so the usage is kept.
 pub(super) struct StateFiles {
     learned: StateFile,
     next: Instant,
     usage: StateFile<Usage>,
-    next_usage: Instant,
+    pub(super) next_usage: Instant,
 }
 
 impl StateFiles {
@@ -32,10 +32,6 @@ impl StateFiles {
 
     pub(super) fn poll_timeout(&self, counts_bytes: bool) -> Option<Instant> {
         earliest([Some(self.next), counts_bytes.then_some(self.next_usage)])
-    }
-
-    pub(super) fn on_pause(&mut self, now: Instant) {
-        self.next_usage = now;
     }
 
     pub(super) fn update_time_of_day(&mut self, client: &mut Client, now: Instant) {

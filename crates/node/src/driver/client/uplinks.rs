@@ -41,7 +41,7 @@ pub(super) struct Uplinks {
     repeat_limiter: RepeatLimiter,
     /// Whether some wait for filters, or for the marks of packets that arrive over them.
     are_waiting: bool,
-    have_changed: bool,
+    pub(super) have_changed: bool,
 }
 
 /// What the uplinks use of the rest of a client.
@@ -111,10 +111,6 @@ impl Uplinks {
     pub(super) fn obstacle(&self, answers: &Answers) -> Option<&'static str> {
         let is_unmarked = self.are_waiting && !answers.are_ready();
         is_unmarked.then_some("an uplink is not used until the marks for its replies are set")
-    }
-
-    pub(super) fn take_changed(&mut self) -> bool {
-        std::mem::take(&mut self.have_changed)
     }
 
     pub(super) fn look(&mut self, with: &mut Context<'_>) {
@@ -246,7 +242,7 @@ impl Uplinks {
         if is_new {
             let hardware = hardware(&uplink.name);
             driver.add_socket(Some(uplink.id), open_socket(&uplink.name)?)?;
-            let traits = self.policies.traits_of(&uplink.name, hardware.as_deref());
+            let traits = self.policies.traits(&uplink.name, hardware.as_deref());
             let technology = technology_of(fields, &traits).map(tracing::field::display);
             let addresses = addresses.join(",");
             tracing::info!(
@@ -378,11 +374,7 @@ impl Uplinks {
         }
     }
 
-    pub(super) fn set_servers(
-        &mut self,
-        with: &mut Context<'_>,
-        mut servers: Vec<CandidateOptions>,
-    ) {
+    pub(super) fn assign(&mut self, with: &mut Context<'_>, mut servers: Vec<CandidateOptions>) {
         let Context { driver, now, options, steering, .. } = with;
         driver.node.set_candidates(*now, candidates(&servers, &options.identity));
         let admitted = driver.node.servers();
@@ -406,20 +398,16 @@ impl Uplinks {
         with: &Context<'_>,
         change: &SetUplink,
     ) -> Result<(), RpcError> {
-        let refuse = |message: String| Err(RpcError::invalid_params(message));
-        if let Err(error) = with.options.file.selector().check_name(&change.uplink) {
-            return refuse(error.to_string());
-        }
-        if let Err(why) = change.check() {
-            return refuse(why);
-        }
+        let checked = with.options.file.selector().check_name(&change.uplink);
+        checked.map_err(|error| RpcError::invalid_params(error.to_string()))?;
+        change.check().map_err(RpcError::invalid_params)?;
         if change.paused == Some(true) && !change.force && self.is_last(with.driver, &change.uplink)
         {
-            return refuse(format!(
+            return Err(RpcError::invalid_params(format!(
                 "{} is the last uplink in use, and pausing it would stop all traffic; use --force \
                  to pause it anyway",
                 change.uplink
-            ));
+            )));
         }
         self.policies.overrides.set(change)?;
         change.log();

@@ -17,8 +17,7 @@ use super::super::{Ends, SCRATCH, TURN};
 use super::asked::{Asked, Dialect};
 use super::encoder::Listening;
 use super::handshake::{Handshake, MESSAGE_MAX};
-use super::listening_socket::ListeningSocket;
-use super::transparent::Taking;
+use super::transparent::{Taking, blame};
 use super::{ListenerEnd, ListenerSettings};
 
 #[derive(Debug)]
@@ -60,13 +59,12 @@ enum Next {
 
 impl Connections {
     pub(super) fn new(settings: ListenerSettings, first: Token) -> Self {
-        let taking = Taking::new(settings.marks);
         Self {
             settings,
             table: Table::new(first),
             streams: BTreeMap::new(),
             callers: BTreeMap::new(),
-            taking,
+            taking: Taking::default(),
             findings: HttpFindings::default(),
             listening: Vec::new(),
             ends: Ends::default(),
@@ -84,16 +82,11 @@ impl Connections {
         }
     }
 
-    pub(super) fn tend_taking(
-        &mut self,
-        now: Instant,
-        streams: &Streams,
-        listeners: &[ListeningSocket],
-    ) {
+    pub(super) fn is_crowded(&self, streams: &Streams) -> bool {
         let (max, free) = (self.settings.connections_max, streams.free_streams());
         let most = max.min(streams.open_streams() + free);
         let left = max.saturating_sub(self.table.len()).min(free);
-        self.taking.turn(now, left <= most / RESERVE, listeners);
+        left <= most / RESERVE
     }
 
     pub(super) fn turn(&mut self, now: Instant, streams: &mut Streams) {
@@ -109,7 +102,7 @@ impl Connections {
         now: Instant,
         poller: &Poller,
         streams: &mut Streams,
-        AcceptedSocket { socket, caller, destination }: AcceptedSocket,
+        Accepted { socket, caller, destination }: Accepted,
     ) {
         let others = self.callers.get(&caller).copied().unwrap_or_default();
         if self.table.len() >= self.settings.connections_max
@@ -145,14 +138,16 @@ impl Connections {
         self.settle(number, next);
     }
 
-    fn refuse(&self, socket: &TcpStream, is_transparent: bool) {
-        match is_transparent {
-            true => self.taking.refuse(socket),
-            false => break_off(socket),
+    /// If its destination is blamed, new connections to it use the tunnel for a while.
+    fn refuse(&self, socket: &TcpStream, is_blamed: bool) {
+        if is_blamed {
+            blame(socket, self.settings.marks);
         }
+        break_off(socket);
     }
 
-    pub(super) fn on_ready(&mut self, number: Number, event: &Event) {
+    pub(super) fn on_ready(&mut self, event: &Event) {
+        let Some(number) = self.table.number_of(event.token) else { return };
         let Some(connection) = self.table.get_mut(number) else { return };
         match &mut connection.state {
             Some(AcceptedState::Asking { closing, .. }) => *closing |= event.closing,
@@ -377,7 +372,7 @@ impl Connections {
             Err(error) => {
                 tracing::debug!(%error, "cannot open a stream for a connection of an application");
                 let Some(dialect) = dialect else {
-                    self.taking.refuse(&socket);
+                    self.refuse(&socket, true);
                     return Next::Ends(ListenerEnd::NoStream);
                 };
                 let answer = dialect.refused(ResetCode::TooMany);
@@ -403,7 +398,8 @@ impl Connections {
         self.streams.remove(&splice.stream);
         let socket = splice.socket;
         let Some(dialect) = dialect else {
-            self.taking.on_unconnected(now, &socket, code);
+            let is_at_fault = self.taking.on_unconnected(now, code);
+            self.refuse(&socket, is_at_fault);
             return Next::Ends(ListenerEnd::Unconnected);
         };
         let answer = dialect.refused(code);
@@ -459,8 +455,8 @@ impl Connections {
     }
 }
 
-/// `destination`: of a transparent connection.
-pub(super) struct AcceptedSocket {
+/// `destination`: `None` for a connection to the proxies.
+pub(super) struct Accepted {
     pub(super) socket: TcpStream,
     pub(super) caller: IpAddr,
     pub(super) destination: Option<Destination>,

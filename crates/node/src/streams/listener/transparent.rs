@@ -10,12 +10,10 @@ use roadweave_proto::wire::ResetCode;
 use roadweave_proto::{Instant, Kind, Marks};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use super::super::splice::break_off;
 use super::listening_socket::ListeningSocket;
 
 #[derive(Debug, Default)]
 pub(super) struct Taking {
-    marks: Marks,
     pub(super) is_wanted: bool,
     is_on: bool,
     obstacle: Option<&'static str>,
@@ -25,10 +23,6 @@ pub(super) struct Taking {
 }
 
 impl Taking {
-    pub(super) fn new(marks: Marks) -> Self {
-        Self { marks, ..Self::default() }
-    }
-
     pub(super) fn obstacle(&self) -> Option<&'static str> {
         self.obstacle.filter(|_| self.is_wanted)
     }
@@ -60,24 +54,17 @@ impl Taking {
         self.is_on = is_on;
     }
 
-    pub(super) fn refuse(&self, socket: &TcpStream) {
-        blame(socket, self.marks);
-        break_off(socket);
-    }
-
-    /// The destination uses the tunnel for a while, unless it is not at fault.
-    pub(super) fn on_unconnected(&mut self, now: Instant, socket: &TcpStream, code: ResetCode) {
-        match code {
-            ResetCode::TooMany => self.rests_until = Some(now + REST),
-            ResetCode::Aborted => {}
-            _ => blame(socket, self.marks),
+    /// Returns whether the destination is at fault.
+    pub(super) fn on_unconnected(&mut self, now: Instant, code: ResetCode) -> bool {
+        if code == ResetCode::TooMany {
+            self.rests_until = Some(now + REST);
         }
-        break_off(socket);
+        !matches!(code, ResetCode::TooMany | ResetCode::Aborted)
     }
 }
 
 /// The mark of the RST makes the kernel note that the destination does not answer.
-fn blame(socket: &TcpStream, marks: Marks) {
+pub(super) fn blame(socket: &TcpStream, marks: Marks) {
     let ((failed, mask), socket) = (marks.kind(Kind::Failed), SockRef::from(socket));
     let marked = socket.mark().and_then(|mark| socket.set_mark(mark & !mask | failed));
     // On failure, further attempts are reset as well, until the destination's note expires.
