@@ -74,6 +74,7 @@ pub struct Connection {
     closing: BTreeSet<noq_proto::PathId>,
     wishes: VecDeque<Wish>,
     acknowledges_on_all: bool,
+    /// Closed here for its silence; its event says so.
     unresponsive: Option<PathId>,
     signs: SignsOfLife,
 

@@ -28,13 +28,13 @@ use self::dialer::Dialer;
 use self::door::Door;
 use self::half_open::{Admission, HalfOpen};
 use self::response_limiter::ResponseLimiter;
-use self::work_list::{WorkList, due};
+use self::work_list::WorkList;
 use crate::config::{ConfigError, TransportConfig};
 use crate::connection::{Connection, NewConnection};
 use crate::epoch::Epoch;
 use crate::event::{CloseReason, ConnectError, ConnectionId, EndpointEvent};
 use crate::idle_probes::IdleProbes;
-use crate::outbox::{Ecn, Outbox, Transmit};
+use crate::outbox::{Ecn, Outbox, Route, Transmit};
 use crate::probe;
 use crate::source::{Local, Source};
 use crate::stats::EndpointStats;
@@ -252,8 +252,7 @@ impl Endpoint {
     pub fn handle_timeout(&mut self, now: Instant) -> Vec<ConnectionId> {
         self.clock.set(now);
         self.tidy();
-        self.work.note_deadlines(now, &self.connections);
-        let mut due = due(&self.work.deadlines, now);
+        let mut due = self.work.poll_due(now, &self.connections);
         for id in &due {
             if let Some(connection) = self.connections.get_mut(id) {
                 connection.handle_timeout(now);
@@ -365,18 +364,7 @@ impl Endpoint {
         self.ids.insert(handle, id);
         id
     }
-}
 
-impl std::fmt::Debug for Endpoint {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Endpoint")
-            .field("connections", &self.connections)
-            .field("stats", &self.stats)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Endpoint {
     fn look_after(&mut self, now: Instant, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if let Some(&handle) = self.handles.get(&id) {
@@ -487,11 +475,16 @@ impl Endpoint {
 
     fn respond(&mut self, source: &Source, transmit: &noq_proto::Transmit, packet: &[u8]) {
         self.stats.responses += 1;
-        let ecn = transmit.ecn.and_then(|ecn| Ecn::from_bits(ecn as u8));
-        if self.outbox.len() < RESPONSES_MAX {
-            let route = source.route_back(transmit.destination, ecn);
-            self.outbox.push(route, &packet[..transmit.size]);
+        if self.outbox.len() >= RESPONSES_MAX {
+            return;
         }
+        let (uplink, address) = match source.local {
+            Local::Uplink(uplink) => (Some(uplink), None),
+            Local::Address(address) => (None, address),
+        };
+        let ecn = transmit.ecn.and_then(|ecn| Ecn::from_bits(ecn as u8));
+        let route = Route { uplink, destination: transmit.destination, source: address, ecn };
+        self.outbox.push(route, &packet[..transmit.size]);
     }
 
     /// Lets the library forget a connection; it stays here until the user has fetched everything.
@@ -515,6 +508,15 @@ impl Endpoint {
             }
             !spent
         });
+    }
+}
+
+impl std::fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Endpoint")
+            .field("connections", &self.connections)
+            .field("stats", &self.stats)
+            .finish_non_exhaustive()
     }
 }
 

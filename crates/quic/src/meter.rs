@@ -10,14 +10,13 @@
 //!                   signals      the fates of the packets' contents
 //! ```
 //!
-//! Lost, or only late: the library takes an overtaken packet for lost after a multiple of the round-trip time of the
-//! fastest packets: on a link that delays packets by 20 ms, give or take 20 ms, half of the packets
-//! arrive too late for it. Nor does it report acknowledgements after that. Therefore the library
-//! waits far longer than a packet takes (`transport`), and this record has a threshold that learns,
-//! as RACK has (RFC 8985 section 6.2): the latest arrival in the last seconds (`reordering`), and a
-//! quarter more. Where packets keep their order, the threshold is twice the round-trip time.
-//!
-//! Times are ours: the gate converts those of the library.
+//! Lost, or only late: the library takes an overtaken packet for lost after a multiple of the
+//! round-trip time of the fastest packets: on a link that delays packets by 20 ms, give or take
+//! 20 ms, half of the packets arrive too late for it. Nor does it report acknowledgements after
+//! that. Therefore the library waits far longer than a packet takes (`transport`), and this record
+//! has a threshold that learns, as RACK has (RFC 8985 section 6.2): the latest arrival in the last
+//! seconds (`reordering`), and a quarter more. Where packets keep their order, the threshold is
+//! twice the round-trip time.
 
 mod delivery;
 pub(crate) mod forecast;
@@ -54,7 +53,7 @@ pub(crate) struct Meter {
     /// How many signals are older than the present batch of acknowledgements.
     settled_signals: usize,
     newest_acknowledged: Option<(u64, Instant)>,
-    last_acknowledged: Option<Instant>,
+    pub(crate) last_acknowledged: Option<Instant>,
     sampled_up_to: Option<Instant>,
     reordering: Reordering,
     losses: Losses,
@@ -67,7 +66,7 @@ pub(crate) struct Meter {
     pub(crate) window: u64,
     pub(crate) pacing_rate: Option<Rate>,
     pub(crate) mtu: u16,
-    loss: f32,
+    pub(crate) loss: f32,
     utilization: Utilization,
 }
 
@@ -207,10 +206,6 @@ impl Meter {
         self.sent.bytes()
     }
 
-    pub(crate) fn last_acknowledged(&self) -> Option<Instant> {
-        self.last_acknowledged
-    }
-
     pub(crate) fn acknowledged_up_to(&self) -> Option<Instant> {
         self.newest_acknowledged.map(|(_, sent)| sent)
     }
@@ -218,10 +213,6 @@ impl Meter {
     pub(crate) fn unanswered_since(&self) -> Option<Instant> {
         let oldest = self.sent.oldest()?.at;
         Some(self.last_acknowledged.map_or(oldest, |at| at.max(oldest)))
-    }
-
-    pub(crate) fn loss(&self) -> f32 {
-        self.loss
     }
 
     /// Learns from a packet acknowledged now; `was_in_flight`: it was not taken for lost. Returns

@@ -206,7 +206,7 @@ impl Path {
     pub(crate) fn judge_answer(&mut self) -> bool {
         let Some(suspicion) = self.suspect else { return false };
         let meter = self.gate.meter();
-        let answered = meter.last_acknowledged();
+        let answered = meter.last_acknowledged;
         let asked = meter.acknowledged_up_to();
         let cleared = answered.is_some_and(|at| at > suspicion.since)
             && asked.is_some_and(|at| at >= suspicion.asked_from);
@@ -243,9 +243,9 @@ impl Path {
             latest_rtt: meter.rtt.latest(),
             rtt_deviation: meter.rtt.deviation(),
             pto: meter.rtt.pto(),
-            loss: meter.loss(),
+            loss: meter.loss,
             mtu: meter.mtu,
-            last_acknowledged: meter.last_acknowledged(),
+            last_acknowledged: meter.last_acknowledged,
             policy: self.policy,
             redundancy_left: self.redundancy_left(),
         }
@@ -263,12 +263,11 @@ impl Path {
         }
     }
 
-    /// Whether the next packet, which the library `wants` to mark, leaves marked.
     pub(crate) fn marks(&mut self, now: Instant, wants: bool) -> bool {
         let is_late = match &self.suspect {
-            _ if !self.validated => now >= self.asked_since + ecn::FIRST_ANSWER,
+            _ if !self.validated => now >= self.asked_since + FIRST_ANSWER,
             Some(suspicion) => {
-                now >= suspicion.since + ecn::SUSPECT && self.stats.probes_sent % 2 == 1
+                now >= suspicion.since + SUSPECT_MARKED && self.stats.probes_sent % 2 == 1
             }
             None => false,
         };
@@ -332,6 +331,10 @@ fn window_at(rate: Rate, meter: &Meter) -> u64 {
 
 /// Packets: that of BBR.
 const WINDOW_PACKETS_MIN: u64 = 4;
+/// An address without a first answer gets unmarked packets after this: satellites answer by then.
+const FIRST_ANSWER: Duration = Duration::from_millis(700);
+/// How long all questions to a suspect path are marked.
+const SUSPECT_MARKED: Duration = Duration::from_millis(500);
 const QUIET_INTERVALS: u32 = 16;
 /// No path is quiet sooner: video comes in frames.
 const QUIET_MIN: Duration = Duration::from_millis(60);

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use roadweave_proto::{Instant, UplinkId};
 
-use crate::outbox::{Ecn, Route};
+use crate::outbox::Ecn;
 
 /// Where a packet arrived on this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,14 +33,5 @@ impl Source {
     /// When a packet handed over at `now` was received: never later.
     pub(crate) fn received_by(&self, now: Instant) -> Instant {
         self.received.map_or(now, |received| received.min(now))
-    }
-
-    /// How an answer to `destination` leaves: as the packet came.
-    pub(crate) fn route_back(&self, destination: SocketAddr, ecn: Option<Ecn>) -> Route {
-        let (uplink, source) = match self.local {
-            Local::Uplink(uplink) => (Some(uplink), None),
-            Local::Address(address) => (None, address),
-        };
-        Route { uplink, destination, source, ecn }
     }
 }

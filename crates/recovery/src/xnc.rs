@@ -24,7 +24,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use roadweave_proto::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
+use roadweave_proto::{Instant, PacketId, PathId, PathOffer, PathSnapshot, earliest};
 
 use crate::flight::{Flight, PacketState};
 use crate::threshold::late_after;
@@ -135,7 +135,6 @@ impl Xnc {
         Some(before)
     }
 
-    /// Gives up the packets of a range that expired.
     fn retire(&mut self, now: Instant) -> Option<Repair> {
         let Range { start, count, .. } = self.ranges.retire(now, self.config.lane.expire_after)?;
         let lost = |(state, _)| matches!(state, PacketState::Lost { .. });
@@ -180,21 +179,20 @@ impl Xnc {
         paths: &[PathOffer<'_>],
     ) -> Result<Repair, Deferred> {
         let usable = || paths.iter().filter(|path| path.snapshot.is_usable());
+        let repair_by = |usable| repair_of(&self.config, group, group.lost(), bytes, usable);
         if self.config.spread == Spread::ByLoss
             && let Some((silent, sent)) = self.silent_path(group)
         {
             let answering: Vec<_> = usable().filter(|path| path.snapshot.id != silent).collect();
             let spared = sent + self.config.lane.deadline.mul_f64(SPARED_DEADLINES);
             let may_wait = !answering.is_empty() && now < spared;
-            let repair = repair_of(&self.config, group, group.lost(), bytes, answering);
-            if let Some(repair) = repair {
+            if let Some(repair) = repair_by(answering) {
                 return Ok(repair);
             } else if may_wait {
                 return Err(Deferred::Sparing(spared));
             }
         }
-        repair_of(&self.config, group, group.lost(), bytes, usable().collect())
-            .ok_or(Deferred::NoWindow)
+        repair_by(usable().collect()).ok_or(Deferred::NoWindow)
     }
 
     fn send(&mut self, repair: Repair) -> Option<Repair> {
@@ -238,10 +236,8 @@ impl Xnc {
             let usable = paths.iter().filter(|path| path.snapshot.is_usable()).collect();
             // If one of many is missing, it is not known which one.
             let lost = if sent.group.lost() == 1 { 1 } else { missing.max(2) };
-            let Some(repair) = repair_of(&self.config, &sent.group, lost, sent.bytes, usable)
-            else {
-                continue; // a smaller one may find room
-            };
+            let repair = repair_of(&self.config, &sent.group, lost, sent.bytes, usable);
+            let Some(repair) = repair else { continue }; // a smaller one may find room
             self.pending_repairs.on_sent_again(now, sent, repair_timeout(&repair, paths));
             return self.send(repair);
         }
@@ -297,7 +293,7 @@ impl Recovery for Xnc {
 
     fn poll_done(&mut self) -> Option<(PacketId, u32)> {
         let ended = || self.pending_repairs.poll_ended().map(|group| (group.start, group.count()));
-        self.ranges.poll_done().or_else(ended)
+        self.ranges.done.pop_front().or_else(ended)
     }
 
     fn poll_arrived(&mut self) -> Option<(PacketId, u64)> {
@@ -347,8 +343,7 @@ impl Recovery for Xnc {
         if let Some(again) = self.poll_overdue_repair(now, paths) {
             return Some(again);
         }
-        let pending: Vec<(u64, Deferred)> =
-            self.ranges.pending.iter().map(|(s, p)| (*s, *p)).collect();
+        let pending: Vec<_> = self.ranges.pending.iter().map(|(s, p)| (*s, *p)).collect();
         for (sequence, state) in pending {
             let Some(range) = self.ranges.get(sequence).copied() else { continue };
             let accounted_for = !range.open && range.in_flight == 0;
@@ -388,10 +383,8 @@ impl Recovery for Xnc {
             Deferred::Gathering(until) | Deferred::Sparing(until) => Some(*until),
             Deferred::NoWindow => None,
         });
-        [self.flight.poll_timeout(), self.pending_repairs.poll_timeout(), expiry, waited.min()]
-            .into_iter()
-            .flatten()
-            .min()
+        let repairs = self.pending_repairs.poll_timeout();
+        earliest([self.flight.poll_timeout(), repairs, expiry, waited.min()])
     }
 
     fn stats(&self) -> RecoveryStats {

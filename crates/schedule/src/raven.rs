@@ -112,7 +112,7 @@ impl Raven {
     /// Learns from recorded round trips of the network `name`, ascending by time.
     pub fn learn(&mut self, name: &str, samples: impl IntoIterator<Item = (Instant, Duration)>) {
         if let Some(network) = self.networks.place(Some(name), &self.paths) {
-            self.networks.learn(network, samples);
+            self.networks.learn(network, samples.into_iter());
         }
     }
 
@@ -153,12 +153,11 @@ impl Raven {
 
     fn sample(&mut self, now: Instant, state: usize, at: Instant, rtt: Duration) {
         let (at, rtt) = (at.as_secs_f64(), rtt.as_secs_f64());
-        if rtt < RTT_MIN {
-            return;
+        if rtt >= RTT_MIN {
+            let PathState { network, forecast, .. } = &mut self.paths[state];
+            forecast.add(at, rtt, self.networks.tables(*network).lambda);
+            self.networks.sample(now, *network, at, rtt);
         }
-        let PathState { network, forecast, .. } = &mut self.paths[state];
-        forecast.add(at, rtt, self.networks.tables(*network).lambda);
-        self.networks.sample(now, *network, at, rtt);
     }
 
     fn candidates(&self, now: Instant, flow: u64, paths: &[PathOffer<'_>]) -> Vec<CandidatePath> {

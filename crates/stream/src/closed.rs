@@ -74,18 +74,14 @@ impl Closed {
         frame: &StreamFrame,
         credit: &mut ReceiveCredit,
     ) -> Result<bool, Violation> {
-        let end = match frame {
-            StreamFrame::Open(open) => open.data.len() as u64,
-            StreamFrame::Data(data) => data.offset + data.data.len() as u64,
-            StreamFrame::Reset { final_size, .. } => *final_size,
-            _ => 0,
+        let (end, asks) = match frame {
+            StreamFrame::Open(open) => (open.data.len() as u64, true),
+            StreamFrame::Data(data) => (data.offset + data.data.len() as u64, true),
+            StreamFrame::Reset { final_size, is_answer, .. } => (*final_size, !is_answer),
+            StreamFrame::Acknowledged(_) | StreamFrame::Priority { .. } => (0, false),
+            _ => (0, true),
         };
         let is_reset = matches!(frame, StreamFrame::Reset { .. });
-        let asks = match frame {
-            StreamFrame::Reset { is_answer, .. } => !is_answer,
-            StreamFrame::Acknowledged(_) | StreamFrame::Priority { .. } => false,
-            _ => true,
-        };
         let answer = match self.streams.get_mut(&id) {
             Some(tombstone) => {
                 // Data of a refused stream takes session credit.
@@ -122,7 +118,6 @@ impl Closed {
 }
 
 const SEEN: usize = size_of::<(u64, u64)>();
-/// The upper bound of [`Closed::memory`].
 pub(crate) const CLOSED_MEMORY_MAX: usize =
     2 * (CLOSED_MAX * 64 + SEEN_MAX * SEEN) + ANSWERS_MAX * RECORD;
 

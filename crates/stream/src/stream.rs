@@ -340,11 +340,9 @@ impl Stream {
         })
     }
 
-    /// Announces the credit if it is worth a frame.
     pub(crate) fn offer_credit(&mut self, credit: &ReceiveCredit) {
-        if self.receive.highest > 0
-            && self.receive.wants_to_advertise(credit.share(self.receive.held()))
-        {
+        let window = credit.share(self.receive.held());
+        if self.receive.highest > 0 && self.receive.wants_to_advertise(window) {
             self.ack = Ack::Now;
         }
     }

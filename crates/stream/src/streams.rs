@@ -1,7 +1,7 @@
 //! All streams of one end of a session, as their user sees them.
 
 mod crowding;
-mod handle;
+mod recipient;
 mod table;
 mod transmit;
 
@@ -194,7 +194,10 @@ impl Streams {
         if stream.receive.is_done() && !was_done {
             stream.events.add(EventKind::Finished);
         }
-        self.table.on_read(id, length as u64);
+        self.table.receive_credit.on_consumed(length as u64);
+        if let Some(stream) = self.table.streams.get_mut(&id) {
+            stream.offer_credit(&self.table.receive_credit);
+        }
         self.table.settle(now, id);
         Ok(length)
     }
@@ -472,13 +475,13 @@ impl Streams {
         if is_new {
             self.begin(now, id, begins);
         }
-        let Some(mut stream) = self.table.recipient(id) else {
+        let Some(mut recipient) = self.table.recipient(id) else {
             let credit = &mut self.table.receive_credit;
             let is_answered = self.table.closed.handle_frame(id, &frame, credit)?;
             self.table.stats.ignored_frames += u64::from(!is_answered);
             return Ok(());
         };
-        let outcome = stream.handle_frame(now, frame);
+        let outcome = recipient.handle_frame(now, frame);
         self.table.settle(now, id);
         match outcome {
             Err(violation) if violation.is_of_one_stream() => {
@@ -490,10 +493,10 @@ impl Streams {
         }
     }
 
-    /// Opens a new stream of the peer, or notes that it is refused.
     fn begin(&mut self, now: Instant, id: StreamId, begins: bool) {
         self.table.closed.on_seen(id);
-        let has_room = self.table.theirs() < self.table.config.accepted_max;
+        let theirs = self.table.streams.len() - self.table.ours;
+        let has_room = theirs < self.table.config.accepted_max;
         if begins && self.violation.is_none() && has_room {
             let stream = Stream::new(false, StreamPriority::default(), &self.table.config);
             return self.table.insert(now, id, stream);

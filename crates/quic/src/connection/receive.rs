@@ -30,9 +30,8 @@ impl Connection {
             self.scan_paths(now);
         }
         let path = self.paths.of_source(source);
-        if let Some(index) =
-            path.and_then(|id| self.paths.index(id)).filter(|at| self.has_frames(*at))
-        {
+        let index = path.and_then(|id| self.paths.index(id));
+        if let Some(index) = index.filter(|at| self.has_frames(*at)) {
             self.paths.all[index].on_heard(received, bytes);
             self.paths.all[index].ecn.on_heard(source.ecn.is_some());
             self.paths.last_path = path;

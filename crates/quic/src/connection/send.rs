@@ -118,9 +118,8 @@ impl Connection {
         if !self.is_open() {
             return Err(SendError::Closed(datagram));
         }
-        let Some(index) = self.paths.index(path) else {
-            return Err(SendError::NotUsable(datagram));
-        };
+        let index = self.paths.index(path);
+        let Some(index) = index else { return Err(SendError::NotUsable(datagram)) };
         let is_late = self.paths.all.iter().any(|path| path.gate.meter().is_overtaken());
         let asks = match is_late {
             true => now - self.timing.last_asked_back >= ASK_BACK_OVERTAKEN,
@@ -180,8 +179,7 @@ impl Connection {
         if !self.is_open() {
             return Err(SendError::Closed(datagram));
         }
-        let Some(index) = self.paths.index(path).filter(|&index| self.paths.all[index].validated)
-        else {
+        let Some(index) = self.paths.index(path).filter(|&at| self.paths.all[at].validated) else {
             return Err(SendError::NotUsable(datagram));
         };
         let max = self.max_datagram_size;

@@ -21,6 +21,7 @@ use crate::idle_probes::IdleProbes;
 use crate::path::Path;
 use crate::read_delay::ReadDelay;
 
+/// When to probe, and how late packets are read: that also delays suspicion and library timers.
 pub(super) struct SignsOfLife {
     config: Arc<TransportConfig>,
     idle_probes: Arc<IdleProbes>,
@@ -31,8 +32,7 @@ pub(super) struct SignsOfLife {
 
 impl SignsOfLife {
     pub(super) fn new(config: Arc<TransportConfig>, idle_probes: Arc<IdleProbes>) -> Self {
-        let (demand, read_delay) = (Instant::ZERO, ReadDelay::default());
-        Self { config, idle_probes, demand, read_delay }
+        Self { config, idle_probes, demand: Instant::ZERO, read_delay: ReadDelay::default() }
     }
 
     pub(super) fn on_read_delay(&mut self, now: Instant, time: Duration) {
@@ -70,7 +70,6 @@ impl SignsOfLife {
         is_due
     }
 
-    /// When a suspect path of `paths` is to be probed.
     pub(super) fn probe_due(&self, path: &Path, paths: &[Path]) -> Option<Instant> {
         let suspicion = path.suspect?;
         let Some(asked) = suspicion.asked else { return Some(suspicion.since) };

@@ -42,8 +42,7 @@ impl Door {
         self.open.clone()
     }
 
-    /// Opens or shuts the door of `quic` for a packet. Returns whether a client that begins with it
-    /// is turned away.
+    /// Returns whether a client that begins with `packet` is turned away.
     pub(super) fn handle_packet(
         &mut self,
         now: Instant,

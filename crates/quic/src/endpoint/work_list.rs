@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use roadweave_proto::{Deadlines, Instant};
+use roadweave_proto::{Deadlines, Instant, earliest};
 
 use crate::connection::Connection;
 use crate::event::ConnectionId;
@@ -36,14 +36,14 @@ impl WorkList {
         let touched = touched.filter_map(|id| connections.get(&id)?.poll_timeout());
         // A deadline noted before a connection's turn may have been met in it.
         let noted = self.deadlines.iter().find(|(_, id)| !self.touched.contains(id));
-        [noted.map(|(at, _)| at), self.closing.earliest()]
-            .into_iter()
-            .flatten()
-            .chain(touched)
-            .min()
+        earliest([noted.map(|(at, _)| at), self.closing.earliest(), touched.min()])
     }
 
-    pub(super) fn note_deadlines(&mut self, now: Instant, connections: &Connections) {
+    pub(super) fn poll_due(
+        &mut self,
+        now: Instant,
+        connections: &Connections,
+    ) -> Vec<ConnectionId> {
         while let Some(id) = self.touched.pop_first() {
             let alive = !self.drained.contains(&id);
             let connection = connections.get(&id).map(Box::as_ref).filter(|_| alive);
@@ -52,9 +52,9 @@ impl WorkList {
                 self.closing.set(id, Some(now + LINGER));
             }
         }
+        due(&self.deadlines, now)
     }
 
-    /// Connections that the library must forget.
     pub(super) fn over(&self, now: Instant) -> Vec<ConnectionId> {
         let mut over = due(&self.closing, now);
         let excess = self.closing.iter().len().saturating_sub(CLOSING_MAX);
@@ -63,7 +63,7 @@ impl WorkList {
     }
 }
 
-pub(super) fn due(deadlines: &Deadlines<ConnectionId>, now: Instant) -> Vec<ConnectionId> {
+fn due(deadlines: &Deadlines<ConnectionId>, now: Instant) -> Vec<ConnectionId> {
     deadlines.iter().take_while(|(at, _)| *at <= now).map(|(_, id)| id).collect()
 }
 

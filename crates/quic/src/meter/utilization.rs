@@ -12,7 +12,6 @@ pub(super) struct Utilization {
 }
 
 impl Utilization {
-    /// Notes that the path was full at `now`, by the window or by the pacer's `interval`.
     pub(super) fn on_limited(
         &mut self,
         now: Instant,

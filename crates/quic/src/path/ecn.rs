@@ -11,13 +11,7 @@
 //! arrives. So a path that does not answer marked packets is probed without. Once such a probe is
 //! acknowledged, the library takes marks for removed and stops marking on this path.
 
-use std::time::Duration;
-
 use crate::stats::EcnMarking;
-
-/// An address without a first answer gets unmarked packets after this: satellites answer by then.
-pub(super) const FIRST_ANSWER: Duration = Duration::from_millis(700);
-pub(super) const SUSPECT: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ecn {
@@ -32,7 +26,8 @@ impl Ecn {
         self.heard_unmarked = !is_marked;
     }
 
-    /// Whether the next packet is marked. `wants`: the library marks it; `is_late`: an answer is.
+    /// Whether the next packet is marked. `wants`: the library marks it; `is_late`: an answer is
+    /// overdue.
     pub(super) fn on_sent(&mut self, wants: bool, is_late: bool) -> bool {
         if !wants {
             if self.marking == EcnMarking::Marked {

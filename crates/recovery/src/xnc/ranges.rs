@@ -9,7 +9,7 @@ use super::group::GROUP_MAX;
 use super::{Deferred, XncConfig};
 use crate::SentCopy;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Range {
     pub(super) start: PacketId,
     pub(super) count: u32,
@@ -45,30 +45,18 @@ pub(super) struct Ranges {
     /// Ranges with lost packets that are not repaired yet.
     pub(super) pending: BTreeMap<u64, Deferred>,
     /// Packets that need not be kept for combinations: the first, and the number.
-    done: VecDeque<(PacketId, u32)>,
+    pub(super) done: VecDeque<(PacketId, u32)>,
 }
 
 impl Ranges {
     /// Adds a new packet to its range; returns the range.
     pub(super) fn on_new(&mut self, now: Instant, packet: &SentCopy, config: &XncConfig) -> u64 {
-        if let Some(last) = self.all.back_mut()
-            && now.since(last.first_sent) >= config.range_span
-        {
-            last.open = false;
+        if self.all.back().is_some_and(|last| now.since(last.first_sent) >= config.range_span) {
+            self.on_frame_ended();
         }
         if self.all.back().is_none_or(|last| !last.open) {
-            self.all.push_back(Range {
-                start: packet.id,
-                count: 0,
-                first_sent: now,
-                last_sent: now,
-                in_flight: 0,
-                lost: 0,
-                arrived: 0,
-                kept: config.bridges,
-                bytes_max: 0,
-                open: true,
-            });
+            let (start, kept) = (packet.id, config.bridges);
+            self.all.push_back(Range { start, first_sent: now, kept, ..Range::default() });
         }
         let range = self.all.back_mut().expect("one was pushed if there was none");
         range.count += 1;
@@ -99,7 +87,6 @@ impl Ranges {
         }
     }
 
-    /// A packet in flight needs no repair.
     pub(super) fn on_settled(&mut self, sequence: u64) {
         if let Some(range) = self.get_mut(sequence) {
             range.in_flight = range.in_flight.saturating_sub(1);
@@ -134,10 +121,6 @@ impl Ranges {
             }
         }
         None
-    }
-
-    pub(super) fn poll_done(&mut self) -> Option<(PacketId, u32)> {
-        self.done.pop_front()
     }
 
     /// Whether a combination may cover the packet.

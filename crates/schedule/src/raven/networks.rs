@@ -29,8 +29,8 @@ pub(super) struct Networks {
 
 impl Networks {
     pub(super) fn new(config: RavenConfig) -> Self {
-        let (all, assumed) = (Vec::new(), Tables::assumed());
-        Self { config, all, assumed, pooled: None, pooled_at: None }
+        let assumed = Tables::assumed();
+        Self { config, all: Vec::new(), assumed, pooled: None, pooled_at: None }
     }
 
     /// The place of the network `name`; `None` if `paths` use all places for others.
@@ -53,15 +53,10 @@ impl Networks {
         Some(place)
     }
 
-    /// Learns from recorded round trips of a network, ascending by time.
-    pub(super) fn learn(
-        &mut self,
-        place: usize,
-        samples: impl IntoIterator<Item = (Instant, Duration)>,
-    ) {
+    pub(super) fn learn(&mut self, place: usize, rtts: impl Iterator<Item = (Instant, Duration)>) {
         self.all[place].log.end_run();
         let mut now = Instant::ZERO;
-        for (at, rtt) in samples {
+        for (at, rtt) in rtts {
             self.all[place].log.add(at.as_secs_f64(), rtt.as_secs_f64());
             now = at;
         }

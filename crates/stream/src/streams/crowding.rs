@@ -73,14 +73,11 @@ impl Crowd {
             }
         }
         unread.sort_unstable_by(|a, b| b.cmp(a));
-        let mut ended = Vec::new();
-        for (claim, id) in unread {
-            if claimed <= credit.window / 4 * 3 {
-                break;
-            }
-            claimed -= claim;
-            ended.push(id);
-        }
-        ended
+        let ended = unread.into_iter().map_while(|(claim, id)| {
+            let is_full = claimed > credit.window / 4 * 3;
+            claimed -= if is_full { claim } else { 0 };
+            is_full.then_some(id)
+        });
+        ended.collect()
     }
 }

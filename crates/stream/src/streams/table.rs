@@ -9,7 +9,7 @@ use roadweave_proto::Instant;
 use roadweave_proto::wire::{ResetCode, StreamId};
 
 use super::crowding::Crowd;
-use super::handle::Recipient;
+use super::recipient::Recipient;
 use crate::closed::Closed;
 use crate::config::{Config, Obligation, Stats, Timing};
 use crate::credit::ReceiveCredit;
@@ -52,10 +52,6 @@ impl StreamTable {
         self.ours += usize::from(stream.is_ours);
         self.streams.insert(id, Box::new(stream));
         self.settle(now, id);
-    }
-
-    pub(super) fn theirs(&self) -> usize {
-        self.streams.len() - self.ours
     }
 
     pub(super) fn is_ours(&self, id: StreamId) -> bool {
@@ -141,13 +137,6 @@ impl StreamTable {
         let stream = self.streams.get_mut(&id)?;
         let (credit, stats) = (&mut self.receive_credit, &mut self.stats);
         Some(Recipient { stream, credit, stats, may_hold_range, may_add_record })
-    }
-
-    pub(super) fn on_read(&mut self, id: StreamId, bytes: u64) {
-        self.receive_credit.on_consumed(bytes);
-        if let Some(stream) = self.streams.get_mut(&id) {
-            stream.offer_credit(&self.receive_credit);
-        }
     }
 
     pub(super) fn handle_timeout(&mut self, now: Instant) {

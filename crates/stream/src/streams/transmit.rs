@@ -55,7 +55,6 @@ impl Symbol {
     }
 }
 
-/// The sending side of all streams together.
 #[derive(Debug, Default)]
 pub(super) struct Output {
     pub(super) credit: SendCredit,
@@ -65,7 +64,6 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Asks for credit again.
     pub(super) fn handle_timeout(&mut self, now: Instant, table: &mut StreamTable) {
         let Some((_, attempts)) = self.starved.take_if(|(at, _)| *at <= now) else { return };
         if self.credit.room() == 0

@@ -8,9 +8,7 @@
 //!
 //! Signalling comes before or beside its media (RTSP). Without media, much data is a transfer.
 
-use roadweave_proto::wire::{
-    InnerPacket, RtpHeader, SrtHeader, is_ice, is_quic_long, is_rtcp, mpeg_ts_packets,
-};
+use roadweave_proto::wire::{self, InnerPacket, RtpHeader, SrtHeader};
 
 use super::rtp::RtpDetector;
 
@@ -51,14 +49,14 @@ impl MediaDetector {
         let begins_frame = rtp.is_some_and(|header| self.rtp.on_header(&header));
         let srt = SrtHeader::of(packet);
         let srt_in_sequence = srt.is_some_and(|header| self.srt.on_header(header));
-        let ts_packets = mpeg_ts_packets(packet);
+        let ts_packets = wire::mpeg_ts_packets(packet);
         self.ts_packets = ts_packets.map_or(0, |packets| self.ts_packets.saturating_add(packets));
         self.is_media = rtp.is_some() && self.rtp.is_in_sequence()
             || srt_in_sequence
             || self.ts_packets >= TS_PROOF;
-        if srt == Some(SrtHeader::Handshake) || is_ice(packet) || is_rtcp(packet) {
+        if srt == Some(SrtHeader::Handshake) || wire::is_ice(packet) || wire::is_rtcp(packet) {
             self.evidence = Evidence::Signalling;
-        } else if is_quic_long(packet) && !self.rtp.is_rtp {
+        } else if wire::is_quic_long(packet) && !self.rtp.is_rtp {
             self.evidence = Evidence::Quic;
         }
         (rtp.filter(|_| self.rtp.is_rtp), begins_frame)

@@ -15,9 +15,7 @@ pub(super) struct Recipient<'a> {
     pub(super) stream: &'a mut Stream,
     pub(super) credit: &'a mut ReceiveCredit,
     pub(super) stats: &'a mut Stats,
-    /// Whether there is memory for another range of received bytes.
     pub(super) may_hold_range: bool,
-    /// Whether there is memory for another record of sent bytes.
     pub(super) may_add_record: bool,
 }
 
