@@ -72,7 +72,7 @@ pub(super) struct Candidates {
 
 impl Candidates {
     pub(super) fn new(all: Vec<Candidate>) -> Self {
-        Self { all, of_uplink: BTreeMap::new() }
+        Self { all, ..Self::default() }
     }
 
     pub(super) fn position(&self, key: &PublicKey) -> Option<usize> {

@@ -28,7 +28,8 @@ impl Client {
     pub fn remove_uplink(&mut self, now: Instant, id: UplinkId) {
         self.choice.candidates.forget_uplink(id);
         self.uplinks.all.remove(&id);
-        self.race.forget_uplink(now, id, &mut self.endpoint);
+        let (race, mut course) = self.race(now);
+        race.forget_uplink(id, &mut course);
         self.choice.on_doubt(now);
         self.outages.blocked.remove(&id);
         self.forget_pairs();
@@ -57,13 +58,18 @@ impl Client {
         match portal {
             None => self.release(now, uplink),
             Some(_) if self.is_validated(uplink) => {}
-            Some(portal) => self.uplinks.hold_back(now, uplink, portal, &mut self.outbox),
+            Some(portal) => {
+                if let Some(uplink) = self.uplinks.all.get_mut(&uplink) {
+                    uplink.hold_back(now, portal, &mut self.outbox);
+                }
+            }
         }
         self.handle_timeout(now);
     }
 
     fn release(&mut self, now: Instant, id: UplinkId) {
-        if self.uplinks.release(now, id, &mut self.outbox) {
+        let uplink = self.uplinks.all.get_mut(&id);
+        if uplink.is_some_and(|uplink| uplink.release(now, &mut self.outbox)) {
             self.race.on_sign_of_life(now, Some(id));
             self.race.pairs.hurry(now, Some(id));
         }
@@ -167,8 +173,8 @@ impl Client {
     }
 
     pub(super) fn on_lanes_or_uplinks(&mut self, now: Instant) {
-        let Self { outages, config, uplinks, outbox, .. } = self;
-        outages.on_lanes_or_uplinks(now, &config.lanes, uplinks, outbox);
+        let (outages, view, outbox) = self.outages();
+        outages.on_lanes_or_uplinks(now, &view, outbox);
     }
 }
 
