@@ -96,7 +96,7 @@ impl Client {
     ) {
         let candidates = &mut self.choice.candidates;
         let Some(candidate) = candidates.position(key) else { return };
-        if candidates.set_addresses(candidate, uplink, servers) {
+        if candidates.set_addresses((candidate, uplink), servers) {
             self.race.attempt_backoff.on_sign_of_life();
         }
         if let Some(uplink) = self.uplinks.all.get_mut(&uplink) {
@@ -124,8 +124,7 @@ impl Client {
         if wanted.is_empty() || wanted == self.choice.candidates.all {
             return;
         }
-        let known = |wanted: &Candidate| self.choice.candidates.position(&wanted.key);
-        let before: Vec<Option<usize>> = wanted.iter().map(known).collect();
+        let before = self.choice.candidates.before(&wanted);
         let place = |at: usize| before.iter().position(|it| *it == Some(at));
         let (standby, mut around) = self.standby(now);
         if standby.target.is_some_and(|target| place(target).is_none()) {
@@ -142,7 +141,7 @@ impl Client {
         let new = wanted.iter().zip(&before).filter(|(_, before)| before.is_none());
         let new: Vec<SocketAddr> = new.flat_map(|(it, _)| it.addresses.clone()).collect();
         self.race.pairs.retain(|(_, server)| !new.contains(&server));
-        self.choice.set_candidates(now, wanted, &before);
+        self.choice.set_candidates(now, wanted);
         self.race.attempt_backoff.on_sign_of_life();
         if self.choice.has_several() {
             self.current.iter_mut().for_each(|current| current.session.keep_unfinished());
@@ -174,7 +173,7 @@ impl Client {
 
     pub(super) fn on_lanes_or_uplinks(&mut self, now: Instant) {
         let (outages, view, outbox) = self.outages();
-        outages.on_lanes_or_uplinks(now, &view, outbox);
+        outages.on_change(now, &view, outbox);
     }
 }
 

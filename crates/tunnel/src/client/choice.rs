@@ -84,20 +84,16 @@ impl Choice {
         self.candidates.addresses(self.current, uplink)
     }
 
-    /// `before`: the former index of each candidate. Candidates that stay keep their state.
-    pub(super) fn set_candidates(
-        &mut self,
-        now: Instant,
-        candidates: Vec<Candidate>,
-        before: &[Option<usize>],
-    ) {
+    /// Candidates that stay keep their state.
+    pub(super) fn set_candidates(&mut self, now: Instant, candidates: Vec<Candidate>) {
+        let before = self.candidates.before(&candidates);
         let are_same = before.iter().copied().eq((0..self.states.len()).map(Some));
         let state = |before: &Option<usize>| {
             let known = before.and_then(|at| self.states.get(at)).cloned().unwrap_or_default();
             CandidateState { better: if are_same { known.better } else { 0 }, ..known }
         };
         self.states = before.iter().map(state).collect();
-        self.candidates.replace(candidates, before);
+        self.candidates.replace(candidates, &before);
         self.current = before.iter().position(|at| *at == Some(self.current)).unwrap_or_default();
         if !are_same && self.round.take().is_some() {
             // It starts again when late answers can no longer come.

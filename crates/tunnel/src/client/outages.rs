@@ -8,7 +8,7 @@ use roadweave_proto::{Instant, PathId, PathStatus, UplinkId};
 
 use super::current::View;
 use super::uplinks::Uplink;
-use super::{EventQueue, Notice, Uplinks};
+use super::{Notice, Outbox, Uplinks};
 use crate::lane::LaneConfig;
 use crate::uplink::CapPeriod;
 
@@ -86,7 +86,7 @@ impl Outages {
         self.stays.is_some_and(|stays| !stays.drains)
     }
 
-    pub(super) fn watch(&mut self, now: Instant, view: &View<'_>, outbox: &mut EventQueue) {
+    pub(super) fn watch(&mut self, now: Instant, view: &View<'_>, outbox: &mut Outbox) {
         self.watch_paths(now, view, outbox);
         self.watch_all(now, view.in_use.silent_since, outbox);
         self.watch_blocked(now, view, outbox);
@@ -101,7 +101,7 @@ impl Outages {
         troubles.filter_map(Trouble::due).chain(blocked).min()
     }
 
-    pub(super) fn stay(&mut self, now: Instant, drains: bool, outbox: &mut EventQueue) {
+    pub(super) fn stay(&mut self, now: Instant, drains: bool, outbox: &mut Outbox) {
         if self.stays.is_some_and(|stays| stays.drains == drains) {
             return;
         }
@@ -109,14 +109,14 @@ impl Outages {
         self.stays = Some(Stays { since: now, drains, reported, passes: false });
     }
 
-    fn watch_stay(&mut self, now: Instant, outbox: &mut EventQueue) {
+    fn watch_stay(&mut self, now: Instant, outbox: &mut Outbox) {
         let is_over = |stays: &mut Stays| stays.passes && !stays.drains;
         if let Some(Stays { since, reported: true, .. }) = self.stays.take_if(is_over) {
             outbox.notify(now, Notice::Passes { after: now.since(since) });
         }
     }
 
-    fn watch_paths(&mut self, now: Instant, view: &View<'_>, outbox: &mut EventQueue) {
+    fn watch_paths(&mut self, now: Instant, view: &View<'_>, outbox: &mut Outbox) {
         let Some(connection) = view.connection() else { return };
         let paths = connection.paths();
         let others = paths.iter().filter(|path| path.is_usable()).count();
@@ -125,9 +125,8 @@ impl Outages {
                 let trouble = self.silent.entry(path.id).or_insert(Trouble::new(now));
                 if trouble.is_due(now) {
                     let notice = |uplink| Notice::Silent { uplink, others };
-                    let notice = view.uplinks.name_of(path).map(notice);
-                    let reported = notice.is_some_and(|notice| outbox.notify(now, notice));
-                    trouble.on_notified(reported);
+                    let uplink = view.uplinks.name_of(path);
+                    trouble.on_notified(uplink.is_some_and(|it| outbox.notify(now, notice(it))));
                 }
             } else if let Some(Trouble { since, stage: OutageStage::Reported }) =
                 self.silent.remove(&path.id)
@@ -140,18 +139,14 @@ impl Outages {
         self.silent.retain(|id, _| paths.iter().any(|path| path.id == *id));
     }
 
-    fn watch_all(&mut self, now: Instant, since: Option<Instant>, outbox: &mut EventQueue) {
-        match (since, &mut self.all) {
-            (Some(since), None) => self.all = Some(Trouble::new(since)),
-            (Some(_), Some(trouble)) if trouble.is_due(now) => {
+    fn watch_all(&mut self, now: Instant, since: Option<Instant>, outbox: &mut Outbox) {
+        if let Some(since) = since {
+            let trouble = self.all.get_or_insert(Trouble::new(since));
+            if trouble.is_due(now) {
                 trouble.on_notified(outbox.notify(now, Notice::AllSilent));
             }
-            (Some(_), Some(_)) | (None, None) => {}
-            (None, Some(_)) => {
-                if let Some(Trouble { since, stage: OutageStage::Reported }) = self.all.take() {
-                    outbox.notify(now, Notice::Answers { after: now.since(since) });
-                }
-            }
+        } else if let Some(Trouble { since, stage: OutageStage::Reported }) = self.all.take() {
+            outbox.notify(now, Notice::Answers { after: now.since(since) });
         }
     }
 
@@ -167,9 +162,8 @@ impl Outages {
         unreported.map(move |(id, uplink)| (*id, blocked_at(*id, uplink, view)))
     }
 
-    fn watch_blocked(&mut self, now: Instant, view: &View<'_>, outbox: &mut EventQueue) {
-        let blocked = self.unheard(view).find(|(_, at)| *at <= now);
-        let Some((id, _)) = blocked else { return };
+    fn watch_blocked(&mut self, now: Instant, view: &View<'_>, outbox: &mut Outbox) {
+        let Some((id, _)) = self.unheard(view).find(|(_, at)| *at <= now) else { return };
         self.blocked.insert(id);
         let Some(uplink) = view.uplinks.all.get(&id) else { return };
         let (uplink, since) = (uplink.name.clone(), now.since(uplink.since));
@@ -180,7 +174,7 @@ impl Outages {
         outbox.notify(now, notice);
     }
 
-    pub(super) fn watch_caps(&mut self, now: Instant, uplinks: &Uplinks, outbox: &mut EventQueue) {
+    pub(super) fn watch_caps(&mut self, now: Instant, uplinks: &Uplinks, outbox: &mut Outbox) {
         for (name, policy) in &uplinks.policies {
             let account = uplinks.account(name);
             let Some(carried) = policy.caps.carried(&uplinks.usage, account) else { continue };
@@ -203,27 +197,21 @@ impl Outages {
         }
     }
 
-    fn watch_lanes(&mut self, now: Instant, lanes: &[LaneConfig], outbox: &mut EventQueue) {
+    fn watch_lanes(&mut self, now: Instant, lanes: &[LaneConfig], outbox: &mut Outbox) {
         for (lane, trouble) in self.waiting.iter_mut().filter(|(_, trouble)| trouble.is_due(now)) {
             let notice = |uplink| Notice::LaneWaits { lane: lane.clone(), uplink };
-            let notice = uplink_of_lane(lanes, lane).map(notice);
-            trouble.on_notified(notice.is_some_and(|notice| outbox.notify(now, notice)));
+            let uplink = uplink_of_lane(lanes, lane);
+            trouble.on_notified(uplink.is_some_and(|it| outbox.notify(now, notice(it))));
         }
     }
 
-    pub(super) fn on_lanes_or_uplinks(
-        &mut self,
-        now: Instant,
-        view: &View<'_>,
-        outbox: &mut EventQueue,
-    ) {
+    /// The lanes or the uplinks have changed.
+    pub(super) fn on_change(&mut self, now: Instant, view: &View<'_>, outbox: &mut Outbox) {
         let lanes = &view.config.lanes;
-        let waiting = waiting_lanes(lanes, view.uplinks).map(|(lane, _)| lane.to_owned());
-        let names: BTreeSet<String> = waiting.collect();
         let mut before = std::mem::take(&mut self.waiting);
-        for lane in names {
-            let trouble = before.remove(&lane).unwrap_or(Trouble::new(now));
-            self.waiting.insert(lane, trouble);
+        for (lane, _) in waiting_lanes(lanes, view.uplinks) {
+            let trouble = before.remove(lane).unwrap_or(Trouble::new(now));
+            self.waiting.entry(lane.to_owned()).or_insert(trouble);
         }
         for (lane, trouble) in before {
             if trouble.stage == OutageStage::Reported

@@ -35,7 +35,7 @@ use super::pairs::{Pair, Pairs, Rejection};
 use super::portals::HELD_BACK_RETRY;
 use super::ports::PORT_CHANGE;
 use super::uplinks::Uplink;
-use super::{Choice, Current, EventQueue, MTU_MIN, Notice, Uplinks, connections};
+use super::{Choice, Current, MTU_MIN, Notice, Outbox, Uplinks, connections};
 use crate::server::UNUSED;
 
 pub(super) const PREFERRED_SERVER_DELAY: Duration = Duration::from_secs(1);
@@ -84,7 +84,7 @@ pub(super) struct Course<'a> {
     pub(super) endpoint: &'a mut Endpoint,
     pub(super) uplinks: &'a mut Uplinks,
     pub(super) choice: &'a mut Choice,
-    pub(super) outbox: &'a mut EventQueue,
+    pub(super) outbox: &'a mut Outbox,
 }
 
 /// Attempts at a session, and when the next may begin.

@@ -17,7 +17,7 @@ use super::paths::PathTry;
 use super::race::{After, Course, PREFERRED_SERVER_DELAY, RACE_STAGGER, STABLE_AFTER};
 use super::silence::{SILENCE_MAX, Verdict};
 use super::standby::{Around, Switch};
-use super::{Client, ClientEvent, Current, EventQueue, Outages, Race, Standby, connections, seed};
+use super::{Client, ClientEvent, Current, Outages, Outbox, Race, Standby, connections, seed};
 use crate::session::{Session, SessionConfig};
 
 impl Client {
@@ -31,7 +31,7 @@ impl Client {
         View { in_use: self.in_use(), config, uplinks, choice, endpoint }
     }
 
-    pub(super) fn outages(&mut self) -> (&mut Outages, View<'_>, &mut EventQueue) {
+    pub(super) fn outages(&mut self) -> (&mut Outages, View<'_>, &mut Outbox) {
         let in_use = self.in_use();
         let Self { outages, outbox, config, uplinks, choice, endpoint, .. } = self;
         (outages, View { in_use, config, uplinks, choice, endpoint }, outbox)

@@ -9,7 +9,7 @@ use super::paths::PathTry;
 use super::portals::{HELD_BACK_RETRY, HeldBack};
 use super::ports::Port;
 use super::race::RACE_STAGGER;
-use super::{EventQueue, Notice, Portal};
+use super::{Notice, Outbox, Portal};
 use crate::status::PathStatusReport;
 use crate::uplink::UplinkPolicy;
 use crate::usage::Usage;
@@ -28,7 +28,7 @@ pub(super) struct Uplink {
 }
 
 impl Uplink {
-    pub(super) fn hold_back(&mut self, now: Instant, portal: Portal, outbox: &mut EventQueue) {
+    pub(super) fn hold_back(&mut self, now: Instant, portal: Portal, outbox: &mut Outbox) {
         if let Some(held_back) = &mut self.held_back {
             held_back.portal = portal;
             return;
@@ -39,7 +39,7 @@ impl Uplink {
     }
 
     /// Returns whether it was held back.
-    pub(super) fn release(&mut self, now: Instant, outbox: &mut EventQueue) -> bool {
+    pub(super) fn release(&mut self, now: Instant, outbox: &mut Outbox) -> bool {
         let Some(HeldBack { since, reported, .. }) = self.held_back.take() else { return false };
         self.next_attempt = now;
         self.path.hurry(now);
@@ -200,11 +200,6 @@ impl Uplinks {
 
     pub(super) fn hurry_paths(&mut self, now: Instant) {
         self.all.values_mut().for_each(|uplink| uplink.path.hurry(now));
-    }
-
-    pub(super) fn take_stale_port(&mut self) -> Option<UplinkId> {
-        let mut uplinks = self.all.iter_mut();
-        uplinks.find_map(|(id, uplink)| uplink.port.take_stale().then_some(*id))
     }
 
     /// `paths`: the session's.
