@@ -48,7 +48,6 @@ mod notices;
 mod outages;
 mod pairs;
 mod paths;
-mod portals;
 mod ports;
 mod race;
 mod report;
@@ -67,7 +66,6 @@ use leaving::Leaving;
 pub use notices::Notice;
 use notices::Outbox;
 use outages::Outages;
-pub use portals::Portal;
 use race::Race;
 pub use report::{CandidatePlace, CandidateReport, PairReport, PairState, UplinkReport};
 use silence::Silence;
@@ -78,6 +76,7 @@ pub use speedtest::{
 };
 use standby::Standby;
 use streams::ClientStreams;
+pub use uplinks::Portal;
 use uplinks::Uplinks;
 
 /// The smallest MTU that IPv6 allows (RFC 8200 section 5).

@@ -76,11 +76,9 @@ impl Client {
     }
 
     pub(super) fn release_validated(&mut self, now: Instant) {
-        for id in self.uplinks.held_back().collect::<Vec<_>>() {
-            if self.is_validated(id) {
-                self.release(now, id);
-            }
-        }
+        let is_free = |id: &UplinkId| self.is_held_back(*id) && self.is_validated(*id);
+        let free: Vec<UplinkId> = self.uplinks.all.keys().copied().filter(is_free).collect();
+        free.into_iter().for_each(|id| self.release(now, id));
     }
 
     /// Sets the addresses of the candidate with `key` for one uplink only: a name that was looked

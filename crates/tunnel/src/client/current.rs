@@ -98,7 +98,6 @@ impl Current {
     }
 }
 
-/// The session, and since when it is silent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InUse {
     pub(super) session: Option<ConnectionId>,
@@ -129,7 +128,6 @@ pub(super) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// The connection of the session.
     pub(super) fn connection(&self) -> Option<&'a Connection> {
         self.endpoint.connection(self.in_use.session?)
     }

@@ -13,8 +13,7 @@ use roadweave_proto::{Instant, PathSnapshot, PathStatus, UplinkId};
 use roadweave_quic::{Connection, PathError};
 
 use super::current::View;
-use super::portals::HELD_BACK_RETRY;
-use super::uplinks::Uplink;
+use super::uplinks::{HELD_BACK_RETRY, Uplink};
 use super::{Choice, Uplinks};
 
 const PATH_RETRY: Duration = Duration::from_secs(1);

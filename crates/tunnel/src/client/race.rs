@@ -32,9 +32,8 @@ use super::attempt_backoff::AttemptBackoff;
 use super::current::{AcceptedConnection, View};
 use super::notices::legible;
 use super::pairs::{Pair, Pairs, Rejection};
-use super::portals::HELD_BACK_RETRY;
 use super::ports::PORT_CHANGE;
-use super::uplinks::Uplink;
+use super::uplinks::{HELD_BACK_RETRY, Uplink};
 use super::{Choice, Current, MTU_MIN, Notice, Outbox, Uplinks, connections};
 use crate::server::UNUSED;
 
@@ -74,10 +73,6 @@ impl Attempt {
     }
 }
 
-fn stagger(position: usize) -> Duration {
-    RACE_STAGGER * ((1 << position.min(4)) - 1)
-}
-
 /// What the attempts go over, and to which server.
 pub(super) struct Course<'a> {
     pub(super) now: Instant,
@@ -93,7 +88,6 @@ pub(super) struct Race {
     attempts: BTreeMap<ConnectionId, Attempt>,
     pub(super) pairs: Pairs,
     pub(super) attempt_backoff: AttemptBackoff,
-    /// Where and when a server was heard last.
     heard_on: Option<UplinkId>,
     pub(super) last_heard: Instant,
     /// Whether there was a session before.
@@ -134,7 +128,7 @@ impl Race {
         Some(due).filter(|_| !self.is_greeted(pair))
     }
 
-    fn is_greeted(&self, pair: Pair) -> bool {
+    pub(super) fn is_greeted(&self, pair: Pair) -> bool {
         self.attempts.values().any(|attempt| attempt.pair == pair && attempt.hello.is_some())
     }
 
@@ -372,8 +366,9 @@ impl Race {
             // Thousands of clients may have lost the same server at the same moment.
             let jitter = self.pairs.jitter(STAGGER_JITTER * (position as u32 + 1));
             let wait = if position > 0 { wait } else { Duration::ZERO };
+            let stagger = RACE_STAGGER * ((1 << position.min(4)) - 1);
             if let Some(uplink) = course.uplinks.all.get_mut(&id) {
-                uplink.next_attempt = now + all_rest + stagger(position) + wait + jitter;
+                uplink.next_attempt = now + all_rest + stagger + wait + jitter;
             }
             // The server would answer the same over any uplink.
             if !rest.is_zero() {
@@ -392,10 +387,8 @@ impl Race {
         }
     }
 
-    /// Of the attempts on `pair`: whether there are any, and whether one passed its handshake.
-    pub(super) fn is_trying(&self, pair: Pair) -> (bool, bool) {
-        let is_tried = self.attempts.values().any(|attempt| attempt.pair == pair);
-        (is_tried, self.is_greeted(pair))
+    pub(super) fn is_tried(&self, pair: Pair) -> bool {
+        self.attempts.values().any(|attempt| attempt.pair == pair)
     }
 
     pub(super) fn is_connected(&self) -> bool {

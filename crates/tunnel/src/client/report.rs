@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use roadweave_proto::{DropCounters, Instant, PathSnapshot, PathStatus, UplinkId};
+use roadweave_proto::{DropCounters, Instant, PathStatus, UplinkId};
 use serde::{Deserialize, Serialize};
 
 use super::pairs::Pair;
@@ -209,14 +209,13 @@ impl Client {
     }
 
     fn state_of(&self, now: Instant, pair: Pair) -> PairState {
-        let (is_tried, is_connected) = self.race.is_trying(pair);
         if self.current.as_ref().is_some_and(|current| current.pair == pair) {
             PairState::Session
-        } else if is_connected {
+        } else if self.race.is_greeted(pair) {
             PairState::Connected
         } else if self.race.pairs.resting_until(now, pair).is_some() {
             PairState::Resting
-        } else if is_tried {
+        } else if self.race.is_tried(pair) {
             PairState::Trying
         } else {
             PairState::Idle

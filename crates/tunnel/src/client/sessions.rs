@@ -50,7 +50,6 @@ impl Client {
         (standby, Around { now, in_use, last_heard, uplinks, choice, pairs, endpoint })
     }
 
-    /// Says hello on a connection that passed its handshake.
     pub(super) fn greet(&mut self, id: ConnectionId, role: Role) {
         let key = self.endpoint.connection(id).and_then(Connection::peer);
         let streams = self.streams.as_mut().zip(key).map(|(streams, key)| streams.offer(key));

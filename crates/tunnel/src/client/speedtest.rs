@@ -300,7 +300,6 @@ impl SpeedtestRun {
         self.report.under_way = None;
     }
 
-    /// What it means that the server does not go on.
     fn silence(&self, endpoint: &Endpoint) -> &'static str {
         let connection = endpoint.connection(self.connection);
         let has_heard = connection.is_some_and(Connection::has_messages_through);

@@ -1,20 +1,45 @@
-//! The uplinks of a client: their order, policies and usage.
+//! The uplinks of a client: their order, policies and usage, and which of them are held back.
+//!
+//! ```text
+//! HTTP over it is answered by a login page ─► held back: tried seldom, behind all others, and
+//!     no reason to wait ─► open, or its path is validated ─► as any other, at once
+//! ```
+//!
+//! The network under that uplink says so, and may lie: it affects that uplink, until validated.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use roadweave_proto::{Instant, PathId, PathSnapshot, PathStatus, Policy, Priority, UplinkId};
+use serde::{Deserialize, Serialize};
 
 use super::paths::PathTry;
-use super::portals::{HELD_BACK_RETRY, HeldBack};
 use super::ports::Port;
 use super::race::RACE_STAGGER;
-use super::{Notice, Outbox, Portal};
+use super::{Notice, Outbox};
 use crate::status::PathStatusReport;
 use crate::uplink::UplinkPolicy;
 use crate::usage::Usage;
 
 const PUT_OFF_MAX: Duration = Duration::from_millis(800);
+/// Retries go on, since after a login an uplink may recover without HTTP showing it.
+pub(super) const HELD_BACK_RETRY: Duration = Duration::from_secs(4);
+
+/// A network that answers HTTP with a login page.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Portal {
+    /// The address of that page as the network reports it: valid characters of an http or https
+    /// address, otherwise unverified.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct HeldBack {
+    pub(super) portal: Portal,
+    since: Instant,
+    reported: bool,
+}
 
 #[derive(Debug)]
 pub(super) struct Uplink {
@@ -51,7 +76,6 @@ impl Uplink {
     }
 }
 
-/// The uplinks, and what the user set for their names.
 #[derive(Debug, Default)]
 pub(super) struct Uplinks {
     pub(super) all: BTreeMap<UplinkId, Uplink>,
@@ -183,11 +207,6 @@ impl Uplinks {
             report.month_bytes = carried.map(|carried| carried.month_bytes);
         }
         reports
-    }
-
-    pub(super) fn held_back(&self) -> impl Iterator<Item = UplinkId> {
-        let held_back = self.all.iter().filter(|(_, uplink)| uplink.held_back.is_some());
-        held_back.map(|(id, _)| *id)
     }
 
     /// Returns the name of the path's uplink. `paths`: the session's.
