@@ -48,7 +48,6 @@ mod notices;
 mod outages;
 mod pairs;
 mod paths;
-mod portals;
 mod ports;
 mod race;
 mod report;
@@ -64,10 +63,9 @@ pub use candidates::{CANDIDATES_MAX, Candidate, admit};
 use choice::Choice;
 use current::Current;
 use leaving::Leaving;
-use notices::EventQueue;
 pub use notices::Notice;
+use notices::Outbox;
 use outages::Outages;
-pub use portals::Portal;
 use race::Race;
 pub use report::{CandidatePlace, CandidateReport, PairReport, PairState, UplinkReport};
 use silence::Silence;
@@ -78,6 +76,7 @@ pub use speedtest::{
 };
 use standby::Standby;
 use streams::ClientStreams;
+pub use uplinks::Portal;
 use uplinks::Uplinks;
 
 /// The smallest MTU that IPv6 allows (RFC 8200 section 5).
@@ -103,15 +102,8 @@ pub struct ClientConfig {
 impl ClientConfig {
     /// A client of one server, with the lanes of [`default_lanes`] and at most [`MEMORY_MAX`].
     pub fn new(name: impl Into<String>, transport: TransportConfig, server: Candidate) -> Self {
-        let (name, lanes) = (name.into(), default_lanes());
-        Self {
-            name,
-            candidates: vec![server],
-            transport,
-            lanes,
-            streams: None,
-            memory_max: MEMORY_MAX,
-        }
+        let (name, candidates, lanes) = (name.into(), vec![server], default_lanes());
+        Self { name, candidates, transport, lanes, streams: None, memory_max: MEMORY_MAX }
     }
 }
 
@@ -161,7 +153,7 @@ pub struct Client {
     race: Race,
     current: Option<Current>,
     silence: Silence,
-    outbox: EventQueue,
+    outbox: Outbox,
     outages: Outages,
     drops: DropCounters,
     observes: bool,
@@ -206,7 +198,7 @@ impl Client {
             uplinks: Uplinks::default(),
             current: None,
             silence: Silence::default(),
-            outbox: EventQueue::default(),
+            outbox: Outbox::default(),
             outages: Outages::default(),
             drops: DropCounters::default(),
             observes: false,
@@ -429,7 +421,8 @@ impl Client {
     /// The next uplink whose packets should leave from another local port. What comes for the
     /// former port must be handed over until the next change: it may be a late answer.
     pub fn take_stale_port(&mut self) -> Option<UplinkId> {
-        self.uplinks.take_stale_port()
+        let mut uplinks = self.uplinks.all.iter_mut();
+        uplinks.find_map(|(id, uplink)| uplink.port.take_stale().then_some(*id))
     }
 
     /// The streams with everything that came for them, if the server takes any. When the owner

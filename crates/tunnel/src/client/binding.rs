@@ -12,8 +12,7 @@ use roadweave_proto::DropReason;
 use roadweave_proto::wire::{Binding, Control, TenantAnchor};
 use roadweave_quic::{Connection, Endpoint};
 
-use super::connections;
-use super::current::Current;
+use super::{Current, connections};
 
 #[derive(Debug)]
 pub(super) struct Bindings {

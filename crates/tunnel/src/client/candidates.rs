@@ -72,11 +72,16 @@ pub(super) struct Candidates {
 
 impl Candidates {
     pub(super) fn new(all: Vec<Candidate>) -> Self {
-        Self { all, of_uplink: BTreeMap::new() }
+        Self { all, ..Self::default() }
     }
 
     pub(super) fn position(&self, key: &PublicKey) -> Option<usize> {
         self.all.iter().position(|candidate| candidate.key == *key)
+    }
+
+    /// The index that each of `wanted` has until they replace these candidates.
+    pub(super) fn before(&self, wanted: &[Candidate]) -> Vec<Option<usize>> {
+        wanted.iter().map(|candidate| self.position(&candidate.key)).collect()
     }
 
     pub(super) fn addresses(&self, candidate: usize, uplink: UplinkId) -> &[SocketAddr] {
@@ -84,19 +89,13 @@ impl Candidates {
         self.of_uplink.get(&(candidate, uplink)).map_or_else(all, Vec::as_slice)
     }
 
-    /// Without `addresses` the candidate's own count again. Returns whether something changed.
-    pub(super) fn set_addresses(
-        &mut self,
-        candidate: usize,
-        uplink: UplinkId,
-        addresses: Vec<SocketAddr>,
-    ) -> bool {
-        let place = (candidate, uplink);
-        let before = match addresses.is_empty() {
-            true => self.of_uplink.remove(&place),
-            false => self.of_uplink.insert(place, addresses),
+    /// Without any in `all` the candidate's own count again. Returns whether something changed.
+    pub(super) fn set_addresses(&mut self, of: (usize, UplinkId), all: Vec<SocketAddr>) -> bool {
+        let before = match all.is_empty() {
+            true => self.of_uplink.remove(&of),
+            false => self.of_uplink.insert(of, all),
         };
-        before.as_ref() != self.of_uplink.get(&place)
+        before.as_ref() != self.of_uplink.get(&of)
     }
 
     pub(super) fn forget_uplink(&mut self, gone: UplinkId) {

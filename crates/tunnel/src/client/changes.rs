@@ -28,7 +28,8 @@ impl Client {
     pub fn remove_uplink(&mut self, now: Instant, id: UplinkId) {
         self.choice.candidates.forget_uplink(id);
         self.uplinks.all.remove(&id);
-        self.race.forget_uplink(now, id, &mut self.endpoint);
+        let (race, mut course) = self.race(now);
+        race.forget_uplink(id, &mut course);
         self.choice.on_doubt(now);
         self.outages.blocked.remove(&id);
         self.forget_pairs();
@@ -57,24 +58,27 @@ impl Client {
         match portal {
             None => self.release(now, uplink),
             Some(_) if self.is_validated(uplink) => {}
-            Some(portal) => self.uplinks.hold_back(now, uplink, portal, &mut self.outbox),
+            Some(portal) => {
+                if let Some(uplink) = self.uplinks.all.get_mut(&uplink) {
+                    uplink.hold_back(now, portal, &mut self.outbox);
+                }
+            }
         }
         self.handle_timeout(now);
     }
 
     fn release(&mut self, now: Instant, id: UplinkId) {
-        if self.uplinks.release(now, id, &mut self.outbox) {
+        let uplink = self.uplinks.all.get_mut(&id);
+        if uplink.is_some_and(|uplink| uplink.release(now, &mut self.outbox)) {
             self.race.on_sign_of_life(now, Some(id));
             self.race.pairs.hurry(now, Some(id));
         }
     }
 
     pub(super) fn release_validated(&mut self, now: Instant) {
-        for id in self.uplinks.held_back().collect::<Vec<_>>() {
-            if self.is_validated(id) {
-                self.release(now, id);
-            }
-        }
+        let is_free = |id: &UplinkId| self.is_held_back(*id) && self.is_validated(*id);
+        let free: Vec<UplinkId> = self.uplinks.all.keys().copied().filter(is_free).collect();
+        free.into_iter().for_each(|id| self.release(now, id));
     }
 
     /// Sets the addresses of the candidate with `key` for one uplink only: a name that was looked
@@ -90,7 +94,7 @@ impl Client {
     ) {
         let candidates = &mut self.choice.candidates;
         let Some(candidate) = candidates.position(key) else { return };
-        if candidates.set_addresses(candidate, uplink, servers) {
+        if candidates.set_addresses((candidate, uplink), servers) {
             self.race.attempt_backoff.on_sign_of_life();
         }
         if let Some(uplink) = self.uplinks.all.get_mut(&uplink) {
@@ -118,8 +122,7 @@ impl Client {
         if wanted.is_empty() || wanted == self.choice.candidates.all {
             return;
         }
-        let known = |wanted: &Candidate| self.choice.candidates.position(&wanted.key);
-        let before: Vec<Option<usize>> = wanted.iter().map(known).collect();
+        let before = self.choice.candidates.before(&wanted);
         let place = |at: usize| before.iter().position(|it| *it == Some(at));
         let (standby, mut around) = self.standby(now);
         if standby.target.is_some_and(|target| place(target).is_none()) {
@@ -136,7 +139,7 @@ impl Client {
         let new = wanted.iter().zip(&before).filter(|(_, before)| before.is_none());
         let new: Vec<SocketAddr> = new.flat_map(|(it, _)| it.addresses.clone()).collect();
         self.race.pairs.retain(|(_, server)| !new.contains(&server));
-        self.choice.set_candidates(now, wanted, &before);
+        self.choice.set_candidates(now, wanted);
         self.race.attempt_backoff.on_sign_of_life();
         if self.choice.has_several() {
             self.current.iter_mut().for_each(|current| current.session.keep_unfinished());
@@ -167,8 +170,8 @@ impl Client {
     }
 
     pub(super) fn on_lanes_or_uplinks(&mut self, now: Instant) {
-        let Self { outages, config, uplinks, outbox, .. } = self;
-        outages.on_lanes_or_uplinks(now, &config.lanes, uplinks, outbox);
+        let (outages, view, outbox) = self.outages();
+        outages.on_change(now, &view, outbox);
     }
 }
 

@@ -19,7 +19,8 @@ use std::time::Duration;
 use roadweave_proto::{Instant, UplinkId};
 
 use self::round::Round;
-use super::candidates::{Candidate, Candidates};
+use super::Candidate;
+use super::candidates::Candidates;
 use super::race::PREFERRED_SERVER_DELAY;
 
 #[derive(Debug, Default)]
@@ -39,9 +40,6 @@ pub(super) struct Choice {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct CandidateState {
-    site: String,
-    to_anchor: Duration,
-    last_resort: bool,
     /// Of the last round; `None` if it did not answer over half of the capacity.
     pub(super) figure: Option<Duration>,
     pub(super) measured: Option<Instant>,
@@ -56,11 +54,6 @@ pub(super) struct CandidateState {
 }
 
 impl CandidateState {
-    fn of(self, candidate: &Candidate) -> Self {
-        let Candidate { to_anchor, last_resort, .. } = *candidate;
-        Self { site: candidate.site.clone(), to_anchor, last_resort, ..self }
-    }
-
     pub(super) fn rests(&self, now: Instant) -> Option<Instant> {
         Some(self.rests_until).filter(|until| *until > now)
     }
@@ -72,8 +65,7 @@ impl CandidateState {
 
 impl Choice {
     pub(super) fn new(candidates: Vec<Candidate>) -> Self {
-        let state = |it: &Candidate| CandidateState::default().of(it);
-        let states = candidates.iter().map(state).collect();
+        let states = vec![CandidateState::default(); candidates.len()];
         let candidates = Candidates::new(candidates);
         let home_first_until = Instant::ZERO + PREFERRED_SERVER_DELAY;
         Self { candidates, states, doubt_pause: CONFIRM, home_first_until, ..Self::default() }
@@ -92,21 +84,16 @@ impl Choice {
         self.candidates.addresses(self.current, uplink)
     }
 
-    /// `before`: the former index of each candidate. Candidates that stay keep their state.
-    pub(super) fn set_candidates(
-        &mut self,
-        now: Instant,
-        candidates: Vec<Candidate>,
-        before: &[Option<usize>],
-    ) {
+    /// Candidates that stay keep their state.
+    pub(super) fn set_candidates(&mut self, now: Instant, candidates: Vec<Candidate>) {
+        let before = self.candidates.before(&candidates);
         let are_same = before.iter().copied().eq((0..self.states.len()).map(Some));
-        let state = |(candidate, before): (&Candidate, &Option<usize>)| {
+        let state = |before: &Option<usize>| {
             let known = before.and_then(|at| self.states.get(at)).cloned().unwrap_or_default();
-            let better = if are_same { known.better } else { 0 };
-            CandidateState { better, ..known }.of(candidate)
+            CandidateState { better: if are_same { known.better } else { 0 }, ..known }
         };
-        self.states = candidates.iter().zip(before).map(state).collect();
-        self.candidates.replace(candidates, before);
+        self.states = before.iter().map(state).collect();
+        self.candidates.replace(candidates, &before);
         self.current = before.iter().position(|at| *at == Some(self.current)).unwrap_or_default();
         if !are_same && self.round.take().is_some() {
             // It starts again when late answers can no longer come.
@@ -133,6 +120,14 @@ impl Choice {
         if state.rests_until <= now {
             state.rest = (state.rest * 2).clamp(REST_MIN, REST_MAX);
             state.rests_until = now + state.rest;
+        }
+    }
+
+    /// The server in use proved its identity and refused.
+    pub(super) fn on_home_refused(&mut self, now: Instant, why: &str) {
+        if self.has_several() {
+            self.on_failure(now, self.current, why);
+            self.home_first_until = now;
         }
     }
 
@@ -215,8 +210,9 @@ impl Choice {
         if self.last_move.is_some_and(|moved| now < moved + MOVE_PAUSE) {
             return None;
         }
-        let is_wished = |(_, state): &(usize, &CandidateState)| {
-            state.better >= ROUNDS_RUNNING && !state.last_resort && state.rests_until <= now
+        let is_wished = |(at, state): &(usize, &CandidateState)| {
+            let is_better = state.better >= ROUNDS_RUNNING && !self.candidates.all[*at].last_resort;
+            is_better && state.rests_until <= now
         };
         let wished = self.states.iter().enumerate().filter(is_wished);
         wished.min_by_key(|(_, state)| state.figure).map(|(candidate, _)| candidate)
@@ -232,48 +228,42 @@ impl Choice {
     }
 
     fn best_of_others(&self, may_be_tried: impl Fn(&CandidateState) -> bool) -> Option<usize> {
-        let site = self.states.get(self.current).map(|current| &current.site);
-        let others = self
-            .states
-            .iter()
-            .enumerate()
-            .filter(|(candidate, state)| *candidate != self.current && may_be_tried(state));
-        let rank = |(candidate, state): &(usize, &CandidateState)| {
-            let is_beside = Some(&state.site) == site;
-            let is_unknown = state.figure.is_none();
-            let is_in_vain = (state.silent_tries, state.last_resort);
-            (is_in_vain, is_beside, is_unknown, state.figure, *candidate)
+        let others = self.others().filter(|(_, state)| may_be_tried(state));
+        let rank = |(at, state): &(usize, &CandidateState)| {
+            let Candidate { site, last_resort, .. } = &self.candidates.all[*at];
+            let (is_beside, is_unknown) = (*site == self.home().site, state.figure.is_none());
+            let is_in_vain = (state.silent_tries, *last_resort);
+            (is_in_vain, is_beside, is_unknown, state.figure, *at)
         };
-        others.min_by_key(rank).map(|(candidate, _)| candidate)
+        others.min_by_key(rank).map(|(at, _)| at)
     }
 
     /// Whether `best` should replace `waiting` as standby: it has room, is at another site than the
     /// current one, or is nearer by both margins.
     pub(super) fn waits_better(&self, best: usize, waiting: usize) -> bool {
-        let (best, waiting) = (&self.states[best], &self.states[waiting]);
-        if best.last_resort != waiting.last_resort {
-            return waiting.last_resort;
+        let [to, from] = [best, waiting].map(|at| &self.candidates.all[at]);
+        if to.last_resort != from.last_resort {
+            return from.last_resort;
         }
-        let is_beside = |state: &CandidateState| state.site == self.states[self.current].site;
-        let is_nearer = match (best.figure, waiting.figure) {
+        let is_beside = |candidate: &Candidate| candidate.site == self.home().site;
+        let is_nearer = match (self.states[best].figure, self.states[waiting].figure) {
             (Some(best), Some(waiting)) => is_better(best, waiting),
             (best, waiting) => best.is_some() && waiting.is_none(),
         };
-        let is_elsewhere = !is_beside(best) && is_beside(waiting);
-        is_elsewhere || is_nearer && is_beside(best) == is_beside(waiting)
+        let is_elsewhere = !is_beside(to) && is_beside(from);
+        is_elsewhere || is_nearer && is_beside(to) == is_beside(from)
     }
 
     pub(super) fn standby_timeout(&self) -> Option<Instant> {
-        self.others().map(|state| state.rests_until).min()
+        self.others().map(|(_, state)| state.rests_until).min()
     }
 
     pub(super) fn refuge_timeout(&self) -> Option<Instant> {
-        self.others().map(CandidateState::refuge_from).min()
+        self.others().map(|(_, state)| state.refuge_from()).min()
     }
 
-    fn others(&self) -> impl Iterator<Item = &CandidateState> {
-        let others = self.states.iter().enumerate().filter(|(at, _)| *at != self.current);
-        others.map(|(_, state)| state)
+    fn others(&self) -> impl Iterator<Item = (usize, &CandidateState)> {
+        self.states.iter().enumerate().filter(|(at, _)| *at != self.current)
     }
 
     fn end_round(&mut self, now: Instant) {
@@ -285,7 +275,7 @@ impl Choice {
                 // It answers again. A candidate that refuses clients answers probes all the time.
                 state.rests_until = Instant::ZERO;
             }
-            state.figure = median.map(|median| median + state.to_anchor);
+            state.figure = median.map(|median| median + self.candidates.all[candidate].to_anchor);
             state.measured = Some(now);
         }
         let current = self.states.get(self.current).and_then(|state| state.figure);

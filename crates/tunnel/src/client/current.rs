@@ -6,13 +6,12 @@ use std::time::Duration;
 use ipnet::IpNet;
 use roadweave_proto::wire::{Control, Welcome};
 use roadweave_proto::{Instant, PathId, PathSnapshot, Policy, UplinkId};
-use roadweave_quic::{ConnectionId, Endpoint, Event};
+use roadweave_quic::{Connection, ConnectionId, Endpoint, Event};
 use roadweave_schedule::AcknowledgedDatagram;
 
-use super::connections;
 use super::pairs::Pair;
 use super::streams::FarEnd;
-use super::uplinks::Uplinks;
+use super::{Choice, ClientConfig, Uplinks, connections};
 use crate::session::Session;
 
 /// A welcomed connection: the server makes a session of it when it is used.
@@ -34,23 +33,15 @@ pub(super) struct Current {
     pub(super) far_end: Option<FarEnd>,
     pub(super) doubted: bool,
     path_policies: BTreeMap<PathId, Policy>,
-    own_rtt: OwnRtt,
+    pub(super) own_rtt: OwnRtt,
 }
 
 impl Current {
     pub(super) fn new(now: Instant, accepted: AcceptedConnection, session: Session) -> Self {
         let AcceptedConnection { id, pair, welcome, .. } = accepted;
-        Self {
-            id,
-            pair,
-            session,
-            since: now,
-            welcome,
-            far_end: None,
-            doubted: false,
-            path_policies: BTreeMap::new(),
-            own_rtt: OwnRtt::default(),
-        }
+        let (since, far_end, doubted) = (now, None, false);
+        let (path_policies, own_rtt) = (BTreeMap::new(), OwnRtt::default());
+        Self { id, pair, session, since, welcome, far_end, doubted, path_policies, own_rtt }
     }
 
     /// Passes the event of a datagram to the session. Returns any other event.
@@ -68,24 +59,17 @@ impl Current {
     }
 
     pub(super) fn name_paths(&mut self, uplinks: &Uplinks, endpoint: &mut Endpoint) {
+        let name = |path: &PathSnapshot| Some((path.id, uplinks.name_of(path)?));
         let paths = connections::paths(endpoint, Some(self.id)).iter();
-        for path in paths.map(|path| path.id).collect::<Vec<_>>() {
-            self.name_path(path, uplinks, endpoint);
+        for (path, uplink) in paths.filter_map(name).collect::<Vec<_>>() {
+            self.name_path(path, uplink, endpoint);
         }
     }
 
-    /// Names a path at both ends after its uplink. Returns the name.
-    pub(super) fn name_path(
-        &mut self,
-        path: PathId,
-        uplinks: &Uplinks,
-        endpoint: &mut Endpoint,
-    ) -> Option<String> {
-        let mut paths = connections::paths(endpoint, Some(self.id)).iter();
-        let uplink = uplinks.name_of(paths.find(|known| known.id == path)?)?;
+    /// Names a path at both ends after its uplink.
+    pub(super) fn name_path(&mut self, path: PathId, uplink: String, endpoint: &mut Endpoint) {
         self.session.name_path(path, &uplink);
-        connections::send(endpoint, self.id, &Control::PathName { path, uplink: uplink.clone() });
-        Some(uplink)
+        connections::send(endpoint, self.id, &Control::PathName { path, uplink });
     }
 
     pub(super) fn apply_policies(&mut self, uplinks: &Uplinks, endpoint: &mut Endpoint) {
@@ -94,13 +78,12 @@ impl Current {
         }
         let Some(connection) = endpoint.connection(self.id) else { return };
         let wanted = |path: &PathSnapshot| Some((path.id, uplinks.policy_of(path)?));
-        let wanted: BTreeMap<PathId, Policy> =
-            connection.paths().iter().filter_map(wanted).collect();
+        let wanted: BTreeMap<_, _> = connection.paths().iter().filter_map(wanted).collect();
         let known = std::mem::replace(&mut self.path_policies, wanted.clone());
-        for (path, policy) in wanted {
-            if known.get(&path).copied().unwrap_or_default() == policy {
-                continue;
-            }
+        let is_new = |(path, policy): &(PathId, Policy)| {
+            known.get(path).copied().unwrap_or_default() != *policy
+        };
+        for (path, policy) in wanted.into_iter().filter(is_new) {
             if let Some(connection) = endpoint.connection_mut(self.id) {
                 connection.set_policy(path, policy);
             }
@@ -113,15 +96,8 @@ impl Current {
         let own = self.welcome.addresses.iter();
         self.session.refuse_sources(local.iter().chain(own).copied().collect());
     }
-
-    pub(super) fn is_doubtful(&mut self, now: Instant, paths: &[PathSnapshot]) -> bool {
-        let usable = paths.iter().filter(|path| path.is_usable());
-        let nearest = usable.map(|path| (path.smoothed_rtt, path.min_rtt)).min();
-        self.own_rtt.is_doubtful(now, nearest)
-    }
 }
 
-/// The session, and since when it is silent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InUse {
     pub(super) session: Option<ConnectionId>,
@@ -142,28 +118,38 @@ impl InUse {
     }
 }
 
-#[derive(Debug)]
-struct OwnRtt {
-    least: Duration,
-    worse_since: Option<Instant>,
+/// What a client's machines see of it.
+pub(super) struct View<'a> {
+    pub(super) in_use: InUse,
+    pub(super) config: &'a ClientConfig,
+    pub(super) uplinks: &'a Uplinks,
+    pub(super) choice: &'a Choice,
+    pub(super) endpoint: &'a Endpoint,
 }
 
-impl Default for OwnRtt {
-    fn default() -> Self {
-        Self { least: Duration::MAX, worse_since: None }
+impl<'a> View<'a> {
+    pub(super) fn connection(&self) -> Option<&'a Connection> {
+        self.endpoint.connection(self.in_use.session?)
     }
 }
 
+/// The round trip of the session's nearest path.
+#[derive(Debug, Default)]
+pub(super) struct OwnRtt {
+    least: Option<Duration>,
+    worse_since: Option<Instant>,
+}
+
 impl OwnRtt {
-    /// `nearest`: the round trip of the nearest path, smoothed and least.
-    fn is_doubtful(&mut self, now: Instant, nearest: Option<(Duration, Duration)>) -> bool {
-        let is_worse = nearest.is_some_and(|(rtt, least)| {
-            self.least = self.least.min(least);
-            rtt > self.least.saturating_mul(2).saturating_add(DOUBT_MARGIN)
+    pub(super) fn is_doubtful(&mut self, now: Instant, paths: &[PathSnapshot]) -> bool {
+        let usable = paths.iter().filter(|path| path.is_usable());
+        let nearest = usable.map(|path| (path.smoothed_rtt, path.min_rtt)).min();
+        let is_worse = nearest.is_some_and(|(rtt, min)| {
+            let least = *self.least.insert(self.least.map_or(min, |least| least.min(min)));
+            rtt > least.saturating_mul(2).saturating_add(DOUBT_MARGIN)
         });
-        let since = is_worse.then(|| *self.worse_since.get_or_insert(now));
-        self.worse_since = since;
-        since.is_some_and(|since| now >= since + DOUBT_AFTER)
+        self.worse_since = is_worse.then(|| self.worse_since.unwrap_or(now));
+        self.worse_since.is_some_and(|since| now >= since + DOUBT_AFTER)
     }
 }
 

@@ -16,9 +16,7 @@ use roadweave_proto::wire::Control;
 use roadweave_proto::{DropCounters, DropReason, Instant};
 use roadweave_quic::{ConnectionId, Endpoint, Event};
 
-use super::connections;
-use super::current::Current;
-use super::streams::ClientStreams;
+use super::{ClientStreams, Current, connections};
 use crate::lane::Unfinished;
 use crate::session::Session;
 
@@ -36,10 +34,11 @@ struct LeavingSession {
     sent_on: Vec<Unfinished>,
 }
 
-/// Where the last packets of a session go, and its connection.
+/// Where the last packets of a session go, and the connections.
 pub(super) struct Sink<'a> {
     pub(super) now: Instant,
     pub(super) successor: Option<&'a mut Session>,
+    pub(super) streams: Option<&'a mut ClientStreams>,
     pub(super) drops: &'a mut DropCounters,
     pub(super) endpoint: &'a mut Endpoint,
 }
@@ -77,30 +76,26 @@ impl Leaving {
         }
     }
 
-    pub(super) fn tend(&mut self, mut streams: Option<&mut ClientStreams>, sink: &mut Sink<'_>) {
+    pub(super) fn tend(&mut self, sink: &mut Sink<'_>) {
         let now = sink.now;
         while let Some(at) = self.sessions.iter().position(|leaving| leaving.until <= now) {
             self.end(at, sink);
         }
         for LeavingSession { current, .. } in &mut self.sessions {
-            if let Some(connection) = sink.endpoint.connection_mut(current.id) {
-                current.session.handle_timeout(now, connection);
-                let streams = streams.as_mut();
-                if let Some(mut turn) = streams.and_then(|streams| streams.turn_of(current.far_end))
-                {
-                    current.session.hand_over_symbols(now, &mut turn);
-                }
-                connection.flush(now);
+            let Some(connection) = sink.endpoint.connection_mut(current.id) else { continue };
+            current.session.handle_timeout(now, connection);
+            let streams = sink.streams.as_mut();
+            if let Some(mut turn) = streams.and_then(|streams| streams.turn_of(current.far_end)) {
+                current.session.hand_over_symbols(now, &mut turn);
             }
+            connection.flush(now);
         }
     }
 
     fn end(&mut self, at: usize, sink: &mut Sink<'_>) {
-        let now = sink.now;
-        let LeavingSession { mut current, sent_on, .. } = self.sessions.remove(at);
-        let mut packets = sent_on;
-        packets.extend(current.session.take_unfinished(now));
-        sink.drops.merge(&current.session.end(now));
+        let LeavingSession { mut current, sent_on: mut packets, .. } = self.sessions.remove(at);
+        packets.extend(current.session.take_unfinished(sink.now));
+        sink.drops.merge(&current.session.end(sink.now));
         self.take_inner(&mut current.session);
         match (&mut sink.successor, self.sessions.last_mut()) {
             (Some(successor), _) => successor.resume(packets),
@@ -108,7 +103,7 @@ impl Leaving {
             (None, None) => sink.drops.add(DropReason::NoSession, packets.len() as u64),
         }
         let reason = "the client is with another server";
-        connections::close(sink.endpoint, now, current.id, reason);
+        connections::close(sink.endpoint, sink.now, current.id, reason);
     }
 
     /// Keeps what a session that has ended holds for this side.

@@ -7,13 +7,9 @@ use roadweave_proto::wire::{Control, Reason, Role};
 use roadweave_proto::{DropReason, Instant, PathSnapshot, UplinkId, earliest};
 use roadweave_quic::{Connection, ConnectionId, Event, Local, ProbeOutcome, Transmit};
 
-use super::current::Current;
-use super::leaving::{Leaving, Sink};
-use super::notices::{Notice, legible};
-use super::outages::Watched;
-use super::race::{After, AttemptEvent, after};
-use super::streams::ClientStreams;
-use super::{Client, connections, paths};
+use super::leaving::Sink;
+use super::race::{After, after};
+use super::{Client, ClientStreams, Current, Leaving, Notice, connections, paths};
 use crate::node::{Node, RecvMeta};
 use crate::usage::ip_bytes;
 
@@ -51,15 +47,15 @@ impl Node for Client {
             self.pump(now, id);
         }
         // Attempts, sessions and the standby end before others begin in their place.
-        let (race, mut course) = self.race();
-        race.give_up_unwelcomed(now, &mut course);
+        let (race, mut course) = self.race(now);
+        race.give_up_unwelcomed(&mut course);
         self.watch_silence(now);
         let session = self.in_use().session;
         self.uplinks.watch_ports(now, connections::paths(&self.endpoint, session));
         self.release_validated(now);
         self.tend_standby(now);
-        let (leaving, streams, mut sink) = self.leaving(now);
-        leaving.tend(streams, &mut sink);
+        let (leaving, mut sink) = self.leaving(now);
+        leaving.tend(&mut sink);
         self.measure(now);
         // The session has its paths and their policies before it sends.
         if let Some(current) = &mut self.current {
@@ -72,8 +68,8 @@ impl Node for Client {
         self.outages.watch_caps(now, &self.uplinks, &mut self.outbox);
         if self.is_racing(now) {
             let has_session = self.current.is_some();
-            let (race, mut course) = self.race();
-            race.begin(now, has_session, &mut course);
+            let (race, mut course) = self.race(now);
+            race.begin(has_session, &mut course);
         }
         if let Some(current) = &mut self.current
             && let Some(connection) = self.endpoint.connection_mut(current.id)
@@ -90,9 +86,8 @@ impl Node for Client {
         if let Some(why) = streams.and_then(|streams| streams.tend(now, has_session)) {
             self.leave(now, why, After::Backoff);
         }
-        let (in_use, endpoint) = (self.in_use(), &self.endpoint);
-        let watched = Watched::new(in_use, endpoint, &self.config, &self.uplinks, &self.choice);
-        self.outages.watch(now, &watched, &mut self.outbox);
+        let (outages, view, outbox) = self.outages();
+        outages.watch(now, &view, outbox);
     }
 
     fn poll_transmit(&mut self) -> Option<Transmit<'_>> {
@@ -117,33 +112,29 @@ impl Node for Client {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let Self { race, uplinks, choice, endpoint, .. } = self;
-        let in_use = self.in_use();
-        let next_attempt = || race.poll_timeout(uplinks, choice);
+        let (view, race) = (self.view(), &self.race);
+        let next_attempt = || race.poll_timeout(&view);
         let welcomed = race.replacement.as_ref().map(|replacement| replacement.since);
         let own = match &self.current {
             Some(current) => earliest([
                 current.session.poll_timeout(),
-                self.connection().and_then(|connection| {
-                    paths::poll_timeout(connection, current.pair.1, uplinks, choice)
-                }),
+                paths::poll_timeout(current.pair.1, &view),
                 self.silence.poll_timeout(welcomed, current.doubted, next_attempt),
                 race.renews.then(next_attempt).flatten(),
             ]),
             None => next_attempt(),
         };
-        let standby = self.choice.has_several().then_some(&self.standby);
-        let watched = Watched::new(in_use, endpoint, &self.config, uplinks, choice);
+        let has_several = self.choice.has_several();
         earliest([
             own,
             race.welcome_timeout(),
-            self.outages.poll_timeout(&watched),
-            uplinks.port_timeout(self.paths()),
-            endpoint.poll_timeout(),
-            standby.and_then(|standby| standby.poll_timeout(in_use, uplinks, choice, endpoint)),
+            self.outages.poll_timeout(&view),
+            self.uplinks.port_timeout(self.paths()),
+            self.endpoint.poll_timeout(),
+            has_several.then(|| self.standby.poll_timeout(&view)).flatten(),
             self.leaving.poll_timeout(),
-            choice.poll_timeout(),
-            standby.and_then(|_| self.prober.poll_timeout()),
+            self.choice.poll_timeout(),
+            has_several.then(|| self.prober.poll_timeout()).flatten(),
             self.speedtests.poll_timeout(),
             self.streams.as_ref().and_then(ClientStreams::poll_timeout),
         ])
@@ -151,10 +142,11 @@ impl Node for Client {
 }
 
 impl Client {
-    fn leaving(&mut self, now: Instant) -> (&mut Leaving, Option<&mut ClientStreams>, Sink<'_>) {
+    pub(super) fn leaving(&mut self, now: Instant) -> (&mut Leaving, Sink<'_>) {
         let Self { leaving, streams, current, drops, endpoint, .. } = self;
-        let successor = current.as_mut().map(|current| &mut current.session);
-        (leaving, streams.as_mut(), Sink { now, successor, drops, endpoint })
+        let (current, streams) = (current.as_mut(), streams.as_mut());
+        let successor = current.map(|current| &mut current.session);
+        (leaving, Sink { now, successor, streams, drops, endpoint })
     }
 
     fn pump(&mut self, now: Instant, id: ConnectionId) {
@@ -166,7 +158,7 @@ impl Client {
             } else if self.standby.owns(id) {
                 self.on_standby_event(now, id, event);
             } else if let Some(at) = self.leaving.position(id) {
-                let (leaving, _, mut sink) = self.leaving(now);
+                let (leaving, mut sink) = self.leaving(now);
                 leaving.on_event(at, event, &mut sink);
             } else if matches!(event, Event::Closed(_)) {
                 self.race.replacement.take_if(|replacement| replacement.id == id);
@@ -175,18 +167,19 @@ impl Client {
     }
 
     fn on_attempt_event(&mut self, now: Instant, id: ConnectionId, event: Event) {
-        let (race, mut course) = self.race();
-        match race.on_event(now, id, event, &mut course) {
-            None => {}
-            Some(AttemptEvent::Connected) => self.greet(id, Role::Join),
-            Some(AttemptEvent::Welcomed(welcomed)) => self.on_welcome(now, welcomed),
-            Some(AttemptEvent::Refused(why)) => {
-                if self.choice.has_several() {
-                    self.choice.on_failure(now, self.choice.current, &legible(&why));
-                    self.choice.home_first_until = now;
-                }
+        let (race, mut course) = self.race(now);
+        match event {
+            Event::Connected { .. } => {
+                race.on_connected(now, id);
+                self.greet(id, Role::Join);
             }
-            Some(AttemptEvent::Dropped(reason)) => self.drops.count(reason),
+            Event::Message(message) => match race.on_message(id, message, &mut course) {
+                Ok(None) => {}
+                Ok(Some(welcomed)) => self.on_welcome(now, welcomed),
+                Err(reason) => self.drops.count(reason),
+            },
+            Event::Closed(reason) => race.on_closed(id, &reason, &mut course),
+            _ => {}
         }
     }
 
@@ -205,8 +198,9 @@ impl Client {
             Some(Event::PathClosed(path, _)) => current.session.forget_path(path),
             Some(Event::PathUsable(path)) => {
                 let Self { uplinks, endpoint, outbox, .. } = self;
-                uplinks.on_path_usable(path, connections::paths(endpoint, Some(current.id)));
-                if let Some(uplink) = current.name_path(path, uplinks, endpoint) {
+                let paths = connections::paths(endpoint, Some(current.id));
+                if let Some(uplink) = uplinks.on_path_usable(path, paths) {
+                    current.name_path(path, uplink.clone(), endpoint);
                     outbox.notify(now, Notice::Validated { uplink });
                 }
                 current.apply_policies(uplinks, endpoint);
@@ -277,7 +271,7 @@ impl Client {
         }
         let in_use = self.in_use();
         let paths = connections::paths(&self.endpoint, in_use.session);
-        if self.current.as_mut().is_some_and(|current| current.is_doubtful(now, paths)) {
+        if self.current.as_mut().is_some_and(|current| current.own_rtt.is_doubtful(now, paths)) {
             self.choice.on_doubt(now);
         }
         let capacity = |uplink: UplinkId| {

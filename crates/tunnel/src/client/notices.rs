@@ -261,19 +261,27 @@ impl fmt::Display for Notice {
     }
 }
 
+/// Events for the driver; notices among them are limited.
 #[derive(Debug, Default)]
-struct NoticeLimiter {
+pub(super) struct Outbox {
+    pub(super) events: VecDeque<ClientEvent>,
     last: BTreeMap<String, Instant>,
     recent: VecDeque<Instant>,
-    suppressed: u64,
+    pub(super) suppressed: u64,
 }
 
-impl NoticeLimiter {
-    fn admit(&mut self, now: Instant, notice: &Notice) -> bool {
-        if notice.lasted().is_some() {
-            // Its beginning was reported, and nothing else reports its end.
-            return true;
+impl Outbox {
+    /// Returns whether the limit admits `notice`.
+    pub(super) fn notify(&mut self, now: Instant, notice: Notice) -> bool {
+        // One that ends a condition is admitted, since nothing else reports that end.
+        let is_admitted = notice.lasted().is_some() || self.admit(now, &notice);
+        if is_admitted {
+            self.events.push_back(ClientEvent::Notice(notice));
         }
+        is_admitted
+    }
+
+    fn admit(&mut self, now: Instant, notice: &Notice) -> bool {
         let subject = notice.subject();
         while self.recent.front().is_some_and(|at| now.since(*at) >= MINUTE) {
             self.recent.pop_front();
@@ -292,28 +300,6 @@ impl NoticeLimiter {
         }
         self.recent.push_back(now);
         true
-    }
-}
-
-#[derive(Debug, Default)]
-pub(super) struct EventQueue {
-    pub(super) events: VecDeque<ClientEvent>,
-    limiter: NoticeLimiter,
-}
-
-impl EventQueue {
-    /// Returns whether the limit admits `notice`.
-    pub(super) fn notify(&mut self, now: Instant, notice: Notice) -> bool {
-        let is_admitted = self.limiter.admit(now, &notice);
-        if is_admitted {
-            self.events.push_back(ClientEvent::Notice(notice));
-        }
-        is_admitted
-    }
-
-    /// How many notices the limit has suppressed.
-    pub(super) fn suppressed(&self) -> u64 {
-        self.limiter.suppressed
     }
 }
 
@@ -349,7 +335,7 @@ mod tests {
 
     #[test]
     fn equal_notices_are_logged_once_and_all_at_a_bounded_rate() {
-        let mut limiter = NoticeLimiter::default();
+        let mut outbox = Outbox::default();
         let answer = |port: u16, reason: &str| Notice::Answer {
             uplink: format!("wwan{port}"),
             server: SocketAddr::from(([192, 0, 2, 1], 4433)),
@@ -357,15 +343,15 @@ mod tests {
             rest: Duration::from_secs(1),
             is_proven: false,
         };
-        assert!(limiter.admit(Instant::ZERO, &answer(0, "no")));
-        assert!(!limiter.admit(Instant::from_millis(59_000), &answer(1, "no")), "the same answer");
-        assert!(limiter.admit(Instant::from_millis(59_000), &answer(1, "never")));
+        assert!(outbox.admit(Instant::ZERO, &answer(0, "no")));
+        assert!(!outbox.admit(Instant::from_millis(59_000), &answer(1, "no")), "the same answer");
+        assert!(outbox.admit(Instant::from_millis(59_000), &answer(1, "never")));
         let flood = (0..10_000).filter(|n| {
             let at = Instant::from_millis(200_000 + n);
-            limiter.admit(at, &answer(0, &format!("no {n}")))
+            outbox.admit(at, &answer(0, &format!("no {n}")))
         });
         assert_eq!(flood.count(), PER_MINUTE);
-        assert!(limiter.last.len() <= SUBJECTS_MAX);
+        assert!(outbox.last.len() <= SUBJECTS_MAX);
     }
 
     #[test]

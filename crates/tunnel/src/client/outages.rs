@@ -5,13 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use roadweave_proto::{Instant, PathId, PathStatus, UplinkId};
-use roadweave_quic::{Connection, Endpoint};
 
-use super::ClientConfig;
-use super::choice::Choice;
-use super::current::InUse;
-use super::notices::{EventQueue, Notice};
-use super::uplinks::{Uplink, Uplinks};
+use super::current::View;
+use super::uplinks::Uplink;
+use super::{Notice, Outbox, Uplinks};
 use crate::lane::LaneConfig;
 use crate::uplink::CapPeriod;
 
@@ -74,16 +71,6 @@ impl Trouble {
     }
 }
 
-pub(super) struct Watched<'a> {
-    has_session: bool,
-    connection: Option<&'a Connection>,
-    silent_since: Option<Instant>,
-    paths_max: usize,
-    lanes: &'a [LaneConfig],
-    uplinks: &'a Uplinks,
-    choice: &'a Choice,
-}
-
 impl Outages {
     pub(super) fn on_left(&mut self) {
         self.silent.clear();
@@ -99,22 +86,22 @@ impl Outages {
         self.stays.is_some_and(|stays| !stays.drains)
     }
 
-    pub(super) fn watch(&mut self, now: Instant, watched: &Watched<'_>, outbox: &mut EventQueue) {
-        self.watch_paths(now, watched, outbox);
-        self.watch_all(now, watched.silent_since, outbox);
-        self.watch_blocked(now, watched, outbox);
-        self.watch_lanes(now, watched.lanes, outbox);
+    pub(super) fn watch(&mut self, now: Instant, view: &View<'_>, outbox: &mut Outbox) {
+        self.watch_paths(now, view, outbox);
+        self.watch_all(now, view.in_use.silent_since, outbox);
+        self.watch_blocked(now, view, outbox);
+        self.watch_lanes(now, &view.config.lanes, outbox);
         self.watch_stay(now, outbox);
     }
 
-    pub(super) fn poll_timeout(&self, watched: &Watched<'_>) -> Option<Instant> {
+    pub(super) fn poll_timeout(&self, view: &View<'_>) -> Option<Instant> {
         let Self { silent, all, waiting, .. } = self;
         let troubles = silent.values().chain(all).chain(waiting.values());
-        let blocked = watched.has_session.then(|| self.unheard(watched).map(|(_, at)| at).min());
-        troubles.filter_map(Trouble::due).chain(blocked.flatten()).min()
+        let blocked = self.unheard(view).map(|(_, at)| at).min();
+        troubles.filter_map(Trouble::due).chain(blocked).min()
     }
 
-    pub(super) fn stay(&mut self, now: Instant, drains: bool, outbox: &mut EventQueue) {
+    pub(super) fn stay(&mut self, now: Instant, drains: bool, outbox: &mut Outbox) {
         if self.stays.is_some_and(|stays| stays.drains == drains) {
             return;
         }
@@ -122,15 +109,15 @@ impl Outages {
         self.stays = Some(Stays { since: now, drains, reported, passes: false });
     }
 
-    fn watch_stay(&mut self, now: Instant, outbox: &mut EventQueue) {
+    fn watch_stay(&mut self, now: Instant, outbox: &mut Outbox) {
         let is_over = |stays: &mut Stays| stays.passes && !stays.drains;
         if let Some(Stays { since, reported: true, .. }) = self.stays.take_if(is_over) {
             outbox.notify(now, Notice::Passes { after: now.since(since) });
         }
     }
 
-    fn watch_paths(&mut self, now: Instant, watched: &Watched<'_>, outbox: &mut EventQueue) {
-        let Some(connection) = watched.connection else { return };
+    fn watch_paths(&mut self, now: Instant, view: &View<'_>, outbox: &mut Outbox) {
+        let Some(connection) = view.connection() else { return };
         let paths = connection.paths();
         let others = paths.iter().filter(|path| path.is_usable()).count();
         for path in paths {
@@ -138,13 +125,12 @@ impl Outages {
                 let trouble = self.silent.entry(path.id).or_insert(Trouble::new(now));
                 if trouble.is_due(now) {
                     let notice = |uplink| Notice::Silent { uplink, others };
-                    let notice = watched.uplinks.name_of(path).map(notice);
-                    let reported = notice.is_some_and(|notice| outbox.notify(now, notice));
-                    trouble.on_notified(reported);
+                    let uplink = view.uplinks.name_of(path);
+                    trouble.on_notified(uplink.is_some_and(|it| outbox.notify(now, notice(it))));
                 }
             } else if let Some(Trouble { since, stage: OutageStage::Reported }) =
                 self.silent.remove(&path.id)
-                && let Some(uplink) = watched.uplinks.name_of(path)
+                && let Some(uplink) = view.uplinks.name_of(path)
             {
                 outbox.notify(now, Notice::Back { uplink, after: now.since(since) });
             }
@@ -153,55 +139,45 @@ impl Outages {
         self.silent.retain(|id, _| paths.iter().any(|path| path.id == *id));
     }
 
-    fn watch_all(&mut self, now: Instant, since: Option<Instant>, outbox: &mut EventQueue) {
-        match (since, &mut self.all) {
-            (Some(since), None) => self.all = Some(Trouble::new(since)),
-            (Some(_), Some(trouble)) if trouble.is_due(now) => {
+    fn watch_all(&mut self, now: Instant, since: Option<Instant>, outbox: &mut Outbox) {
+        if let Some(since) = since {
+            let trouble = self.all.get_or_insert(Trouble::new(since));
+            if trouble.is_due(now) {
                 trouble.on_notified(outbox.notify(now, Notice::AllSilent));
             }
-            (Some(_), Some(_)) | (None, None) => {}
-            (None, Some(_)) => {
-                if let Some(Trouble { since, stage: OutageStage::Reported }) = self.all.take() {
-                    outbox.notify(now, Notice::Answers { after: now.since(since) });
-                }
-            }
+        } else if let Some(Trouble { since, stage: OutageStage::Reported }) = self.all.take() {
+            outbox.notify(now, Notice::Answers { after: now.since(since) });
         }
     }
 
-    fn unheard<'a>(
-        &'a self,
-        watched: &'a Watched<'_>,
-    ) -> impl Iterator<Item = (UplinkId, Instant)> {
-        let is_tried = |id: &UplinkId| !watched.choice.servers(*id).is_empty();
-        let unreported = |id: &UplinkId| !self.blocked.contains(id);
-        let is_unheard = |uplink: &Uplink| !uplink.heard && uplink.held_back.is_none();
-        let uplinks = watched.uplinks.all.iter().filter(move |(_, uplink)| is_unheard(uplink));
-        uplinks
-            .filter(move |(id, _)| is_tried(id) && unreported(id))
-            .map(move |(id, uplink)| (*id, watched.blocked_at(*id, uplink)))
+    /// The uplinks without packets, and when each counts as blocked; none without a session.
+    fn unheard(&self, view: &View<'_>) -> impl Iterator<Item = (UplinkId, Instant)> {
+        let has_session = view.in_use.session.is_some();
+        let is_unheard = move |(id, uplink): &(&UplinkId, &Uplink)| {
+            let is_tried = has_session && uplink.held_back.is_none();
+            is_tried && !uplink.heard && !view.choice.servers(**id).is_empty()
+        };
+        let uplinks = view.uplinks.all.iter().filter(is_unheard);
+        let unreported = uplinks.filter(move |(id, _)| !self.blocked.contains(id));
+        unreported.map(move |(id, uplink)| (*id, blocked_at(*id, uplink, view)))
     }
 
-    fn watch_blocked(&mut self, now: Instant, watched: &Watched<'_>, outbox: &mut EventQueue) {
-        if !watched.has_session {
-            return;
-        }
-        let blocked = self.unheard(watched).find(|(_, at)| *at <= now);
-        let Some((id, _)) = blocked else { return };
+    fn watch_blocked(&mut self, now: Instant, view: &View<'_>, outbox: &mut Outbox) {
+        let Some((id, _)) = self.unheard(view).find(|(_, at)| *at <= now) else { return };
         self.blocked.insert(id);
-        let Some(uplink) = watched.uplinks.all.get(&id) else { return };
+        let Some(uplink) = view.uplinks.all.get(&id) else { return };
         let (uplink, since) = (uplink.name.clone(), now.since(uplink.since));
-        let notice = match watched.paths_without(id) {
+        let notice = match paths_without(id, view) {
             Some((paths, of_server)) => Notice::NoPath { uplink, paths, of_server },
             None => Notice::Blocked { uplink, since },
         };
         outbox.notify(now, notice);
     }
 
-    pub(super) fn watch_caps(&mut self, now: Instant, uplinks: &Uplinks, outbox: &mut EventQueue) {
+    pub(super) fn watch_caps(&mut self, now: Instant, uplinks: &Uplinks, outbox: &mut Outbox) {
         for (name, policy) in &uplinks.policies {
-            let Some(carried) = policy.caps.carried(&uplinks.usage, uplinks.account(name)) else {
-                continue;
-            };
+            let account = uplinks.account(name);
+            let Some(carried) = policy.caps.carried(&uplinks.usage, account) else { continue };
             let reached = policy.caps.reached(carried);
             if reached.map(|(span, _)| span) == self.capped.get(name).copied() {
                 continue;
@@ -221,27 +197,21 @@ impl Outages {
         }
     }
 
-    fn watch_lanes(&mut self, now: Instant, lanes: &[LaneConfig], outbox: &mut EventQueue) {
+    fn watch_lanes(&mut self, now: Instant, lanes: &[LaneConfig], outbox: &mut Outbox) {
         for (lane, trouble) in self.waiting.iter_mut().filter(|(_, trouble)| trouble.is_due(now)) {
             let notice = |uplink| Notice::LaneWaits { lane: lane.clone(), uplink };
-            let notice = uplink_of_lane(lanes, lane).map(notice);
-            trouble.on_notified(notice.is_some_and(|notice| outbox.notify(now, notice)));
+            let uplink = uplink_of_lane(lanes, lane);
+            trouble.on_notified(uplink.is_some_and(|it| outbox.notify(now, notice(it))));
         }
     }
 
-    pub(super) fn on_lanes_or_uplinks(
-        &mut self,
-        now: Instant,
-        lanes: &[LaneConfig],
-        uplinks: &Uplinks,
-        outbox: &mut EventQueue,
-    ) {
-        let waiting = waiting_lanes(lanes, uplinks).map(|(lane, _)| lane.to_owned());
-        let names: BTreeSet<String> = waiting.collect();
+    /// The lanes or the uplinks have changed.
+    pub(super) fn on_change(&mut self, now: Instant, view: &View<'_>, outbox: &mut Outbox) {
+        let lanes = &view.config.lanes;
         let mut before = std::mem::take(&mut self.waiting);
-        for lane in names {
-            let trouble = before.remove(&lane).unwrap_or(Trouble::new(now));
-            self.waiting.insert(lane, trouble);
+        for (lane, _) in waiting_lanes(lanes, view.uplinks) {
+            let trouble = before.remove(lane).unwrap_or(Trouble::new(now));
+            self.waiting.entry(lane.to_owned()).or_insert(trouble);
         }
         for (lane, trouble) in before {
             if trouble.stage == OutageStage::Reported
@@ -253,43 +223,23 @@ impl Outages {
     }
 }
 
-impl<'a> Watched<'a> {
-    pub(super) fn new(
-        in_use: InUse,
-        endpoint: &'a Endpoint,
-        config: &'a ClientConfig,
-        uplinks: &'a Uplinks,
-        choice: &'a Choice,
-    ) -> Self {
-        Self {
-            has_session: in_use.session.is_some(),
-            connection: in_use.session.and_then(|id| endpoint.connection(id)),
-            silent_since: in_use.silent_since,
-            paths_max: config.transport.max_paths as usize,
-            lanes: &config.lanes,
-            uplinks,
-            choice,
-        }
-    }
+/// A path that waits for the server to allow it has more time.
+fn blocked_at(id: UplinkId, uplink: &Uplink, view: &View<'_>) -> Instant {
+    let at = uplink.since + BLOCKED_AFTER;
+    let wished = view.connection().and_then(|connection| connection.wished_since(id));
+    wished.map_or(at, |since| at.max(since + ALLOWED_AFTER))
+}
 
-    /// A path that waits for the server to allow it has more time.
-    fn blocked_at(&self, id: UplinkId, uplink: &Uplink) -> Instant {
-        let at = uplink.since + BLOCKED_AFTER;
-        let wished = self.connection.and_then(|connection| connection.wished_since(id));
-        wished.map_or(at, |since| at.max(since + ALLOWED_AFTER))
+/// The number of paths if a limit keeps an uplink without one, and whether the server set it.
+fn paths_without(id: UplinkId, view: &View<'_>) -> Option<(usize, bool)> {
+    let connection = view.connection()?;
+    let paths = connection.paths();
+    if paths.iter().any(|path| path.uplink == Some(id)) {
+        return None;
     }
-
-    /// The number of paths if a limit keeps an uplink without one, and whether the server set it.
-    fn paths_without(&self, id: UplinkId) -> Option<(usize, bool)> {
-        let connection = self.connection?;
-        let paths = connection.paths();
-        if paths.iter().any(|path| path.uplink == Some(id)) {
-            return None;
-        }
-        let is_wished = connection.wished_since(id).is_some();
-        let is_full = paths.len() >= self.paths_max;
-        (is_wished || is_full).then_some((paths.len(), is_wished))
-    }
+    let is_wished = connection.wished_since(id).is_some();
+    let is_full = paths.len() >= view.config.transport.max_paths as usize;
+    (is_wished || is_full).then_some((paths.len(), is_wished))
 }
 
 /// Lanes whose strategy names an absent uplink, with its name.

@@ -12,9 +12,9 @@ use std::time::Duration;
 use roadweave_proto::{Instant, PathSnapshot, PathStatus, UplinkId};
 use roadweave_quic::{Connection, PathError};
 
-use super::choice::Choice;
-use super::portals::HELD_BACK_RETRY;
-use super::uplinks::{Uplink, Uplinks};
+use super::current::View;
+use super::uplinks::{HELD_BACK_RETRY, Uplink};
+use super::{Choice, Uplinks};
 
 const PATH_RETRY: Duration = Duration::from_secs(1);
 /// How long an address of the server has to answer before another is tried, if there is one.
@@ -108,19 +108,14 @@ pub(super) fn reconcile(
     }
 }
 
-pub(super) fn poll_timeout(
-    connection: &Connection,
-    joined_at: SocketAddr,
-    uplinks: &Uplinks,
-    choice: &Choice,
-) -> Option<Instant> {
+pub(super) fn poll_timeout(joined_at: SocketAddr, view: &View<'_>) -> Option<Instant> {
+    let connection = view.connection()?;
     let due = |(id, uplink): (&UplinkId, &Uplink)| {
         let status = path_on(connection, *id).map(|path| path.status);
-        let may_begin =
-            || status.is_none() || path_servers(joined_at, choice.servers(*id)).len() > 1;
-        uplink.path.due(status).filter(|_| may_begin())
+        let servers = || path_servers(joined_at, view.choice.servers(*id));
+        uplink.path.due(status).filter(|_| status.is_none() || servers().len() > 1)
     };
-    uplinks.all.iter().filter_map(due).min()
+    view.uplinks.all.iter().filter_map(due).min()
 }
 
 fn path_on(connection: &Connection, uplink: UplinkId) -> Option<&PathSnapshot> {

@@ -21,23 +21,20 @@
 //! ([`attempt_backoff`](super::attempt_backoff)).
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use roadweave_proto::wire::Control;
+use roadweave_proto::wire::{Control, Welcome};
 use roadweave_proto::{DropReason, Instant, UplinkId};
-use roadweave_quic::{CloseReason, ConnectionId, Endpoint, Event};
+use roadweave_quic::{CloseReason, ConnectionId, Endpoint};
 
 use super::attempt_backoff::AttemptBackoff;
-use super::choice::Choice;
-use super::current::AcceptedConnection;
-use super::notices::{EventQueue, Notice, legible};
+use super::current::{AcceptedConnection, View};
+use super::notices::legible;
 use super::pairs::{Pair, Pairs, Rejection};
-use super::portals::HELD_BACK_RETRY;
 use super::ports::PORT_CHANGE;
-use super::uplinks::Uplinks;
-use super::{MTU_MIN, connections};
+use super::uplinks::{HELD_BACK_RETRY, Uplink};
+use super::{Choice, Current, MTU_MIN, Notice, Outbox, Uplinks, connections};
 use crate::server::UNUSED;
 
 pub(super) const PREFERRED_SERVER_DELAY: Duration = Duration::from_secs(1);
@@ -76,26 +73,13 @@ impl Attempt {
     }
 }
 
-fn stagger(position: usize) -> Duration {
-    RACE_STAGGER * ((1 << position.min(4)) - 1)
-}
-
 /// What the attempts go over, and to which server.
 pub(super) struct Course<'a> {
+    pub(super) now: Instant,
     pub(super) endpoint: &'a mut Endpoint,
     pub(super) uplinks: &'a mut Uplinks,
-    pub(super) choice: &'a Choice,
-    pub(super) outbox: &'a mut EventQueue,
-}
-
-/// An event of an attempt that concerns more than the race.
-pub(super) enum AttemptEvent {
-    /// The server proved its identity.
-    Connected,
-    Welcomed(AcceptedConnection),
-    /// The server refused, with this reason.
-    Refused(String),
-    Dropped(DropReason),
+    pub(super) choice: &'a mut Choice,
+    pub(super) outbox: &'a mut Outbox,
 }
 
 /// Attempts at a session, and when the next may begin.
@@ -104,7 +88,6 @@ pub(super) struct Race {
     attempts: BTreeMap<ConnectionId, Attempt>,
     pub(super) pairs: Pairs,
     pub(super) attempt_backoff: AttemptBackoff,
-    /// Where and when a server was heard last.
     heard_on: Option<UplinkId>,
     pub(super) last_heard: Instant,
     /// Whether there was a session before.
@@ -132,18 +115,20 @@ impl Race {
     }
 
     /// When the next attempt may begin: one was answered, or there was no answer for long.
-    fn waits_until(&self) -> Option<Instant> {
+    fn waits_until(&self) -> Instant {
         let until = self.attempts.values().filter_map(|attempt| attempt.others_wait).max();
-        until.filter(|_| self.comes_back).max(Some(self.attempt_backoff.due))
+        until.filter(|_| self.comes_back).unwrap_or_default().max(self.attempt_backoff.due)
     }
 
-    /// When a pair may be tried next. An uplink that is held back is expected not to answer.
-    fn due(&self, pair: Pair, is_held_back: bool) -> Instant {
+    /// When a pair may be tried next, unless an attempt on it waits for its welcome. An uplink that
+    /// is held back is expected not to answer.
+    fn due(&self, pair: Pair, is_held_back: bool) -> Option<Instant> {
         let state = self.pairs.get(pair);
-        if is_held_back { state.resting_until } else { state.due() }
+        let due = if is_held_back { state.resting_until } else { state.due() };
+        Some(due).filter(|_| !self.is_greeted(pair))
     }
 
-    fn is_greeted(&self, pair: Pair) -> bool {
+    pub(super) fn is_greeted(&self, pair: Pair) -> bool {
         self.attempts.values().any(|attempt| attempt.pair == pair && attempt.hello.is_some())
     }
 
@@ -152,25 +137,28 @@ impl Race {
         self.attempt_backoff.on_sign_of_life();
     }
 
-    pub(super) fn begin(&mut self, now: Instant, has_session: bool, course: &mut Course<'_>) {
-        let uplinks = &course.uplinks;
-        let waits = self.waits_until().is_some_and(|until| until > now);
+    pub(super) fn begin(&mut self, has_session: bool, course: &mut Course<'_>) {
+        let (now, uplinks) = (course.now, &course.uplinks);
+        let waits = self.waits_until() > now;
         let may_begin = |id: &UplinkId| !waits || uplinks.is_held_back(*id);
         let is_due = |id: &UplinkId| uplinks.all[id].next_attempt <= now && may_begin(id);
         let mut due: Vec<UplinkId> = uplinks.all.keys().copied().filter(is_due).collect();
         // If only one may begin, the one that waited longest does.
         due.sort_by_key(|id| uplinks.all[id].next_attempt);
         for id in due {
-            let Course { endpoint, uplinks, choice, .. } = course;
-            let is_held_back = uplinks.is_held_back(id);
+            let is_held_back = course.uplinks.is_held_back(id);
             if !is_held_back && self.attempt_backoff.due > now {
                 continue;
             }
             // Each uplink tries all servers: it may reach those of one family only.
-            let servers = self.addresses_due(id, uplinks, choice).filter(|(_, at)| *at <= now);
-            let next = servers.min_by_key(|(server, _)| self.pairs.get((id, *server)).attempts);
-            let Some((server, _)) = next else { continue };
-            let Some(uplink) = uplinks.all.get_mut(&id) else { continue };
+            let servers = course.choice.servers(id).iter().take(SERVERS_MAX);
+            let round = SERVER_STAGGER * servers.len() as u32;
+            let pairs = servers.map(|server| (id, *server));
+            let due = pairs.filter(|it| self.due(*it, is_held_back).is_some_and(|at| at <= now));
+            let next = due.min_by_key(|pair| self.pairs.get(*pair).attempts);
+            let (Some(pair), Some(uplink)) = (next, course.uplinks.all.get_mut(&id)) else {
+                continue;
+            };
             if uplink.port.gives_way(now, has_session) {
                 uplink.next_attempt = now + PORT_CHANGE;
                 continue;
@@ -178,106 +166,83 @@ impl Race {
             uplink.port.on_attempt();
             let pause = if is_held_back { HELD_BACK_RETRY } else { SERVER_STAGGER };
             uplink.next_attempt = now + pause;
-            let pair = (id, server);
-            self.make_room(now, pair, endpoint);
+            self.make_room(pair, course);
             self.pairs.on_attempt(now, pair);
             if !is_held_back {
-                let round = SERVER_STAGGER * choice.servers(id).len().min(SERVERS_MAX) as u32;
                 self.attempt_backoff.on_attempt(now, round, &mut self.pairs);
             }
-            match endpoint.connect(now, id, server, choice.home().key) {
+            match course.endpoint.connect(now, id, pair.1, course.choice.home().key) {
                 Ok(connection) => {
                     let attempt = Attempt { pair, began: now, others_wait: None, hello: None };
                     self.attempts.insert(connection, attempt);
                 }
                 Err(error) => {
                     let reason = format!("cannot begin to connect: {error}");
-                    self.rest(now, pair, Rejection::Doubtful, reason, course);
+                    self.rest(pair, Rejection::Doubtful, &reason, course);
                 }
             }
         }
     }
 
-    pub(super) fn poll_timeout(&self, uplinks: &Uplinks, choice: &Choice) -> Option<Instant> {
+    pub(super) fn poll_timeout(&self, view: &View<'_>) -> Option<Instant> {
         let waits_until = self.waits_until();
-        let of_uplink = |id: &UplinkId| {
-            let next = self.addresses_due(*id, uplinks, choice).map(|(_, at)| at).min()?;
-            let next = next.max(uplinks.all[id].next_attempt);
-            let waits_until = waits_until.filter(|_| !uplinks.is_held_back(*id));
-            Some(waits_until.map_or(next, |until| next.max(until)))
+        let of_uplink = |(id, uplink): (&UplinkId, &Uplink)| {
+            let is_held_back = uplink.held_back.is_some();
+            let servers = view.choice.servers(*id).iter().take(SERVERS_MAX);
+            let next = servers.filter_map(|it| self.due((*id, *it), is_held_back)).min()?;
+            let next = next.max(uplink.next_attempt);
+            Some(if is_held_back { next } else { next.max(waits_until) })
         };
-        uplinks.all.keys().filter_map(of_uplink).min()
+        view.uplinks.all.iter().filter_map(of_uplink).min()
     }
 
-    fn addresses_due(
-        &self,
-        id: UplinkId,
-        uplinks: &Uplinks,
-        choice: &Choice,
-    ) -> impl Iterator<Item = (SocketAddr, Instant)> {
-        let servers = choice.servers(id).iter().take(SERVERS_MAX);
-        let is_held_back = uplinks.is_held_back(id);
-        servers
-            .filter(move |server| !self.is_greeted((id, **server)))
-            .map(move |server| (*server, self.due((id, *server), is_held_back)))
-    }
-
-    fn make_room(&mut self, now: Instant, pair: Pair, endpoint: &mut Endpoint) {
+    fn make_room(&mut self, pair: Pair, course: &mut Course<'_>) {
         let handshakes = |attempt: &Attempt| attempt.pair == pair && attempt.hello.is_none();
-        self.drop_oldest(now, endpoint, ATTEMPTS_PER_PAIR - 1, handshakes);
-        let of_uplink = |attempt: &Attempt| attempt.pair.0 == pair.0;
-        self.drop_oldest(now, endpoint, ATTEMPTS_PER_UPLINK - 1, of_uplink);
+        self.drop_oldest(ATTEMPTS_PER_PAIR - 1, handshakes, course);
+        self.drop_oldest(ATTEMPTS_PER_UPLINK - 1, |attempt| attempt.pair.0 == pair.0, course);
     }
 
-    fn drop_oldest(
-        &mut self,
-        now: Instant,
-        endpoint: &mut Endpoint,
-        most: usize,
-        which: impl Fn(&Attempt) -> bool,
-    ) {
-        let matching = self.attempts.values().filter(|attempt| which(attempt)).count();
-        let mut excess = matching.saturating_sub(most);
+    fn drop_oldest(&mut self, most: usize, of: impl Fn(&Attempt) -> bool, course: &mut Course<'_>) {
+        let mut excess = self.attempts.values().filter(|it| of(it)).count().saturating_sub(most);
         let is_oldest = |attempt: &Attempt| {
-            let goes = excess > 0 && which(attempt);
+            let goes = excess > 0 && of(attempt);
             excess -= usize::from(goes);
             goes
         };
-        for pair in self.drop_attempts(now, endpoint, "no answer", is_oldest) {
+        for pair in self.drop_attempts("no answer", is_oldest, course) {
             self.pairs.note(pair, "no answer".into());
         }
     }
 
-    pub(super) fn drop_all(&mut self, now: Instant, endpoint: &mut Endpoint, reason: &str) {
-        self.drop_attempts(now, endpoint, reason, |_| true);
-    }
-
     fn drop_attempts(
         &mut self,
-        now: Instant,
-        endpoint: &mut Endpoint,
         reason: &str,
         mut which: impl FnMut(&Attempt) -> bool,
+        course: &mut Course<'_>,
     ) -> Vec<Pair> {
         let gone = self.attempts.extract_if(.., |_, attempt| which(attempt));
         let close = |(id, attempt): (ConnectionId, Attempt)| {
-            connections::close(endpoint, now, id, reason);
+            connections::close(course.endpoint, course.now, id, reason);
             attempt.pair
         };
         gone.map(close).collect()
     }
 
-    pub(super) fn drop_replacement(&mut self, now: Instant, endpoint: &mut Endpoint, why: &str) {
+    pub(super) fn drop_all(&mut self, reason: &str, course: &mut Course<'_>) {
+        self.drop_attempts(reason, |_| true, course);
+    }
+
+    pub(super) fn drop_replacement(&mut self, reason: &str, course: &mut Course<'_>) {
         if let Some(replacement) = self.replacement.take() {
-            connections::close(endpoint, now, replacement.id, why);
+            connections::close(course.endpoint, course.now, replacement.id, reason);
         }
     }
 
-    pub(super) fn forget_uplink(&mut self, now: Instant, id: UplinkId, endpoint: &mut Endpoint) {
+    pub(super) fn forget_uplink(&mut self, id: UplinkId, course: &mut Course<'_>) {
         let reason = "its uplink is gone";
-        self.drop_attempts(now, endpoint, reason, |attempt| attempt.pair.0 == id);
+        self.drop_attempts(reason, |attempt| attempt.pair.0 == id, course);
         if self.replacement.as_ref().is_some_and(|replacement| replacement.pair.0 == id) {
-            self.drop_replacement(now, endpoint, reason);
+            self.drop_replacement(reason, course);
         }
     }
 
@@ -297,92 +262,68 @@ impl Race {
         attempt.map(|attempt| attempt.on_answer(now)).is_some()
     }
 
-    pub(super) fn on_event(
-        &mut self,
-        now: Instant,
-        id: ConnectionId,
-        event: Event,
-        course: &mut Course<'_>,
-    ) -> Option<AttemptEvent> {
-        match event {
-            Event::Connected { .. } => {
-                if let Some(attempt) = self.attempts.get_mut(&id) {
-                    attempt.hello = Some(now);
-                    attempt.on_answer(now);
-                    self.pairs.on_answered(attempt.pair);
-                }
-                return Some(AttemptEvent::Connected);
-            }
-            Event::Message(message) => return self.on_answer(now, id, message, course),
-            Event::Closed(reason) => {
-                let Attempt { pair, .. } = self.attempts.remove(&id)?;
-                match rejection_of(&reason) {
-                    Some(rejection) => self.rest(now, pair, rejection, reason.to_string(), course),
-                    None => self.pairs.note(pair, legible(&reason.to_string())),
-                }
-            }
-            _ => {}
+    pub(super) fn on_connected(&mut self, now: Instant, id: ConnectionId) {
+        if let Some(attempt) = self.attempts.get_mut(&id) {
+            attempt.hello = Some(now);
+            attempt.on_answer(now);
+            self.pairs.on_answered(attempt.pair);
         }
-        None
     }
 
-    fn on_answer(
+    pub(super) fn on_closed(&mut self, id: ConnectionId, why: &CloseReason, on: &mut Course<'_>) {
+        let Some(Attempt { pair, .. }) = self.attempts.remove(&id) else { return };
+        match rejection_of(why) {
+            Some(rejection) => self.rest(pair, rejection, &why.to_string(), on),
+            None => self.pairs.note(pair, legible(&why.to_string())),
+        }
+    }
+
+    /// Returns the connection if its server welcomes it.
+    pub(super) fn on_message(
         &mut self,
-        now: Instant,
         id: ConnectionId,
         message: Bytes,
         course: &mut Course<'_>,
-    ) -> Option<AttemptEvent> {
-        let pair = self.attempts.get(&id)?.pair;
-        let (refusal, event) = match Control::parse(message) {
-            Ok(Control::Welcome(welcome)) if welcome.mtu < MTU_MIN => {
-                let mtu = welcome.mtu;
-                let needs = format!("requires an MTU of {mtu} bytes, but IPv6 needs {MTU_MIN}");
-                (format!("the server {needs}"), None)
+    ) -> Result<Option<AcceptedConnection>, DropReason> {
+        let Some(Attempt { pair, .. }) = self.attempts.get(&id) else { return Ok(None) };
+        let (now, pair) = (course.now, *pair);
+        let refusal = match Control::parse(message).map_err(|_| DropReason::MalformedMessage)? {
+            Control::Welcome(Welcome { mtu, .. }) if mtu < MTU_MIN => {
+                format!("the server requires an MTU of {mtu} bytes, but IPv6 needs {MTU_MIN}")
             }
-            Ok(Control::Welcome(welcome)) => {
+            Control::Welcome(welcome) => {
                 self.attempts.remove(&id);
-                let welcomed = AcceptedConnection { id, pair, welcome, since: now };
-                return Some(AttemptEvent::Welcomed(welcomed));
+                return Ok(Some(AcceptedConnection { id, pair, welcome, since: now }));
             }
-            Ok(Control::Refuse { reason, .. }) => {
-                (format!("refused by the server: {reason}"), Some(AttemptEvent::Refused(reason)))
+            Control::Refuse { reason, .. } => {
+                course.choice.on_home_refused(now, &legible(&reason));
+                format!("refused by the server: {reason}")
             }
-            Ok(_) => return Some(AttemptEvent::Dropped(DropReason::UnknownMessage)),
-            Err(_) => return Some(AttemptEvent::Dropped(DropReason::MalformedMessage)),
+            _ => return Err(DropReason::UnknownMessage),
         };
         self.attempts.remove(&id);
         connections::close(course.endpoint, now, id, "refused");
-        self.rest(now, pair, Rejection::Refused, refusal, course);
-        event
+        self.rest(pair, Rejection::Refused, &refusal, course);
+        Ok(None)
     }
 
     /// Lets a pair rest for its answer. Another address may be tried over its uplink at once.
-    pub(super) fn rest(
-        &mut self,
-        now: Instant,
-        pair: Pair,
-        rejection: Rejection,
-        reason: String,
-        course: &mut Course<'_>,
-    ) {
-        let reason = legible(&reason);
-        let Some(rest) = self.pairs.rest(now, pair, rejection, reason.clone()) else { return };
-        let Some(uplink) = course.uplinks.all.get_mut(&pair.0) else { return };
+    pub(super) fn rest(&mut self, pair: Pair, why: Rejection, reason: &str, on: &mut Course<'_>) {
+        let (now, reason) = (on.now, legible(reason));
+        let Some(rest) = self.pairs.rest(now, pair, why, reason.clone()) else { return };
+        let Some(uplink) = on.uplinks.all.get_mut(&pair.0) else { return };
         uplink.next_attempt = uplink.next_attempt.min(now);
         // The remaining pairs need not wait.
         self.attempt_backoff.due = Instant::ZERO;
-        let uplink = uplink.name.clone();
-        let is_proven = rejection == Rejection::Refused;
-        let notice = Notice::Answer { uplink, server: pair.1, reason, rest, is_proven };
-        course.outbox.notify(now, notice);
+        let (uplink, is_proven) = (uplink.name.clone(), why == Rejection::Refused);
+        on.outbox.notify(now, Notice::Answer { uplink, server: pair.1, reason, rest, is_proven });
     }
 
-    pub(super) fn give_up_unwelcomed(&mut self, now: Instant, course: &mut Course<'_>) {
+    pub(super) fn give_up_unwelcomed(&mut self, course: &mut Course<'_>) {
+        let now = course.now;
         let is_over = |attempt: &Attempt| attempt.hello.is_some_and(|at| now >= at + JOIN_TIMEOUT);
-        for pair in self.drop_attempts(now, course.endpoint, "no welcome came", is_over) {
-            let reason = "connected, and no welcome came".to_owned();
-            self.rest(now, pair, Rejection::Doubtful, reason, course);
+        for pair in self.drop_attempts("no welcome came", is_over, course) {
+            self.rest(pair, Rejection::Doubtful, "connected, and no welcome came", course);
         }
     }
 
@@ -390,18 +331,17 @@ impl Race {
         self.attempts.values().filter_map(|attempt| Some(attempt.hello? + JOIN_TIMEOUT)).min()
     }
 
-    /// A session that began on `pair` at `since` is over. Returns how long the server rests, and
-    /// how long all servers do.
+    /// The session is over, and its server rests for the time returned.
     pub(super) fn on_left(
         &mut self,
-        now: Instant,
-        (pair, since): (Pair, Instant),
+        left: &Current,
         after: After,
         reason: &str,
         course: &mut Course<'_>,
-    ) -> (Duration, Duration) {
+    ) -> Duration {
+        let (now, pair) = (course.now, left.pair);
         self.comes_back = true;
-        if now.since(since) >= STABLE_AFTER {
+        if now.since(left.since) >= STABLE_AFTER {
             self.backoff = Duration::ZERO;
             self.pairs.on_success(pair);
         }
@@ -412,10 +352,11 @@ impl Race {
             _ => self.attempt_backoff.on_sign_of_life(),
         }
         if after == After::Unused {
-            self.rest(now, pair, Rejection::Doubtful, reason.to_owned(), course);
+            self.rest(pair, Rejection::Doubtful, reason, course);
         }
         let rest = self.next_rest(after);
         let all_rest = if after == After::Superseded { rest } else { Duration::ZERO };
+        course.choice.home_first_until += all_rest;
         let mut ids = course.uplinks.by_rank();
         let wait = if after == After::Restart { RESTART_WAIT } else { Duration::ZERO };
         if after == After::Restart {
@@ -425,16 +366,16 @@ impl Race {
             // Thousands of clients may have lost the same server at the same moment.
             let jitter = self.pairs.jitter(STAGGER_JITTER * (position as u32 + 1));
             let wait = if position > 0 { wait } else { Duration::ZERO };
-            let stagger = stagger(position) + wait + jitter;
+            let stagger = RACE_STAGGER * ((1 << position.min(4)) - 1);
             if let Some(uplink) = course.uplinks.all.get_mut(&id) {
-                uplink.next_attempt = now + all_rest + stagger;
+                uplink.next_attempt = now + all_rest + stagger + wait + jitter;
             }
             // The server would answer the same over any uplink.
             if !rest.is_zero() {
                 self.pairs.rest_for(now, (id, pair.1), rest);
             }
         }
-        (rest, all_rest)
+        rest
     }
 
     /// A session began on `pair` and fell silent: what else may work is tried at once.
@@ -446,10 +387,8 @@ impl Race {
         }
     }
 
-    /// Of the attempts on `pair`: whether there are any, and whether one passed its handshake.
-    pub(super) fn is_trying(&self, pair: Pair) -> (bool, bool) {
-        let is_tried = self.attempts.values().any(|attempt| attempt.pair == pair);
-        (is_tried, self.is_greeted(pair))
+    pub(super) fn is_tried(&self, pair: Pair) -> bool {
+        self.attempts.values().any(|attempt| attempt.pair == pair)
     }
 
     pub(super) fn is_connected(&self) -> bool {

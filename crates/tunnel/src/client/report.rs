@@ -2,13 +2,12 @@
 
 use std::net::SocketAddr;
 
-use roadweave_proto::{DropCounters, Instant, PathSnapshot, PathStatus, UplinkId};
+use roadweave_proto::{DropCounters, Instant, PathStatus, UplinkId};
 use serde::{Deserialize, Serialize};
 
-use super::outages::waiting_lanes;
 use super::pairs::Pair;
 use super::uplinks::Uplink;
-use super::{Candidate, Client, Portal};
+use super::{Candidate, Client, Portal, outages};
 use crate::status::{SessionStatus, path_reports};
 
 /// The state of one uplink.
@@ -101,14 +100,15 @@ impl Client {
     /// The status of the session, if there is one.
     pub fn status(&self) -> Option<SessionStatus> {
         let (current, connection) = (self.current.as_ref()?, self.connection()?);
-        let name = |path: &PathSnapshot| self.uplinks.name_of(path);
         let mut stats = current.session.stats();
         stats.drops.merge(&self.drops());
         Some(SessionStatus {
             peer: current.pair.1.to_string(),
             public_key: self.server().key.to_string(),
             addresses: current.welcome.addresses.iter().map(ToString::to_string).collect(),
-            paths: self.uplinks.with_usage(path_reports(connection, name)),
+            paths: self
+                .uplinks
+                .with_usage(path_reports(connection, |path| self.uplinks.name_of(path))),
             stats,
         })
     }
@@ -122,12 +122,12 @@ impl Client {
 
     /// How many notices the limit has suppressed.
     pub fn suppressed_notices(&self) -> u64 {
-        self.outbox.suppressed()
+        self.outbox.suppressed
     }
 
     /// Lanes whose strategy names an absent uplink, with its name.
     pub fn waiting_lanes(&self) -> impl Iterator<Item = (&str, &str)> {
-        waiting_lanes(&self.config.lanes, &self.uplinks)
+        outages::waiting_lanes(&self.config.lanes, &self.uplinks)
     }
 
     /// Whether the path over an uplink is validated and answers.
@@ -209,14 +209,13 @@ impl Client {
     }
 
     fn state_of(&self, now: Instant, pair: Pair) -> PairState {
-        let (is_tried, is_connected) = self.race.is_trying(pair);
         if self.current.as_ref().is_some_and(|current| current.pair == pair) {
             PairState::Session
-        } else if is_connected {
+        } else if self.race.is_greeted(pair) {
             PairState::Connected
         } else if self.race.pairs.resting_until(now, pair).is_some() {
             PairState::Resting
-        } else if is_tried {
+        } else if self.race.is_tried(pair) {
             PairState::Trying
         } else {
             PairState::Idle
@@ -228,26 +227,19 @@ impl Client {
         if self.current.is_some() {
             return None;
         }
-        if self.uplinks.all.is_empty() {
-            return Some("no uplink is usable".to_owned());
-        }
-        if self.uplinks.are_all_held_back() {
-            let names: Vec<&str> = self.uplinks.all.values().map(|it| it.name.as_str()).collect();
-            return Some(format!("log in to the network of {}", names.join(", ")));
-        }
-        let pairs: Vec<Pair> = self
-            .uplinks
-            .all
-            .keys()
-            .flat_map(|id| self.servers_of(*id).iter().map(move |server| (*id, *server)))
-            .collect();
-        if pairs.is_empty() {
-            return Some("no address of the server is known".to_owned());
-        }
-        let resting =
-            pairs.iter().filter(|pair| self.race.pairs.resting_until(now, **pair).is_some());
-        let (resting, all) = (resting.count(), pairs.len());
-        Some(if self.race.is_connected() {
+        let names = || self.uplinks.all.values().map(|uplink| uplink.name.as_str());
+        let servers = |id: &UplinkId| self.servers_of(*id).iter();
+        let pairs = self.uplinks.all.keys().flat_map(|id| servers(id).map(move |it| (*id, *it)));
+        let rests: Vec<bool> =
+            pairs.map(|pair| self.race.pairs.resting_until(now, pair).is_some()).collect();
+        let (all, resting) = (rests.len(), rests.iter().filter(|rests| **rests).count());
+        Some(if self.uplinks.all.is_empty() {
+            "no uplink is usable".to_owned()
+        } else if self.uplinks.are_all_held_back() {
+            format!("log in to the network of {}", names().collect::<Vec<_>>().join(", "))
+        } else if rests.is_empty() {
+            "no address of the server is known".to_owned()
+        } else if self.race.is_connected() {
             "connected; waiting for the server's welcome".to_owned()
         } else if resting == all {
             format!(

@@ -10,15 +10,14 @@ use roadweave_proto::Instant;
 use roadweave_proto::wire::{Control, Hello, Reason, Role};
 use roadweave_quic::{Connection, ConnectionId};
 
-use super::current::{AcceptedConnection, Current, InUse};
-use super::leaving::Sink;
+use super::current::{AcceptedConnection, InUse, View};
 use super::notices::legible;
 use super::pairs::Rejection;
 use super::paths::PathTry;
-use super::race::{After, Course, PREFERRED_SERVER_DELAY, RACE_STAGGER, Race, STABLE_AFTER};
+use super::race::{After, Course, PREFERRED_SERVER_DELAY, RACE_STAGGER, STABLE_AFTER};
 use super::silence::{SILENCE_MAX, Verdict};
-use super::standby::{Around, Standby, Switch};
-use super::{Client, ClientEvent, connections, seed};
+use super::standby::{Around, Switch};
+use super::{Client, ClientEvent, Current, Outages, Outbox, Race, Standby, connections, seed};
 use crate::session::{Session, SessionConfig};
 
 impl Client {
@@ -27,21 +26,30 @@ impl Client {
         InUse { session, silent_since: self.silence.since }
     }
 
-    pub(super) fn race(&mut self) -> (&mut Race, Course<'_>) {
+    pub(super) fn view(&self) -> View<'_> {
+        let Self { config, uplinks, choice, endpoint, .. } = self;
+        View { in_use: self.in_use(), config, uplinks, choice, endpoint }
+    }
+
+    pub(super) fn outages(&mut self) -> (&mut Outages, View<'_>, &mut Outbox) {
+        let in_use = self.in_use();
+        let Self { outages, outbox, config, uplinks, choice, endpoint, .. } = self;
+        (outages, View { in_use, config, uplinks, choice, endpoint }, outbox)
+    }
+
+    pub(super) fn race(&mut self, now: Instant) -> (&mut Race, Course<'_>) {
         let Self { race, endpoint, uplinks, choice, outbox, .. } = self;
-        (race, Course { endpoint, uplinks, choice, outbox })
+        (race, Course { now, endpoint, uplinks, choice, outbox })
     }
 
     pub(super) fn standby(&mut self, now: Instant) -> (&mut Standby, Around<'_>) {
         let in_use = self.in_use();
-        let Self {
-            standby, race: Race { pairs, last_heard, .. }, uplinks, choice, endpoint, ..
-        } = self;
+        let Self { standby, race, uplinks, choice, endpoint, .. } = self;
+        let Race { last_heard, pairs, .. } = race;
         let last_heard = *last_heard;
         (standby, Around { now, in_use, last_heard, uplinks, choice, pairs, endpoint })
     }
 
-    /// Says hello on a connection that passed its handshake.
     pub(super) fn greet(&mut self, id: ConnectionId, role: Role) {
         let key = self.endpoint.connection(id).and_then(Connection::peer);
         let streams = self.streams.as_mut().zip(key).map(|(streams, key)| streams.offer(key));
@@ -77,8 +85,8 @@ impl Client {
             Err(error) => {
                 let reason = "this client's lanes cannot be used";
                 connections::close(&mut self.endpoint, now, id, reason);
-                let (race, mut course) = self.race();
-                return race.rest(now, pair, Rejection::Refused, error.to_string(), &mut course);
+                let (race, mut course) = self.race(now);
+                return race.rest(pair, Rejection::Refused, &error.to_string(), &mut course);
             }
         };
         session.observe_packets(self.observes);
@@ -93,8 +101,8 @@ impl Client {
         let mut current = Current::new(now, welcomed, session);
         self.begin_streams(now, &mut current);
         current.refuse_sources(&self.local_networks);
-        let reason = "another connection was welcomed";
-        self.race.drop_all(now, &mut self.endpoint, reason);
+        let (race, mut course) = self.race(now);
+        race.drop_all("another connection was welcomed", &mut course);
         let server = pair.1;
         self.outbox.events.push_back(match moved {
             None => ClientEvent::Joined { welcome, server },
@@ -143,11 +151,10 @@ impl Client {
         connections::close(&mut self.endpoint, now, current.id, "the session is over");
         self.silence.clear();
         self.outages.on_left();
-        let (reason, began) = (legible(reason), (current.pair, current.since));
-        let (race, mut course) = self.race();
-        let (rest, all_rest) = race.on_left(now, began, after, &reason, &mut course);
-        self.choice.home_first_until += all_rest;
-        let next = self.race.poll_timeout(&self.uplinks, &self.choice);
+        let reason = legible(reason);
+        let (race, mut course) = self.race(now);
+        let rest = race.on_left(&current, after, &reason, &mut course);
+        let next = self.race.poll_timeout(&self.view());
         let rest = next.map_or(rest, |at| at.since(now));
         self.outbox.events.push_back(ClientEvent::Left { reason, rest });
         if let Some(replacement) = self.race.replacement.take() {
@@ -161,7 +168,8 @@ impl Client {
     pub(super) fn renew(&mut self, now: Instant, renews: bool) {
         let renewed = std::mem::replace(&mut self.race.renews, renews);
         if renewed && !renews {
-            self.race.drop_all(now, &mut self.endpoint, "the session may stay");
+            let (race, mut course) = self.race(now);
+            race.drop_all("the session may stay", &mut course);
         }
         let Some(current) = self.current.as_mut().filter(|_| renews) else { return };
         current.session.keep_unfinished();
@@ -207,20 +215,20 @@ impl Client {
         let is_open = connection.is_some_and(Connection::is_open);
         let is_gone = self.silence.since.take().is_some() || !is_open;
         self.outages.on_left();
-        let Self { leaving, drops, endpoint, .. } = self;
-        leaving.set_aside(current, is_gone, &mut Sink { now, successor: None, drops, endpoint });
+        let (leaving, mut sink) = self.leaving(now);
+        leaving.set_aside(current, is_gone, &mut sink);
     }
 
     fn send_on_set_aside(&mut self) {
-        let packets = self.leaving.take_sent_on();
         if let Some(current) = &mut self.current {
-            current.session.resume(packets);
+            current.session.resume(self.leaving.take_sent_on());
         }
     }
 
     fn call_off_race(&mut self, now: Instant, reason: &str) {
-        self.race.drop_all(now, &mut self.endpoint, reason);
-        self.race.drop_replacement(now, &mut self.endpoint, reason);
+        let (race, mut course) = self.race(now);
+        race.drop_all(reason, &mut course);
+        race.drop_replacement(reason, &mut course);
     }
 
     pub(super) fn on_move(&mut self, now: Instant, why: Reason) {
@@ -301,8 +309,7 @@ impl Client {
         if self.standby.ready.is_some() {
             return self.switch(now, reason);
         }
-        self.race.drop_replacement(now, &mut self.endpoint, reason);
-        self.race.drop_all(now, &mut self.endpoint, reason);
+        self.call_off_race(now, reason);
         self.leave(now, reason, After::Restart);
         self.choice.home_first_until = now + PREFERRED_SERVER_DELAY;
     }

@@ -22,7 +22,6 @@ struct Flapping {
 
 #[derive(Debug, Default)]
 pub(super) struct Silence {
-    /// Since when no path of the session answers.
     pub(super) since: Option<Instant>,
     flapping: Option<Flapping>,
     fast_failover_until: Instant,
@@ -31,13 +30,8 @@ pub(super) struct Silence {
 /// What follows from whether the session answers.
 pub(super) enum Verdict {
     Wait,
-    /// It has answered for long enough after a silence.
     Recovered,
-    /// It does not answer since then.
-    Silent {
-        since: Instant,
-        is_long: bool,
-    },
+    Silent { since: Instant, is_long: bool },
 }
 
 impl Silence {
@@ -100,7 +94,6 @@ impl Silence {
         if since < self.fast_failover_until { since } else { since + SILENCE_MAX }
     }
 
-    /// When a connection that was welcomed takes over.
     pub(super) fn takeover(&self, welcomed: Instant, silent_since: Instant) -> Instant {
         let takeover_after =
             if silent_since < self.fast_failover_until { Duration::ZERO } else { TAKEOVER_AFTER };

@@ -18,9 +18,7 @@ use roadweave_proto::wire::{
 use roadweave_proto::{DropReason, Instant, PathId, PathSnapshot};
 use roadweave_quic::{Connection, ConnectionId, Endpoint};
 
-use super::connections;
-use super::current::Current;
-use super::uplinks::Uplinks;
+use super::{Current, Uplinks, connections};
 use crate::session::{LATE_MAX, LoadExpected, LoadPlan, LoadReceived, Session};
 
 mod report;
@@ -166,21 +164,18 @@ impl Speedtests {
             run.report.under_way = None;
             return;
         };
-        let bounds = TestBounds {
-            direction: step.direction,
-            duration: run.duration,
-            bytes: run.bytes_left / steps.max(1),
-        };
+        let (direction, duration) = (step.direction, run.duration);
+        let bytes = run.bytes_left / steps.max(1);
+        let bounds = TestBounds { direction, duration, bytes };
         self.begun = self.begun.wrapping_add(1);
         let test = TestId(self.begun);
-        run.report.under_way = Some(run.report.name_of(step.row, step.direction));
+        run.report.under_way = Some(run.report.name_of(step.row, direction));
         let word = TestWord::Ask { bounds, paths: step.paths.clone() };
-        let (bytes, until) = (bounds.bytes, now + ANSWER_MAX);
-        run.running = Some(Running { step, test, bytes, phase: TestPhase::Asked, until });
-        if bounds.direction == LoadDirection::Down {
+        let (phase, until) = (TestPhase::Asked, now + ANSWER_MAX);
+        run.running = Some(Running { step, test, bytes, phase, until });
+        if direction == LoadDirection::Down {
             // Load may overtake the message that grants it.
-            let (duration, bytes) = (bounds.duration, bounds.bytes);
-            let until = now + ANSWER_MAX + duration + LATE_MAX;
+            let until = until + duration + LATE_MAX;
             current.session.loads.expect(now, LoadExpected { test, duration, bytes, until });
         }
         connections::send(endpoint, current.id, &Control::Speedtest(Speedtest { test, word }));
@@ -260,15 +255,12 @@ impl SpeedtestRun {
     fn take_load(&mut self, now: Instant, session: &mut Session) {
         let (sent, received) = (session.loads.take_sent(), session.loads.poll_received(now));
         let Some(running) = self.running.as_mut() else { return };
-        if let Some((test, counts)) = sent
-            && running.test == test
-        {
+        if let Some((_, counts)) = sent.filter(|(test, _)| *test == running.test) {
             running.phase = TestPhase::Sent(counts);
             running.until = now + ANSWER_MAX + LATE_MAX;
         }
-        if let Some(LoadReceived { test, counts, sent }) = received
-            && running.test == test
-        {
+        let of_test = |received: &LoadReceived| received.test == running.test;
+        if let Some(LoadReceived { counts, sent, .. }) = received.filter(of_test) {
             match counts.packets {
                 0 if sent.is_none() => running.until = now,
                 _ => self.finish_step(now, counts, sent),
@@ -308,7 +300,6 @@ impl SpeedtestRun {
         self.report.under_way = None;
     }
 
-    /// What it means that the server does not go on.
     fn silence(&self, endpoint: &Endpoint) -> &'static str {
         let connection = endpoint.connection(self.connection);
         let has_heard = connection.is_some_and(Connection::has_messages_through);
@@ -357,9 +348,7 @@ fn rows(
         });
     }
     if measured.iter().all(Option::is_none) {
-        let why = |row: SpeedtestRow| {
-            Some(format!("{}: {}", row.uplink.unwrap_or_default(), row.left_out?))
-        };
+        let why = |it: SpeedtestRow| Some(format!("{}: {}", it.uplink?, it.left_out?));
         let all: Vec<String> = rows.into_iter().filter_map(why).collect();
         return Err(SpeedtestError::NothingLeft(all.join("; ")));
     }
@@ -368,11 +357,8 @@ fn rows(
 
 fn steps(paths: &[Option<PathId>]) -> VecDeque<Step> {
     let both = |row: usize, paths: Vec<PathId>| {
-        [LoadDirection::Down, LoadDirection::Up].map(|direction| Step {
-            row,
-            direction,
-            paths: paths.clone(),
-        })
+        let step = |direction| Step { row, direction, paths: paths.clone() };
+        [LoadDirection::Down, LoadDirection::Up].map(step)
     };
     let of_row = |(row, path): (usize, &Option<PathId>)| Some(both(row, vec![(*path)?]));
     let mut steps: VecDeque<Step> = paths.iter().enumerate().filter_map(of_row).flatten().collect();

@@ -30,12 +30,10 @@ use roadweave_quic::{CloseReason, ConnectionId, Endpoint, Event};
 
 use self::paths::StandbyPaths;
 use self::question::Question;
-use super::choice::Choice;
-use super::current::{AcceptedConnection, InUse};
+use super::current::{AcceptedConnection, InUse, View};
 use super::notices::legible;
 use super::pairs::{Pair, Pairs, Rejection};
-use super::uplinks::Uplinks;
-use super::{MTU_MIN, connections};
+use super::{Choice, MTU_MIN, Uplinks, connections};
 
 #[derive(Debug, Default)]
 pub(super) struct Standby {
@@ -97,12 +95,11 @@ impl Standby {
     pub(super) fn on_candidates(&mut self, place: impl Fn(usize) -> Option<usize>) {
         self.target = self.target.and_then(&place);
         self.challenger = self.challenger.and_then(&place);
-        if let Some(Goal { only: Some(only), .. }) = &mut self.goal {
-            match place(*only) {
-                Some(now) => *only = now,
-                None => self.goal = None,
-            }
-        }
+        self.goal.take_if(|goal| {
+            let former = goal.only;
+            goal.only = former.and_then(&place);
+            former.is_some() && goal.only.is_none()
+        });
     }
 
     pub(super) fn owns(&self, id: ConnectionId) -> bool {
@@ -135,13 +132,8 @@ impl Standby {
         self.ask(around)
     }
 
-    pub(super) fn poll_timeout(
-        &self,
-        in_use: InUse,
-        uplinks: &Uplinks,
-        choice: &Choice,
-        endpoint: &Endpoint,
-    ) -> Option<Instant> {
+    pub(super) fn poll_timeout(&self, view: &View<'_>) -> Option<Instant> {
+        let View { in_use, uplinks, choice, endpoint, .. } = *view;
         let Self { target, ready, question, next_attempt, began, .. } = self;
         if target.is_none() {
             let may_begin = match in_use.session.is_some() {
@@ -160,7 +152,7 @@ impl Standby {
         let alone = is_alone.then_some(choice.home_first_until);
         let is_silent = in_use.session.is_some() && in_use.silent_since.is_some();
         let asks = question.map(|question| question.poll_timeout(is_silent));
-        let takes = question.and_then(|question| self.takeover_from(&question, in_use, endpoint));
+        let takes = self.takeover_from(in_use, endpoint);
         let connection = endpoint.connection(ready.id)?;
         let uplinks = in_use.standby_uplinks(uplinks, endpoint);
         let paths = self.paths.poll_timeout(connection, &uplinks);
@@ -237,10 +229,10 @@ impl Standby {
     }
 
     fn give_up_tried(&mut self, why: &str, silent_since: Option<Instant>, around: &mut Around<'_>) {
-        let Some(challenger) = self.challenger else {
-            return self.give_up(why, silent_since, around);
-        };
-        around.blame(challenger, why, silent_since);
+        match self.challenger {
+            Some(challenger) => around.blame(challenger, why, silent_since),
+            None => return self.give_up(why, silent_since, around),
+        }
         self.drop_challenger("it is of no use", around);
     }
 
@@ -268,16 +260,13 @@ impl Standby {
         let Around { in_use, uplinks, choice, pairs, endpoint, .. } = around;
         let candidates = &choice.candidates;
         let uplinks = in_use.standby_uplinks(uplinks, endpoint);
-        let mut all = Vec::new();
-        for place in 0..ADDRESSES_MAX {
-            let address =
-                |id: &UplinkId| Some((*id, *candidates.addresses(target, *id).get(place)?));
-            all.extend(uplinks.iter().filter_map(address));
-        }
-        let mut in_turn = (0..all.len()).map(|at| all[(self.turn + at) % all.len()]);
-        let Some(pair) = in_turn.find(|pair| pairs.get(*pair).due() <= now) else {
-            return;
+        let address = |place: usize, id: &UplinkId| {
+            Some((*id, *candidates.addresses(target, *id).get(place)?))
         };
+        let places = (0..ADDRESSES_MAX).flat_map(|place| uplinks.iter().map(move |id| (place, id)));
+        let all: Vec<Pair> = places.filter_map(|(place, id)| address(place, id)).collect();
+        let mut in_turn = (0..all.len()).map(|at| all[(self.turn + at) % all.len()]);
+        let Some(pair) = in_turn.find(|pair| pairs.get(*pair).due() <= now) else { return };
         self.turn += 1;
         pairs.on_attempt(now, pair);
         match endpoint.connect(now, pair.0, pair.1, candidates.all[target].key) {
@@ -304,15 +293,13 @@ impl Standby {
             }
             Event::Closed(reason) => {
                 let Some(pair) = self.attempts.remove(&id) else { return };
+                let why = reason.to_string();
                 match reason {
                     // The server has proved its identity.
-                    CloseReason::Refused(_) => {
-                        self.give_up_tried(&reason.to_string(), None, around);
-                    }
+                    CloseReason::Refused(_) => self.give_up_tried(&why, None, around),
                     CloseReason::Local => {}
-                    other => {
-                        let reason = legible(&other.to_string());
-                        _ = around.pairs.rest(around.now, pair, Rejection::Doubtful, reason);
+                    _ => {
+                        _ = around.pairs.rest(around.now, pair, Rejection::Doubtful, legible(&why))
                     }
                 }
             }
@@ -383,10 +370,10 @@ impl Standby {
         let answer = paths.filter(|path| path.is_usable()).map(|path| path.latest_rtt).min();
         let question = self.question.as_mut()?;
         question.on_answer(now, answer);
-        let question = *question;
         if !question.is_answered() {
-            if self.goal.is_some() && now >= question.first + GOAL_TIMEOUT {
-                self.give_up("it does not answer", Some(question.first), around);
+            let asked = question.first;
+            if self.goal.is_some() && now >= asked + GOAL_TIMEOUT {
+                self.give_up("it does not answer", Some(asked), around);
             }
             return None;
         }
@@ -395,8 +382,7 @@ impl Standby {
             let is_late = now >= around.choice.home_first_until;
             return is_late.then(|| Switch::to(NO_SESSION));
         }
-        let takeover = self.takeover_from(&question, around.in_use, around.endpoint);
-        if takeover.is_some_and(|at| at <= now) {
+        if self.takeover_from(around.in_use, around.endpoint).is_some_and(|at| at <= now) {
             if self.takeovers.len() >= TAKEOVERS_MAX {
                 self.takeovers.pop_front();
             }
@@ -407,17 +393,12 @@ impl Standby {
         Some(Switch::to(goal.why))
     }
 
-    fn takeover_from(
-        &self,
-        question: &Question,
-        in_use: InUse,
-        endpoint: &Endpoint,
-    ) -> Option<Instant> {
+    fn takeover_from(&self, in_use: InUse, endpoint: &Endpoint) -> Option<Instant> {
         in_use.silent_since?;
         let is_full = self.takeovers.len() >= TAKEOVERS_MAX;
         let oldest = self.takeovers.front().filter(|_| is_full);
         let allowed = oldest.map_or(Instant::ZERO, |oldest| *oldest + TAKEOVERS_WITHIN);
-        let gone_from = question.gone_from(endpoint.connection(in_use.session?)?)?;
+        let gone_from = self.question?.gone_from(endpoint.connection(in_use.session?)?)?;
         Some(gone_from.max(allowed))
     }
 

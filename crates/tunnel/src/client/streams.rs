@@ -15,7 +15,7 @@ use roadweave_proto::wire::{StreamsEpoch, StreamsOffer, Welcome};
 use roadweave_proto::{DropReason, Instant};
 use roadweave_stream::{Side, Streams};
 
-use super::current::Current;
+use super::Current;
 use crate::lane::LaneConfig;
 use crate::session::{Session, StreamTurn};
 use crate::streams::{KEPT_FOR, StreamsConfig, StreamsOwner};
@@ -35,17 +35,10 @@ pub(super) struct ClientStreams {
 }
 
 impl ClientStreams {
-    pub(super) fn new(config: StreamsConfig, first: u64) -> Self {
-        Self {
-            streams: Streams::new(config.bounds(Side::Client)),
-            config,
-            owner: StreamsOwner(0),
-            with: None,
-            is_carried: false,
-            epochs: BTreeMap::new(),
-            next_epoch: first,
-            away_since: None,
-        }
+    pub(super) fn new(config: StreamsConfig, next_epoch: u64) -> Self {
+        let (streams, owner) = (Streams::new(config.bounds(Side::Client)), StreamsOwner(0));
+        let (with, is_carried, epochs, away_since) = (None, false, BTreeMap::new(), None);
+        Self { config, streams, owner, with, is_carried, epochs, next_epoch, away_since }
     }
 
     /// What to offer to the far end of `key`: it knows no other streams by this epoch.
@@ -65,9 +58,7 @@ impl ClientStreams {
         session: Option<&mut Session>,
     ) -> Option<(StreamsOwner, &mut Streams)> {
         self.with?;
-        if let Some(session) = session
-            && let Some(mut turn) = self.turn()
-        {
+        if let (Some(session), Some(mut turn)) = (session, self.turn()) {
             session.hand_over_symbols(now, &mut turn);
         }
         Some((self.owner, &mut self.streams))
@@ -152,19 +143,15 @@ impl ClientStreams {
             // Frames of the ended streams may be under way in it.
             return has_session.then_some("the anchor says nothing of streams");
         }
-        (has_session && self.is_violated()).then_some("the far end broke the rules of streams")
+        let is_violated = has_session && self.streams.violation().is_some();
+        if let Some((key, _)) = self.with.filter(|_| is_violated) {
+            self.epochs.remove(&key);
+        }
+        is_violated.then_some("the far end broke the rules of streams")
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.away_since.map(|since| since + KEPT_FOR)
-    }
-
-    fn is_violated(&mut self) -> bool {
-        let is_violated = self.streams.violation().is_some();
-        if let Some((key, _)) = self.with.filter(|_| is_violated) {
-            self.epochs.remove(&key);
-        }
-        is_violated
     }
 
     pub(super) fn turn(&mut self) -> Option<StreamTurn<'_>> {

@@ -1,20 +1,45 @@
-//! The uplinks of a client: their order, policies and usage.
+//! The uplinks of a client: their order, policies and usage, and which of them are held back.
+//!
+//! ```text
+//! HTTP over it is answered by a login page ─► held back: tried seldom, behind all others, and
+//!     no reason to wait ─► open, or its path is validated ─► as any other, at once
+//! ```
+//!
+//! The network under that uplink says so, and may lie: it affects that uplink, until validated.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use roadweave_proto::{Instant, PathId, PathSnapshot, PathStatus, Policy, Priority, UplinkId};
+use serde::{Deserialize, Serialize};
 
-use super::notices::{EventQueue, Notice};
 use super::paths::PathTry;
-use super::portals::{HELD_BACK_RETRY, HeldBack, Portal};
 use super::ports::Port;
 use super::race::RACE_STAGGER;
+use super::{Notice, Outbox};
 use crate::status::PathStatusReport;
 use crate::uplink::UplinkPolicy;
 use crate::usage::Usage;
 
 const PUT_OFF_MAX: Duration = Duration::from_millis(800);
+/// Retries go on, since after a login an uplink may recover without HTTP showing it.
+pub(super) const HELD_BACK_RETRY: Duration = Duration::from_secs(4);
+
+/// A network that answers HTTP with a login page.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Portal {
+    /// The address of that page as the network reports it: valid characters of an http or https
+    /// address, otherwise unverified.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct HeldBack {
+    pub(super) portal: Portal,
+    since: Instant,
+    reported: bool,
+}
 
 #[derive(Debug)]
 pub(super) struct Uplink {
@@ -27,7 +52,30 @@ pub(super) struct Uplink {
     pub(super) path: PathTry,
 }
 
-/// The uplinks, and what the user set for their names.
+impl Uplink {
+    pub(super) fn hold_back(&mut self, now: Instant, portal: Portal, outbox: &mut Outbox) {
+        if let Some(held_back) = &mut self.held_back {
+            held_back.portal = portal;
+            return;
+        }
+        self.path.put_off(now + HELD_BACK_RETRY);
+        let reported = outbox.notify(now, Notice::Portal { uplink: self.name.clone() });
+        self.held_back = Some(HeldBack { portal, since: now, reported });
+    }
+
+    /// Returns whether it was held back.
+    pub(super) fn release(&mut self, now: Instant, outbox: &mut Outbox) -> bool {
+        let Some(HeldBack { since, reported, .. }) = self.held_back.take() else { return false };
+        self.next_attempt = now;
+        self.path.hurry(now);
+        if reported {
+            let (uplink, after) = (self.name.clone(), now.since(since));
+            outbox.notify(now, Notice::PortalOver { uplink, after });
+        }
+        true
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Uplinks {
     pub(super) all: BTreeMap<UplinkId, Uplink>,
@@ -161,56 +209,16 @@ impl Uplinks {
         reports
     }
 
-    pub(super) fn hold_back(
-        &mut self,
-        now: Instant,
-        id: UplinkId,
-        portal: Portal,
-        outbox: &mut EventQueue,
-    ) {
-        let Some(uplink) = self.all.get_mut(&id) else { return };
-        if let Some(held_back) = &mut uplink.held_back {
-            held_back.portal = portal;
-            return;
-        }
-        uplink.path.put_off(now + HELD_BACK_RETRY);
-        let reported = outbox.notify(now, Notice::Portal { uplink: uplink.name.clone() });
-        uplink.held_back = Some(HeldBack { portal, since: now, reported });
-    }
-
-    /// Returns whether it was held back.
-    pub(super) fn release(&mut self, now: Instant, id: UplinkId, outbox: &mut EventQueue) -> bool {
-        let Some(uplink) = self.all.get_mut(&id) else { return false };
-        let Some(HeldBack { since, reported, .. }) = uplink.held_back.take() else { return false };
-        uplink.next_attempt = now;
-        uplink.path.hurry(now);
-        if reported {
-            let (uplink, after) = (uplink.name.clone(), now.since(since));
-            outbox.notify(now, Notice::PortalOver { uplink, after });
-        }
-        true
-    }
-
-    pub(super) fn held_back(&self) -> impl Iterator<Item = UplinkId> {
-        let held_back = self.all.iter().filter(|(_, uplink)| uplink.held_back.is_some());
-        held_back.map(|(id, _)| *id)
-    }
-
-    /// `paths`: the session's.
-    pub(super) fn on_path_usable(&mut self, id: PathId, paths: &[PathSnapshot]) {
-        let uplink = paths.iter().find(|path| path.id == id).and_then(|path| path.uplink);
-        if let Some(uplink) = uplink.and_then(|uplink| self.all.get_mut(&uplink)) {
-            uplink.path.on_usable();
-        }
+    /// Returns the name of the path's uplink. `paths`: the session's.
+    pub(super) fn on_path_usable(&mut self, id: PathId, paths: &[PathSnapshot]) -> Option<String> {
+        let uplink = paths.iter().find(|path| path.id == id)?.uplink?;
+        let Uplink { path, name, .. } = self.all.get_mut(&uplink)?;
+        path.on_usable();
+        Some(name.clone())
     }
 
     pub(super) fn hurry_paths(&mut self, now: Instant) {
         self.all.values_mut().for_each(|uplink| uplink.path.hurry(now));
-    }
-
-    pub(super) fn take_stale_port(&mut self) -> Option<UplinkId> {
-        let mut uplinks = self.all.iter_mut();
-        uplinks.find_map(|(id, uplink)| uplink.port.take_stale().then_some(*id))
     }
 
     /// `paths`: the session's.
@@ -227,11 +235,10 @@ impl Uplinks {
 
     /// Delays uplinks of a higher rank that have not begun, by [`PUT_OFF_MAX`] in total at most.
     fn put_off_race(&mut self, now: Instant, rank: u8) {
-        let later: Vec<UplinkId> =
-            self.all.keys().copied().filter(|id| self.rank_of(*id) > rank).collect();
-        for id in later {
-            let Some(uplink) = self.all.get_mut(&id) else { continue };
-            if (now..uplink.since + PUT_OFF_MAX).contains(&uplink.next_attempt) {
+        let ranks = &self.ranks;
+        for uplink in self.all.values_mut() {
+            let is_later = ranks.get(&uplink.name).is_some_and(|own| *own > rank);
+            if is_later && (now..uplink.since + PUT_OFF_MAX).contains(&uplink.next_attempt) {
                 uplink.next_attempt += RACE_STAGGER;
             }
         }

@@ -109,7 +109,7 @@ fn a_last_resort_is_used_only_when_no_other_server_is_left() {
     choice.on_failure(hours(3), 2, "refused");
     assert_eq!(choice.standby(hours(3)), Some(1));
     let candidates = [candidate(1, "a"), candidate(2, "b"), candidate(3, "a")];
-    choice.set_candidates(hours(3), candidates.to_vec(), &[Some(0), Some(1), Some(2)]);
+    choice.set_candidates(hours(3), candidates.to_vec());
     assert_eq!(run(&mut choice, &[1], hours(6), rtt).len(), 1);
 }
 
