@@ -118,8 +118,7 @@ impl LaneSender {
         self.stats.sent_bytes += queued.datagram.body().len().saturating_sub(prefix) as u64;
         let Queued { since: queued, datagram, flow, ends_frame, urgency, .. } = queued;
         let datagram = LaneDatagram::source(self.lane, id, datagram);
-        let symbol = datagram.bytes.slice(SOURCE_HEADER..);
-        self.sent.keep(now, id, (queued, flow), symbol, carrier.reports_fates());
+        self.sent.keep(now, id, (queued, flow), &datagram.bytes, carrier.reports_fates());
         let (since, is_first, is_redundant) = (now, true, false);
         let copy =
             SourceCopy { id, datagram, ends_frame, urgency, queued, since, is_first, is_redundant };
