@@ -295,7 +295,7 @@ impl Session {
         carrier: &mut impl Carrier,
         limit: Option<&mut Limit>,
     ) {
-        let lanes_wait = self.lanes_wait();
+        let lanes_wait = self.loads.is_sending() && self.lanes_wait();
         self.loads.send(now, carrier, limit, lanes_wait);
     }
 
