@@ -31,6 +31,14 @@ pub(super) struct Queued {
     pub(super) ends_packet: bool,
 }
 
+impl Queued {
+    /// A whole packet of no flow and no frame.
+    pub(super) fn new(since: Instant, datagram: SourceDatagram, urgency: Urgency) -> Self {
+        let (flow, frame, ends_frame, ends_packet) = (0, None, false, true);
+        Self { since, datagram, flow, frame, ends_frame, urgency, ends_packet }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct SendQueue {
     lane: LaneId,
