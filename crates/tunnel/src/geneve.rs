@@ -106,7 +106,7 @@ pub(crate) struct LinkState {
     /// Recent own hellos: when each left, and the time in it.
     said: VecDeque<(Instant, u32)>,
     rtt: RttEstimator,
-    round_trips: Delays,
+    pub(crate) round_trips: Delays,
     pub(crate) counters: LinkCounters,
     outbox: Outbox,
 }
@@ -325,10 +325,6 @@ impl LinkState {
 
     pub(crate) fn remote(&self) -> Option<SocketAddr> {
         self.remote.map(|(address, _)| address)
-    }
-
-    pub(crate) fn round_trips(&self) -> Delays {
-        self.round_trips
     }
 
     pub(crate) fn rtt(&self) -> Option<RttEstimator> {

@@ -50,15 +50,9 @@ pub(super) struct Targets {
 
 impl Targets {
     pub(super) fn new(deadline: Duration) -> Self {
-        Self {
-            deadline,
-            windows: Windows::new(deadline),
-            smoothed: None,
-            target: EncoderTarget::default(),
-            asked: None,
-            answering: Vec::new(),
-            stranded: 0,
-        }
+        let (windows, target) = (Windows::new(deadline), EncoderTarget::default());
+        let (smoothed, asked, answering) = (None, None, Vec::new());
+        Self { deadline, windows, smoothed, target, asked, answering, stranded: 0 }
     }
 
     pub(super) fn is_wanted(&self, now: Instant) -> bool {

@@ -221,15 +221,9 @@ impl Server {
         if relays {
             self.relaying.insert(id);
         }
-        let welcome = Control::Welcome(Welcome {
-            addresses: peer.addresses.clone(),
-            gateways,
-            networks,
-            mtu: self.config.mtu,
-            anchor,
-            streams,
-            relays,
-        });
+        let (addresses, mtu) = (peer.addresses.clone(), self.config.mtu);
+        let welcome = Welcome { addresses, gateways, networks, mtu, anchor, streams, relays };
+        let welcome = Control::Welcome(welcome);
         if let Some(connection) = self.endpoint.connection_mut(id)
             && let Err(error) = connection.send_message(welcome.to_bytes())
         {
@@ -279,13 +273,10 @@ impl Server {
             true => self.legs.as_ref().and_then(|legs| legs.frames.clone()),
             false => self.streams.as_ref().and_then(|all| all.lane(id)),
         };
-        let config = SessionConfig {
-            lanes: self.config.lanes.clone(),
-            peer_sources: Some(peer.addresses.clone()),
-            streams,
-            memory_max: self.config.client_memory_max,
-            seed: seed.map_or(0, |seed| u64::from_le_bytes(*seed)) ^ id.0,
-        };
+        let seed = seed.map_or(0, |seed| u64::from_le_bytes(*seed)) ^ id.0;
+        let (lanes, peer_sources) = (self.config.lanes.clone(), Some(peer.addresses.clone()));
+        let memory_max = self.config.client_memory_max;
+        let config = SessionConfig { lanes, peer_sources, streams, memory_max, seed };
         let mut session = match Session::new(config, false) {
             Ok(session) => session,
             Err(error) => return self.refuse(now, id, &error.to_string(), Reason::Other),

@@ -128,12 +128,8 @@ impl SendQueue {
             };
             let datagram = SourceDatagram::new(self.lane, &Symbol { position, body: piece });
             self.bytes += datagram.len() as u64;
-            self.packets.push_front(Queued {
-                datagram,
-                ends_frame: whole.ends_frame && last,
-                ends_packet: whole.ends_packet && last,
-                ..whole
-            });
+            let (ends_frame, ends_packet) = (whole.ends_frame && last, whole.ends_packet && last);
+            self.packets.push_front(Queued { datagram, ends_frame, ends_packet, ..whole });
         }
         true
     }
