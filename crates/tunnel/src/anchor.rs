@@ -140,8 +140,7 @@ impl Anchor {
             Box::new(AnchorStreams::new(streams, &transport.rng_seed, config.memory_max))
         });
         let tenants: Vec<_> = config.tenants.into_iter().take(TENANTS_MAX).collect();
-        let by_name =
-            tenants.iter().zip(0..).map(|(tenant, id)| (tenant.name.clone(), TenantId(id)));
+        let by_name = tenants.iter().zip(0..).map(|(it, id)| (it.name.clone(), TenantId(id)));
         Ok(Self {
             endpoint,
             proxies,
@@ -265,14 +264,6 @@ impl Anchor {
         }
     }
 
-    fn take_frames(&mut self, (device, at): (DeviceId, At), frames: Bytes) {
-        let account = &mut self.accounts[usize::from(device.0.0)];
-        match &mut self.streams {
-            Some(all) => all.take((device, at), frames, account),
-            None => account.drop(DropReason::MalformedInner),
-        }
-    }
-
     fn on_room(&mut self, now: Instant, at: At, room: LegRoom) {
         let sender = self.bindings.sender(now, at);
         let known = sender.zip(self.streams.as_mut()).is_some_and(|(sender, all)| {
@@ -328,10 +319,8 @@ impl Anchor {
     pub fn on_time_of_day(&mut self, now: Instant) {
         self.end_refused(now);
         let devices = self.bindings.attached();
-        let expired = |(tenant, key): &(TenantId, PublicKey)| {
-            is_out(&self.tenants[usize::from(tenant.0)].devices, key)
-        };
-        let expired: Vec<(TenantId, PublicKey)> = devices.filter(expired).collect();
+        let expired = |it: &DeviceId| is_out(&self.tenants[usize::from(it.0.0)].devices, &it.1);
+        let expired: Vec<DeviceId> = devices.filter(expired).collect();
         for (tenant, key) in expired {
             self.forget_device(now, tenant, key);
         }

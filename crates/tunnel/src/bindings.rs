@@ -37,6 +37,12 @@ struct Held {
     forgotten: Option<u64>,
 }
 
+impl Held {
+    fn new(newest: Binding) -> Self {
+        Self { newest, now_at: None, former: None, forgotten: None }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Attach {
     pub(crate) at: At,
@@ -91,19 +97,11 @@ impl Bindings {
                 }
             }
         }
-        let held = self.devices.entry(device).or_insert_with(|| Held {
-            newest: binding.clone(),
-            now_at: None,
-            former: None,
-            forgotten: None,
-        });
+        let held = self.devices.entry(device).or_insert_with(|| Held::new(binding.clone()));
         held.forgotten.take().iter().for_each(|turn| _ = self.forgotten.remove(turn));
         held.newest = binding;
         let before = held.now_at.replace(at);
-        let gone = match before {
-            Some(before) => held.former.replace((before, now + FORMER_COUNTS)),
-            None => None,
-        };
+        let gone = before.and_then(|it| held.former.replace((it, now + FORMER_COUNTS)));
         if let Some((gone, _)) = gone {
             self.forget_sender(gone);
         }
@@ -121,12 +119,9 @@ impl Bindings {
     }
 
     pub(crate) fn detach_leg(&mut self, leg: ConnectionId) {
-        let of_leg = |held: &Held| {
-            let former = held.former.map(|(at, _)| at);
-            [held.now_at, former].into_iter().flatten().filter(|at| at.leg == leg).collect()
-        };
-        let gone: Vec<At> =
-            self.devices.values().flat_map(|held| -> Vec<At> { of_leg(held) }).collect();
+        let all = self.devices.values();
+        let all = all.flat_map(|held| [held.now_at, held.former.map(|(at, _)| at)]);
+        let gone: Vec<At> = all.flatten().filter(|at| at.leg == leg).collect();
         gone.into_iter().for_each(|at| self.detach(at));
         self.counts.remove(&leg);
     }
@@ -177,8 +172,7 @@ impl Bindings {
     pub(crate) fn restore(&mut self, device: DeviceId, newest: Binding) {
         let is_ours = newest.anchor == *self.anchor.as_bytes() && is_signed(&device.1, &newest);
         if is_ours && !self.devices.contains_key(&device) {
-            let held = Held { newest, now_at: None, former: None, forgotten: None };
-            self.devices.insert(device, held);
+            self.devices.insert(device, Held::new(newest));
         }
     }
 

@@ -24,16 +24,11 @@ pub trait Carrier {
     /// Packets wait: wakes the session when the pacer set last lets one through.
     fn on_backlog(&mut self, _now: Instant) {}
 
-    /// Sends `datagram` on exactly `path`. Its fate comes with its token ([`LaneDatagram::token`]).
+    /// Sends `data` on exactly `path`. Its fate comes with its token ([`LaneDatagram::token`]).
     ///
     /// # Errors
     /// Returns the datagram if it cannot leave.
-    fn send_on(
-        &mut self,
-        now: Instant,
-        path: PathId,
-        datagram: LaneDatagram,
-    ) -> Result<(), SendError>;
+    fn send_on(&mut self, now: Instant, path: PathId, data: LaneDatagram) -> Result<(), SendError>;
 
     /// Queues a reliable, ordered message. Returns whether it could.
     fn send_message(&mut self, message: Bytes) -> bool;
@@ -88,14 +83,9 @@ impl Carrier for Connection {
         Connection::on_backlog(self, now);
     }
 
-    fn send_on(
-        &mut self,
-        now: Instant,
-        path: PathId,
-        datagram: LaneDatagram,
-    ) -> Result<(), SendError> {
-        let token = datagram.token();
-        let LaneDatagram { lane, content, bytes } = datagram;
+    fn send_on(&mut self, now: Instant, path: PathId, data: LaneDatagram) -> Result<(), SendError> {
+        let token = data.token();
+        let LaneDatagram { lane, content, bytes } = data;
         let back = |bytes| LaneDatagram { lane, content, bytes };
         Connection::send_on(self, now, path, bytes, token).map_err(|error| match error {
             QuicError::TooLarge { datagram, .. } => SendError::TooLarge(back(datagram)),

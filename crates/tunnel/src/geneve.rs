@@ -106,7 +106,7 @@ pub(crate) struct LinkState {
     /// Recent own hellos: when each left, and the time in it.
     said: VecDeque<(Instant, u32)>,
     rtt: RttEstimator,
-    round_trips: Delays,
+    pub(crate) round_trips: Delays,
     pub(crate) counters: LinkCounters,
     outbox: Outbox,
 }
@@ -151,14 +151,9 @@ impl Links {
         self.links.iter().position(exact).or_else(|| self.links.iter().position(by_ip))
     }
 
-    /// The link of a hello with `number` from `remote`, behind NAT even if another link was there.
-    pub(crate) fn find_by_number(
-        &self,
-        socket: u32,
-        remote: SocketAddr,
-        number: u8,
-    ) -> Option<usize> {
-        let may = |link: &LinkState| link.config.number == number && link.may_be_at(socket, remote);
+    /// The link of a hello with number `id` from `remote`, behind NAT even if another link was there.
+    pub(crate) fn find_by_number(&self, socket: u32, remote: SocketAddr, id: u8) -> Option<usize> {
+        let may = |link: &LinkState| link.config.number == id && link.may_be_at(socket, remote);
         self.links.iter().position(may)
     }
 
@@ -208,9 +203,8 @@ impl Links {
                 link.said.pop_front();
             }
             link.said.push_back((now, sent_us));
-            let number = link.config.number;
-            let hello =
-                GeneveHello { epoch: self.epoch, link: number, sent_us, echoed_us, held_us };
+            let (epoch, number) = (self.epoch, link.config.number);
+            let hello = GeneveHello { epoch, link: number, sent_us, echoed_us, held_us };
             link.push(route, &[&Geneve::hello(self.vni, &hello)]);
         }
     }
@@ -251,20 +245,15 @@ impl Carrier for Links {
         2 * SOURCE_HEADER + SYMBOL_HEADER + MAX_SYMBOL_BODY
     }
 
-    fn send_on(
-        &mut self,
-        _now: Instant,
-        path: PathId,
-        datagram: LaneDatagram,
-    ) -> Result<(), SendError> {
+    fn send_on(&mut self, _: Instant, path: PathId, data: LaneDatagram) -> Result<(), SendError> {
         let link = self.links.get_mut(path.0 as usize);
         let Some((link, route)) = link.and_then(|link| link.route().map(|route| (link, route)))
         else {
-            return Err(SendError::Blocked(datagram));
+            return Err(SendError::Blocked(data));
         };
         // The format carries whole packets only, and the router's strategies make no others.
-        let Some((id, packet)) = datagram.whole_packet() else {
-            return Err(SendError::TooLarge(datagram));
+        let Some((id, packet)) = data.whole_packet() else {
+            return Err(SendError::TooLarge(data));
         };
         let sequence = GeneveSequence { epoch: self.epoch, number: id.0 };
         let first = packet.first().copied().unwrap_or_default();
@@ -336,10 +325,6 @@ impl LinkState {
 
     pub(crate) fn remote(&self) -> Option<SocketAddr> {
         self.remote.map(|(address, _)| address)
-    }
-
-    pub(crate) fn round_trips(&self) -> Delays {
-        self.round_trips
     }
 
     pub(crate) fn rtt(&self) -> Option<RttEstimator> {

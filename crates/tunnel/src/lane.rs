@@ -153,12 +153,9 @@ impl LaneRule {
 
     /// Whether `packet`, of a flow of `class`, belongs here; an unknown class is in no list.
     pub fn matches(&self, packet: &InnerPacket<'_>, class: Option<FlowClass>) -> bool {
-        let listed = |list: &Option<Vec<u8>>, value| {
-            list.as_ref().is_none_or(|values| values.contains(&value))
-        };
-        let within = |networks: &Option<Vec<IpNet>>, address| {
-            networks.as_ref().is_none_or(|networks| contains(networks, address))
-        };
+        let listed = |all: &Option<Vec<u8>>, it| all.as_ref().is_none_or(|all| all.contains(&it));
+        let within =
+            |all: &Option<Vec<IpNet>>, it| all.as_ref().is_none_or(|all| contains(all, it));
         let ports = packet.ports();
         let in_range = |range: &Option<RangeInclusive<u16>>, port: fn((u16, u16)) -> [u16; 2]| {
             range.as_ref().is_none_or(|range| {

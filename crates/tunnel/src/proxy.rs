@@ -293,7 +293,7 @@ impl Legs {
         let in_use: BTreeSet<PublicKey> = wanted.iter().map(|tenant| tenant.anchor).collect();
         for at in 0..self.legs.len() {
             if !in_use.contains(&self.legs[at].anchor) {
-                self.legs[at].retire(now, &mut self.endpoint, &mut self.accounts);
+                self.legs[at].close(now, &mut self.endpoint, &mut self.accounts);
                 self.on_leg_down(at);
             }
         }

@@ -153,16 +153,10 @@ impl Router {
         }
         let mut lane = LaneConfig::new("default", Strategy::redundant());
         lane.rtp_frames = false;
-        let mut session = Session::new(
-            SessionConfig {
-                lanes: vec![lane],
-                peer_sources: config.inner_sources,
-                streams: None,
-                memory_max: MEMORY_MAX,
-                seed: u64::from(config.epoch),
-            },
-            false,
-        )?;
+        let (lanes, streams, memory_max) = (vec![lane], None, MEMORY_MAX);
+        let (peer_sources, seed) = (config.inner_sources, u64::from(config.epoch));
+        let settings = SessionConfig { lanes, peer_sources, streams, memory_max, seed };
+        let mut session = Session::new(settings, false)?;
         // No control message announces this, and there is no coding.
         let rewind_after = PACKET_LIFETIME;
         session.receiving.opening = Opening { order: config.order, coded: false, rewind_after };
@@ -218,13 +212,11 @@ impl Router {
         bytes: usize,
     ) {
         let Some(at) = link else {
-            self.drops.count(DropReason::UnknownPeer);
-            return;
+            return self.drops.count(DropReason::UnknownPeer);
         };
         let is_present = self.epochs.is_present(hello.epoch);
         if !self.links.may_speak(now, at, remote, hello, is_present) {
-            self.drops.count(DropReason::UnknownPeer);
-            return;
+            return self.drops.count(DropReason::UnknownPeer);
         }
         let answered = self.links.get_mut(at).answered_by(hello);
         // An old hello must not lead packets to a former address of the peer.
@@ -240,20 +232,12 @@ impl Router {
         self.refresh(now);
     }
 
-    fn handle_inner_copy(
-        &mut self,
-        now: Instant,
-        link: usize,
-        sequence: GeneveSequence,
-        packet: &[u8],
-    ) {
+    fn handle_copy(&mut self, now: Instant, link: usize, sequence: GeneveSequence, packet: &[u8]) {
         if packet.len() > MAX_SYMBOL_BODY {
-            self.drops.count(DropReason::OversizedInner);
-            return;
+            return self.drops.count(DropReason::OversizedInner);
         }
         if InnerPacket::parse(packet).is_err() {
-            self.drops.count(DropReason::MalformedInner);
-            return;
+            return self.drops.count(DropReason::MalformedInner);
         }
         let id = PacketId(sequence.number);
         if !self.admit(now, sequence.epoch, Sign::Packet(id)) {
@@ -350,13 +334,10 @@ impl Node for Router {
         let RecvMeta { socket, remote, local, .. } = *meta;
         let link = self.links.find(socket.0, remote);
         if link.is_none() && !self.links.may_be_peer(socket.0, remote) {
-            self.drops.count(DropReason::UnknownPeer);
-            return;
+            return self.drops.count(DropReason::UnknownPeer);
         }
         match Geneve::parse(payload) {
-            Ok(Geneve { vni, .. }) if vni != self.vni => {
-                self.drops.count(DropReason::UnknownMessage);
-            }
+            Ok(it) if it.vni != self.vni => self.drops.count(DropReason::UnknownMessage),
             Ok(Geneve { content: GeneveContent::Hello(hello), .. }) => {
                 let link = self.links.find_by_number(socket.0, remote, hello.link).or(link);
                 self.handle_hello(now, link, &hello, remote, local, payload.len());
@@ -364,7 +345,7 @@ impl Node for Router {
             Ok(Geneve { content: GeneveContent::Inner { sequence, packet }, .. }) => match link {
                 Some(link) => {
                     self.links.get_mut(link).on_heard(now, payload.len());
-                    self.handle_inner_copy(now, link, sequence, packet);
+                    self.handle_copy(now, link, sequence, packet);
                 }
                 None => self.drops.count(DropReason::UnknownPeer),
             },

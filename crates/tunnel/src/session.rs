@@ -110,15 +110,9 @@ impl Session {
         }
     }
 
-    pub(crate) fn handle_parsed_inner(
-        &mut self,
-        now: Instant,
-        packet: &[u8],
-        view: &InnerPacket<'_>,
-    ) {
-        if packet.len() > MAX_SYMBOL_BODY - PREDECESSOR_HEADER - STAMP_HEADER {
-            self.receiving.output.drops.count(DropReason::OversizedInner);
-            return;
+    pub(crate) fn handle_parsed_inner(&mut self, now: Instant, raw: &[u8], view: &InnerPacket<'_>) {
+        if raw.len() > MAX_SYMBOL_BODY - PREDECESSOR_HEADER - STAMP_HEADER {
+            return self.receiving.output.drops.count(DropReason::OversizedInner);
         }
         let hash = view.flow_hash();
         let flow = self.flows.as_mut().map(|flows| flows.on_packet(now, hash, view));
@@ -128,8 +122,8 @@ impl Session {
             sender.end_frame();
         }
         let rtp = flow.filter(|_| sender.config.rtp_frames).and_then(|flow| flow.rtp);
-        sender.handle_inner(now, packet, hash, rtp);
-        self.note_incoming(now, packet.len());
+        sender.handle_inner(now, raw, hash, rtp);
+        self.note_incoming(now, raw.len());
     }
 
     fn lane_senders(&mut self) -> impl Iterator<Item = &mut LaneSender> {
@@ -187,21 +181,15 @@ impl Session {
     }
 
     /// The datagram sent with `token` was acknowledged.
-    pub fn on_acknowledged(
-        &mut self,
-        now: Instant,
-        token: u64,
-        acknowledged: &AcknowledgedDatagram,
-    ) {
+    pub fn on_acknowledged(&mut self, now: Instant, token: u64, datagram: &AcknowledgedDatagram) {
         let DatagramToken { kind, lane, id } = DatagramToken::parse(token);
         if kind == TokenKind::Load {
-            self.loads.on_acknowledged(acknowledged.rtt);
+            self.loads.on_acknowledged(datagram.rtt);
         } else if let Some(sender) = self.senders.get_mut(usize::from(lane.0)) {
-            sender.on_acknowledged(now, kind, id, acknowledged);
+            sender.on_acknowledged(now, kind, id, datagram);
         }
-        for sender in &mut self.senders {
-            sender.chooser.hear_acknowledged(now, acknowledged);
-        }
+        let senders = self.senders.iter_mut();
+        senders.for_each(|sender| sender.chooser.hear_acknowledged(now, datagram));
     }
 
     /// The carrier declares the datagram sent with `token` on `path` lost.
@@ -257,10 +245,7 @@ impl Session {
     fn insure(&mut self, now: Instant, carrier: &mut impl Carrier) {
         let waits = self.lanes_wait();
         for sender in &mut self.senders {
-            match waits {
-                true => sender.put_off_insurance(now),
-                false => sender.insure(now, carrier),
-            }
+            if waits { sender.put_off_insurance(now) } else { sender.insure(now, carrier) }
         }
     }
 
@@ -288,23 +273,19 @@ impl Session {
         self.senders.iter().any(LaneSender::has_backlog)
     }
 
-    /// Sends the load of a speed test, behind all that lanes have.
     pub(crate) fn send_load(
         &mut self,
         now: Instant,
         carrier: &mut impl Carrier,
         limit: Option<&mut Limit>,
     ) {
-        let lanes_wait = self.lanes_wait();
+        let lanes_wait = self.loads.is_sending() && self.lanes_wait();
         self.loads.send(now, carrier, limit, lanes_wait);
     }
 
     /// Hands over the symbols that came for the streams, as far as their limit allows.
     pub(crate) fn hand_over_symbols(&mut self, now: Instant, turn: &mut StreamTurn<'_>) {
-        let InnerOutput { symbols, drops, .. } = &mut self.receiving.output;
-        if let Some(symbols) = symbols {
-            turn.hand_over(now, symbols, drops);
-        }
+        turn.hand_over(now, &mut self.receiving.output);
     }
 
     /// Forbids packets of the peer from these networks.
@@ -336,8 +317,7 @@ impl Session {
 
     /// What the strategies have learned of the networks, as JSON by lane name.
     pub fn learned(&self) -> BTreeMap<String, String> {
-        let lane =
-            |sender: &LaneSender| Some((sender.config.name.clone(), sender.chooser.learned()?));
+        let lane = |it: &LaneSender| Some((it.config.name.clone(), it.chooser.learned()?));
         self.senders.iter().filter_map(lane).collect()
     }
 
@@ -391,9 +371,8 @@ impl Session {
         lanes: &[LaneConfig],
         names_uplinks: bool,
     ) -> Result<(), SetError> {
-        for ((sender, config), lane) in
-            self.senders.iter_mut().zip(&mut self.lane_configs).zip(lanes)
-        {
+        let senders = self.senders.iter_mut().zip(&mut self.lane_configs);
+        for ((sender, config), lane) in senders.zip(lanes) {
             sender.set_config(now, lane.clone(), names_uplinks)?;
             *config = lane.clone();
         }
@@ -415,13 +394,8 @@ impl Session {
     ///
     /// # Errors
     /// If there is no such lane.
-    pub fn supersede(
-        &mut self,
-        now: Instant,
-        lane: &str,
-        superseded: Superseded,
-    ) -> Result<u64, SetError> {
-        self.lane(lane).map(|sender| sender.supersede(now, superseded))
+    pub fn supersede(&mut self, now: Instant, lane: &str, by: Superseded) -> Result<u64, SetError> {
+        self.lane(lane).map(|sender| sender.supersede(now, by))
     }
 
     /// Takes a report of one of the peer's players. Returns whether its lane exists.
@@ -498,14 +472,9 @@ impl Session {
             LaneStats::sending(sender, report, self.receiving.stats(LaneId(id)))
         });
         let beyond = self.receiving.lanes.range(LaneId(self.senders.len() as u8)..);
-        let only_received =
-            beyond.map(|(id, _)| LaneStats::only_received(*id, self.receiving.stats(*id)));
-        SessionStats {
-            lanes: sending.chain(only_received).collect(),
-            memory: self.memory(),
-            load: self.loads.stats,
-            drops: self.receiving.output.drops.clone(),
-        }
+        let others = beyond.map(|(id, _)| LaneStats::only_received(*id, self.receiving.stats(*id)));
+        let (load, drops) = (self.loads.stats, self.receiving.output.drops.clone());
+        SessionStats { lanes: sending.chain(others).collect(), memory: self.memory(), load, drops }
     }
 
     pub(crate) fn drops(&self) -> DropCounters {

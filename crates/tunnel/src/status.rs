@@ -194,13 +194,10 @@ pub(crate) fn path_reports(
         priority: path.policy.priority,
         weight: path.policy.weight,
         rate_limit_bps: path.policy.rate_max.map(Rate::as_bps),
-        day_bytes: None,
-        daily_cap_bytes: None,
-        month_bytes: None,
-        monthly_cap_bytes: None,
         redundancy_left_bytes: path.policy.redundancy_percent.map(|_| path.redundancy_left),
         round_trips: connection.round_trips(path.id).unwrap_or_default(),
         counters: connection.path_stats(path.id).unwrap_or_default(),
+        ..PathStatusReport::default()
     };
     connection.paths().iter().map(report).collect()
 }

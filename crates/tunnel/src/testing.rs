@@ -33,24 +33,16 @@ pub(crate) fn anchor(devices: &[u8], proxies: &[u8], rate_limit: Option<Rate>) -
     let table = |seeds: &[u8]| Arc::new(PeerTable::new(seeds.iter().map(peer)));
     let (name, devices) = ("acme".into(), table(devices));
     let tenant = AnchorTenant { name, devices, clients_reach_clients: false, rate_limit };
-    let config = AnchorConfig {
-        transport: TransportConfig::new([3; 32]),
-        tenants: vec![tenant],
-        leg_rate: None,
-        streams: Some(StreamsConfig::default()),
-        memory_max: 32 << 20,
-    };
+    let (transport, streams) = (TransportConfig::new([3; 32]), Some(StreamsConfig::default()));
+    let (tenants, leg_rate, memory_max) = (vec![tenant], None, 32 << 20);
+    let config = AnchorConfig { transport, tenants, leg_rate, streams, memory_max };
     Anchor::new(epoch(), config, Arc::new(identity(9)), table(proxies)).expect("usable")
 }
 
 pub(crate) fn signed(device: u8, anchor: u8, proxy: u8, number: u64) -> Binding {
-    let mut binding = Binding {
-        tenant: "acme".into(),
-        anchor: *key(anchor).as_bytes(),
-        proxy: *key(proxy).as_bytes(),
-        number,
-        signature: [0; 64],
-    };
+    let [anchor, proxy] = [anchor, proxy].map(|seed| *key(seed).as_bytes());
+    let (tenant, signature) = ("acme".into(), [0; 64]);
+    let mut binding = Binding { tenant, anchor, proxy, number, signature };
     binding.signature = *identity(device).sign(&binding.signed()).as_bytes();
     binding
 }

@@ -93,9 +93,7 @@ impl Anchor {
                         Some(FromLeg::Room(room)) => {
                             self.on_room(now, At { leg: id, handle: room.handle }, room);
                         }
-                        Some(FromLeg::Frames(_)) => {
-                            leg.end.drops.count(DropReason::UnknownMessage);
-                        }
+                        Some(FromLeg::Frames(_)) => leg.end.drops.count(DropReason::UnknownMessage),
                         None => {}
                     }
                 }
@@ -147,8 +145,7 @@ impl Anchor {
         device: PublicKey,
         (binding, streams): (Binding, Option<StreamsOffer>),
     ) {
-        let result = self.try_attach(now, at, device, binding);
-        let message = match result {
+        let message = match self.try_attach(now, at, device, binding) {
             Ok(Place { device, peer, former }) => {
                 if let Some(former) = former.filter(|former| former.leg != at.leg) {
                     self.send_detached(now, former, Detached::Superseded);
@@ -185,14 +182,12 @@ impl Anchor {
         if !checks.take(now, CHECK_INTERVAL, CHECK_INTERVAL * CHECKS_AT_ONCE) {
             return Err((Detached::Busy, None));
         }
-        let (proxy, name) = (leg.proxy, leg.name.clone());
-        let id = (tenant, device);
-        let attach = Attach { at, device: id, proxy, binding };
+        let (id, proxy) = ((tenant, device), leg.name.clone());
+        let attach = Attach { at, device: id, proxy: leg.proxy, binding };
         match self.bindings.attach(now, attach) {
             Attached::Yes { former } => {
-                let event =
-                    AnchorEvent::Attached { device: peer.name.clone(), key: device, proxy: name };
-                self.events.push_back(event);
+                let name = peer.name.clone();
+                self.events.push_back(AnchorEvent::Attached { device: name, key: device, proxy });
                 Ok(Place { device: id, peer, former })
             }
             Attached::No(why, newest) => Err((why, newest.map(Box::new))),
@@ -206,11 +201,14 @@ impl Anchor {
         let Some((tenant, device)) = sender else {
             return leg.end.drops.count(DropReason::Unbound);
         };
-        if packet.first() == Some(&STREAM_TAG) {
-            return self.take_frames(((tenant, device), At { leg: id, handle }), packet);
-        }
         let place = usize::from(tenant.0);
         let account = &mut self.accounts[place];
+        if packet.first() == Some(&STREAM_TAG) {
+            return match &mut self.streams {
+                Some(all) => all.take(((tenant, device), At { leg: id, handle }), packet, account),
+                None => account.drop(DropReason::MalformedInner),
+            };
+        }
         let table = &self.tenants[place];
         let Some(peer) = table.devices.get(&device) else {
             return account.drop(DropReason::UnknownPeer);

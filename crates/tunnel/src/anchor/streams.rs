@@ -157,23 +157,29 @@ impl AnchorStreams {
     }
 
     fn hand_over(&mut self, now: Instant, accounts: &mut Accounts) {
-        for device in self.turns(self.touched.iter(), Direction::Up) {
+        for device in self.turns(&self.touched, Direction::Up) {
             if let Some(way) = self.ways.get_mut(&device)
                 && let Some(streams) = self.table.get_mut(&device)
             {
                 let account = &mut accounts[usize::from(device.0.0)];
-                way.hand_over(now, streams, account, &mut self.served);
+                while let Some(bytes) = way.symbols.next_bytes()
+                    && account.frames_pass_at(Direction::Up, bytes) <= now
+                    && account.allows(now, Direction::Up, bytes)
+                    && let Some(symbol) = way.symbols.pop()
+                {
+                    self.served += 1;
+                    way.served[Direction::Up as usize] = self.served;
+                    if streams.handle_symbol(now, symbol).is_err() {
+                        account.drop(DropReason::MalformedMessage);
+                    }
+                }
                 self.table.on_turned(&device);
             }
         }
     }
 
-    fn turns<'a>(
-        &self,
-        devices: impl Iterator<Item = &'a DeviceId>,
-        direction: Direction,
-    ) -> Vec<DeviceId> {
-        let mut turns: Vec<DeviceId> = devices.copied().collect();
+    fn turns(&self, devices: &BTreeSet<DeviceId>, direction: Direction) -> Vec<DeviceId> {
+        let mut turns: Vec<DeviceId> = devices.iter().copied().collect();
         let served = |way: &ClientRoute| way.served[direction as usize];
         turns.sort_by_key(|device| self.ways.get(device).map_or(0, served));
         turns
@@ -225,7 +231,7 @@ impl AnchorStreams {
         }
         self.hand_over(now, legs.accounts);
         let touched = std::mem::take(&mut self.touched);
-        let mut turn = self.turns(touched.iter(), Direction::Down);
+        let mut turn = self.turns(&touched, Direction::Down);
         let mut room = TURN_MAX;
         while !turn.is_empty() && room > 0 {
             turn.retain(|device| match self.turn_client(now, device, room, legs) {
@@ -274,8 +280,7 @@ impl AnchorStreams {
             return TurnOutcome::Until(own);
         }
         if way.sent >= way.room.until {
-            let asks = now >= way.asked + ASK;
-            if asks {
+            if now >= way.asked + ASK {
                 way.asked = now;
                 let frames = way.frames(Urgency::FIRST, Bytes::new());
                 leg.end.push_frames(now, device.0, &frames, legs.accounts);
@@ -308,39 +313,17 @@ impl AnchorStreams {
     fn is_violated(&mut self, now: Instant, device: &DeviceId, accounts: &mut Accounts) -> bool {
         self.table.on_turned(device);
         self.keep_to_budget(now, device, accounts);
-        let is_violated = self.table.violation(device).is_some();
-        if is_violated {
-            self.forget_way(device);
-            self.table.end(device);
+        if self.table.violation(device).is_none() {
+            return false;
         }
-        is_violated
+        self.forget_way(device);
+        self.table.end(device);
+        true
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let touched = (!self.touched.is_empty()).then_some(Instant::ZERO);
         earliest([touched, self.timers.earliest(), self.table.poll_timeout()])
-    }
-}
-
-impl ClientRoute {
-    fn hand_over(
-        &mut self,
-        now: Instant,
-        streams: &mut Streams,
-        account: &mut TenantAccount,
-        served: &mut u64,
-    ) {
-        while let Some(bytes) = self.symbols.next_bytes()
-            && account.frames_pass_at(Direction::Up, bytes) <= now
-            && account.allows(now, Direction::Up, bytes)
-            && let Some(symbol) = self.symbols.pop()
-        {
-            *served += 1;
-            self.served[Direction::Up as usize] = *served;
-            if streams.handle_symbol(now, symbol).is_err() {
-                account.drop(DropReason::MalformedMessage);
-            }
-        }
     }
 }
 

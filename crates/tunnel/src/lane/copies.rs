@@ -29,14 +29,9 @@ pub(crate) struct SourceCopy {
 }
 
 impl SourceCopy {
-    pub(crate) fn again(
-        now: Instant,
-        id: PacketId,
-        datagram: LaneDatagram,
-        queued: Instant,
-    ) -> Self {
+    pub(crate) fn again(now: Instant, id: PacketId, datagram: LaneDatagram, came: Instant) -> Self {
         let (ends_frame, is_first, is_redundant) = (false, false, true);
-        let (urgency, since) = (Urgency::FIRST, now);
+        let (urgency, since, queued) = (Urgency::FIRST, now, came);
         Self { id, datagram, ends_frame, urgency, queued, since, is_first, is_redundant }
     }
 }

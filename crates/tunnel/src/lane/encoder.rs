@@ -50,15 +50,9 @@ pub(super) struct Targets {
 
 impl Targets {
     pub(super) fn new(deadline: Duration) -> Self {
-        Self {
-            deadline,
-            windows: Windows::new(deadline),
-            smoothed: None,
-            target: EncoderTarget::default(),
-            asked: None,
-            answering: Vec::new(),
-            stranded: 0,
-        }
+        let (windows, target) = (Windows::new(deadline), EncoderTarget::default());
+        let (smoothed, asked, answering) = (None, None, Vec::new());
+        Self { deadline, windows, smoothed, target, asked, answering, stranded: 0 }
     }
 
     pub(super) fn is_wanted(&self, now: Instant) -> bool {
@@ -108,11 +102,9 @@ impl Targets {
     fn set_reach(&mut self, now: Instant, scheduler: &dyn Scheduler, paths: &[PathOffer<'_>]) {
         let answering = paths.iter().filter(|path| path.takes_data() && path.is_usable());
         let routes = answering.map(|path| path.snapshot.min_rtt / 2);
-        let mut reaches: Vec<Duration> = routes
-            .filter(|route| *route >= self.deadline)
-            .map(|route| route + self.deadline)
-            .chain([self.deadline])
-            .collect();
+        let far = routes.filter(|route| *route >= self.deadline);
+        let reaches = far.map(|route| route + self.deadline).chain([self.deadline]);
+        let mut reaches: Vec<Duration> = reaches.collect();
         reaches.sort_unstable();
         let brings = |reach: &Duration| {
             self.windows.set_delta(*reach);

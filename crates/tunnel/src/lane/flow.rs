@@ -88,18 +88,13 @@ impl FlowTable {
         self.flows.len() * (size_of::<(u64, Flow)>() + size_of::<(Instant, u64)>()) * 2
     }
 
-    pub(crate) fn on_packet(
-        &mut self,
-        now: Instant,
-        hash: u64,
-        packet: &InnerPacket<'_>,
-    ) -> FlowView {
+    pub(crate) fn on_packet(&mut self, now: Instant, key: u64, view: &InnerPacket<'_>) -> FlowView {
         self.forget(now);
-        let flow = self.flows.entry(hash).or_insert_with(|| {
-            self.ages.push_back((now, hash));
+        let flow = self.flows.entry(key).or_insert_with(|| {
+            self.ages.push_back((now, key));
             Flow::new(now)
         });
-        flow.on_packet(now, packet)
+        flow.on_packet(now, view)
     }
 
     fn forget(&mut self, now: Instant) {
@@ -119,12 +114,8 @@ impl FlowTable {
 
 impl Flow {
     fn new(now: Instant) -> Self {
-        Self {
-            seen: now,
-            budget: BURST * 1000,
-            packets_to_move: PACKETS_TO_MOVE,
-            ..Self::default()
-        }
+        let (budget, packets_to_move) = (BURST * 1000, PACKETS_TO_MOVE);
+        Self { seen: now, budget, packets_to_move, ..Self::default() }
     }
 
     fn on_packet(&mut self, now: Instant, packet: &InnerPacket<'_>) -> FlowView {

@@ -35,12 +35,9 @@ mod tests {
     fn each_packet_follows_the_last_of_its_flow() {
         let mut predecessors = FlowPredecessors::default();
         let ids = (0..).map(|at| PacketId(u32::MAX - 1).plus(at));
-        let after: Vec<u32> = [7, 8, 7, 7, 8]
-            .into_iter()
-            .zip(ids)
-            .map(|(flow, id)| predecessors.on_sent(flow, id))
-            .collect();
-        assert_eq!(after, [0, 0, 2, 1, 3]);
+        let after = [7, 8, 7, 7, 8].into_iter().zip(ids);
+        let after = after.map(|(flow, id)| predecessors.on_sent(flow, id));
+        assert_eq!(after.collect::<Vec<u32>>(), [0, 0, 2, 1, 3]);
     }
 
     #[test]

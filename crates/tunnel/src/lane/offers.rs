@@ -85,10 +85,7 @@ mod tests {
         limit_repairs(&mut offers);
         let rooms: Vec<u64> = offers.iter().map(PathOffer::repair_room).collect();
         assert_eq!(rooms, expected);
-        assert!(
-            offers.iter().all(|path| path.may_send),
-            "it is nothing of sending for the first time"
-        );
+        assert!(offers.iter().all(|path| path.may_send), "first transmissions stay free");
     }
 
     use Priority::{Backup, Primary, Secondary};
@@ -128,10 +125,7 @@ mod tests {
         let full = || path(Primary, 0, None);
         check_queued(&[path(Primary, 9000, Some(4000)), full()], 1500, &[2500, 0]);
         check_queued(&[path(Primary, 3500, Some(4000)), full()], 1500, &[2000, 0]);
-        check_queued(
-            &[path(Primary, 3000, None), path(Secondary, 7000, None)],
-            2000,
-            &[1000, 7000],
-        );
+        let paths = [path(Primary, 3000, None), path(Secondary, 7000, None)];
+        check_queued(&paths, 2000, &[1000, 7000]);
     }
 }

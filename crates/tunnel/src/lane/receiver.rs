@@ -17,7 +17,7 @@ use roadweave_proto::{DropReason, Instant, LaneId, Order, PacketId, Promise};
 use crate::lane::ages::Ages;
 use crate::lane::fragments::{Fragments, Joined};
 use crate::lane::memory::MemoryStats;
-use crate::lane::reorder::{Reorder, Turn, Unit};
+use crate::lane::reorder::{Release, Reorder, Turn, Unit};
 
 mod stats;
 
@@ -55,6 +55,8 @@ pub(crate) struct Delivery {
     pub(crate) decoded: bool,
     pub(crate) packet: Bytes,
 }
+
+type Deliver<'a> = &'a mut dyn FnMut(Delivery);
 
 #[derive(Debug)]
 pub(crate) struct LaneReceiver {
@@ -101,20 +103,15 @@ impl LaneReceiver {
         }
     }
 
-    pub(crate) fn set_promise(
-        &mut self,
-        now: Instant,
-        promise: Promise,
-        deliver: &mut dyn FnMut(Delivery),
-    ) {
+    pub(crate) fn set_promise(&mut self, now: Instant, promise: Promise, deliver: Deliver<'_>) {
         self.opening = None;
         self.promise = promise;
         let kept = self.keeps_for();
         self.fragments.age_max = kept;
         self.decoder.set_expiry(if promise.coded { kept } else { Promise::DEFAULT_AGE });
         if promise.order != self.reorder.order {
-            self.with_reorder(now, deliver, |reorder, release| {
-                reorder.set_order(now, promise.order, release);
+            self.with_reorder(now, deliver, |it, release| {
+                it.set_order(now, promise.order, release)
             });
         }
     }
@@ -128,7 +125,7 @@ impl LaneReceiver {
         now: Instant,
         id: PacketId,
         symbol: Bytes,
-        deliver: &mut dyn FnMut(Delivery),
+        deliver: Deliver<'_>,
     ) -> Arrival {
         let mut determined = std::mem::take(&mut self.determined);
         let outcome = self.decoder.on_source(now, id, symbol, &mut determined);
@@ -142,24 +139,19 @@ impl LaneReceiver {
         }
     }
 
-    pub(crate) fn handle_coded(
-        &mut self,
-        now: Instant,
-        coded: Coded,
-        deliver: &mut dyn FnMut(Delivery),
-    ) {
+    pub(crate) fn handle_coded(&mut self, now: Instant, coded: Coded, deliver: Deliver<'_>) {
         let range = CodedRange { start: coded.start, count: coded.count, seed: coded.seed };
         let mut determined = std::mem::take(&mut self.determined);
         self.decoder.on_coded(now, range, coded.payload, &mut determined);
         self.deliver(now, determined, None, deliver);
     }
 
-    pub(crate) fn handle_timeout(&mut self, now: Instant, deliver: &mut dyn FnMut(Delivery)) {
+    pub(crate) fn handle_timeout(&mut self, now: Instant, deliver: Deliver<'_>) {
         self.decoder.expire(now);
         self.with_reorder(now, deliver, |reorder, release| reorder.handle_timeout(now, release));
     }
 
-    pub(crate) fn flush(&mut self, now: Instant, deliver: &mut dyn FnMut(Delivery)) {
+    pub(crate) fn flush(&mut self, now: Instant, deliver: Deliver<'_>) {
         self.with_reorder(now, deliver, Reorder::flush);
     }
 
@@ -172,7 +164,7 @@ impl LaneReceiver {
         }
     }
 
-    pub(crate) fn shed(&mut self, now: Instant, bytes: u64, deliver: &mut dyn FnMut(Delivery)) {
+    pub(crate) fn shed(&mut self, now: Instant, bytes: u64, deliver: Deliver<'_>) {
         let target = self.memory().total().saturating_sub(bytes);
         let excess = |this: &Self| this.memory().total().saturating_sub(target) as usize;
         let held = self.memory();
@@ -239,7 +231,7 @@ impl LaneReceiver {
         now: Instant,
         mut determined: Vec<(PacketId, Bytes)>,
         as_sent: Option<PacketId>,
-        deliver: &mut dyn FnMut(Delivery),
+        deliver: Deliver<'_>,
     ) -> Turn {
         let mut turn_as_sent = Turn::Kept;
         for (id, symbol) in determined.drain(..) {
@@ -259,8 +251,7 @@ impl LaneReceiver {
             if let Some(order) = self.opening.take() {
                 self.reorder = Reorder::opening(order, unit.first);
             }
-            let turn = self
-                .with_reorder(now, deliver, |reorder, release| reorder.handle(now, unit, release));
+            let turn = self.with_reorder(now, deliver, |it, release| it.handle(now, unit, release));
             if turn == Turn::Discarded && is_packet {
                 self.stats.drops.count(DropReason::OutOfOrder);
             }
@@ -293,15 +284,14 @@ impl LaneReceiver {
     fn with_reorder<T>(
         &mut self,
         now: Instant,
-        deliver: &mut dyn FnMut(Delivery),
-        what: impl FnOnce(&mut Reorder, &mut dyn FnMut(Unit)) -> T,
+        deliver: Deliver<'_>,
+        what: impl FnOnce(&mut Reorder, Release<'_>) -> T,
     ) -> T {
         let mut release = |unit: Unit| {
             let Unit { id, decoded, packet: Some(packet), sent, .. } = unit else { return };
             if let Some(age) = sent.map(|sent| self.ages.age(now, sent)) {
                 if self.promise.expires && age > self.promise.age_max {
-                    self.stats.drops.count(DropReason::ArrivedExpired);
-                    return;
+                    return self.stats.drops.count(DropReason::ArrivedExpired);
                 }
                 self.stats.excess_delays.add(age);
             }

@@ -34,12 +34,9 @@ struct Assignment {
 
 impl RecoveryHistory {
     pub(crate) fn new(recovery: Box<dyn Recovery>) -> Self {
-        Self {
-            present: Assignment { first: PacketId(0), recovery },
-            past: VecDeque::new(),
-            gone: RecoveryStats::default(),
-            dropped: NoRecovery,
-        }
+        let present = Assignment { first: PacketId(0), recovery };
+        let (past, gone) = (VecDeque::new(), RecoveryStats::default());
+        Self { present, past, gone, dropped: NoRecovery }
     }
 
     pub(crate) fn change(&mut self, first: PacketId, recovery: Box<dyn Recovery>) {

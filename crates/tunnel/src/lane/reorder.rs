@@ -166,7 +166,7 @@ impl Reorder {
     }
 
     /// Changes the order. If only the wait changes, the promise holds. Else what waits goes out.
-    pub(crate) fn set_order(&mut self, now: Instant, order: Order, release: &mut dyn FnMut(Unit)) {
+    pub(crate) fn set_order(&mut self, now: Instant, order: Order, release: Release<'_>) {
         self.handle_timeout(now, release);
         match (&mut self.policy, order) {
             (ReorderPolicy::Strict(strict), Order::Reorder { max_buffer }) => {
@@ -178,8 +178,8 @@ impl Reorder {
             (ReorderPolicy::Frames(frames), Order::Frames { deadline, decode, max_buffer }) => {
                 frames.set_times(Times { deadline, decode, max_buffer });
             }
-            (ReorderPolicy::Even(even), Order::Even { max_buffer }) => {
-                even.delays.set_wait_max(max_buffer)
+            (ReorderPolicy::Even(it), Order::Even { max_buffer }) => {
+                it.delays.set_wait_max(max_buffer)
             }
             _ => {
                 self.flush(release);
@@ -191,12 +191,7 @@ impl Reorder {
         self.handle_timeout(now, release);
     }
 
-    pub(crate) fn handle(
-        &mut self,
-        now: Instant,
-        unit: Unit,
-        release: &mut dyn FnMut(Unit),
-    ) -> Turn {
+    pub(crate) fn handle(&mut self, now: Instant, unit: Unit, release: Release<'_>) -> Turn {
         if matches!(self.policy, ReorderPolicy::Pass) {
             self.newest = self.position(unit.last).max(self.newest);
             release(unit);
@@ -218,8 +213,7 @@ impl Reorder {
         let held = self.held_packets();
         let bytes = placed.bytes();
         self.held_bytes += bytes;
-        let mut out =
-            Outlet { held_bytes: &mut self.held_bytes, counts: &mut self.counts, release };
+        let mut out = Outlet { bytes: &mut self.held_bytes, counts: &mut self.counts, release };
         let turn = match &mut self.policy {
             ReorderPolicy::Pass => Turn::Kept,
             ReorderPolicy::Strict(strict) => strict.handle(placed, &mut out),
@@ -238,9 +232,8 @@ impl Reorder {
         turn
     }
 
-    pub(crate) fn handle_timeout(&mut self, now: Instant, release: &mut dyn FnMut(Unit)) {
-        let mut out =
-            Outlet { held_bytes: &mut self.held_bytes, counts: &mut self.counts, release };
+    pub(crate) fn handle_timeout(&mut self, now: Instant, release: Release<'_>) {
+        let mut out = Outlet { bytes: &mut self.held_bytes, counts: &mut self.counts, release };
         match &mut self.policy {
             ReorderPolicy::Pass => {}
             ReorderPolicy::Strict(strict) => strict.handle_timeout(now, &mut out),
@@ -260,7 +253,7 @@ impl Reorder {
         }
     }
 
-    pub(crate) fn flush(&mut self, release: &mut dyn FnMut(Unit)) {
+    pub(crate) fn flush(&mut self, release: Release<'_>) {
         while self.release_oldest(release) {}
     }
 
@@ -289,7 +282,7 @@ impl Reorder {
         self.held_bytes + self.held_packets() * HELD_OVERHEAD + beside
     }
 
-    pub(crate) fn shed(&mut self, bytes: usize, release: &mut dyn FnMut(Unit)) {
+    pub(crate) fn shed(&mut self, bytes: usize, release: Release<'_>) {
         let target = self.memory().saturating_sub(bytes);
         while self.memory() > target && self.release_oldest(release) {}
         if self.memory() > target
@@ -310,9 +303,8 @@ impl Reorder {
     }
 
     /// Releases the unit whose time ends first, and those it waits for; `false` if none waits.
-    fn release_oldest(&mut self, release: &mut dyn FnMut(Unit)) -> bool {
-        let mut out =
-            Outlet { held_bytes: &mut self.held_bytes, counts: &mut self.counts, release };
+    fn release_oldest(&mut self, release: Release<'_>) -> bool {
+        let mut out = Outlet { bytes: &mut self.held_bytes, counts: &mut self.counts, release };
         match &mut self.policy {
             ReorderPolicy::Pass => false,
             ReorderPolicy::Strict(strict) => strict.release_oldest(&mut out),
@@ -328,15 +320,17 @@ impl Reorder {
     }
 }
 
+pub(crate) type Release<'a> = &'a mut dyn FnMut(Unit);
+
 struct Outlet<'a> {
-    held_bytes: &'a mut usize,
+    bytes: &'a mut usize,
     counts: &'a mut OrderStats,
-    release: &'a mut dyn FnMut(Unit),
+    release: Release<'a>,
 }
 
 impl Outlet<'_> {
     fn release(&mut self, placed: Placed) {
-        *self.held_bytes -= placed.bytes();
+        *self.bytes -= placed.bytes();
         (self.release)(placed.unit);
     }
 }

@@ -58,7 +58,6 @@ pub(crate) struct LaneSender {
 }
 
 impl LaneSender {
-    /// Fails if the strategy names an uplink where none is known.
     pub(crate) fn new(
         lane: LaneId,
         config: LaneConfig,
@@ -179,32 +178,17 @@ impl LaneSender {
         self.stats.inner_packets += 1;
         self.stats.inner_bytes += packet.len() as u64;
         if self.queue.superseded.covers(now, packet) {
-            self.stats.drops.count(DropReason::Superseded);
-            return;
+            return self.stats.drops.count(DropReason::Superseded);
         }
         let stamp = self.carries_times().then(|| Stamp::of(now));
         let has_predecessor = self.sent.predecessors.is_some();
         let datagram = SourceDatagram::of_packet(self.lane, has_predecessor, stamp, packet);
-        self.queue_packet(now, datagram, flow, rtp, Urgency::FIRST);
+        let frame = rtp.map(|header| FrameKey::new(flow, &header));
+        let ends_frame = rtp.is_some_and(|header| header.marker);
+        self.push(Queued { flow, frame, ends_frame, ..Queued::new(now, datagram, Urgency::FIRST) });
     }
 
-    fn queue_packet(
-        &mut self,
-        now: Instant,
-        datagram: SourceDatagram,
-        flow: u64,
-        rtp: Option<RtpHeader>,
-        urgency: Urgency,
-    ) {
-        let queued = Queued {
-            since: now,
-            datagram,
-            flow,
-            frame: rtp.map(|header| FrameKey::new(flow, &header)),
-            ends_frame: rtp.is_some_and(|header| header.marker),
-            urgency,
-            ends_packet: true,
-        };
+    fn push(&mut self, queued: Queued) {
         if let Err(reason) = self.queue.push(queued, self.config.queue_bytes_max) {
             self.stats.drops.count(reason);
         }
@@ -214,7 +198,7 @@ impl LaneSender {
         self.stats.inner_packets += 1;
         self.stats.inner_bytes += body.len() as u64;
         let symbol = Symbol { position: FragmentPosition::Whole, body };
-        self.queue_packet(now, SourceDatagram::new(self.lane, &symbol), 0, None, urgency);
+        self.push(Queued::new(now, SourceDatagram::new(self.lane, &symbol), urgency));
     }
 
     pub(crate) fn hold_back(&mut self, held_back: HeldBack) {
@@ -249,9 +233,7 @@ impl LaneSender {
         let flow = self.sent.flow_of(kind, id);
         self.chooser.scheduler.on_acknowledged(now, acknowledged, flow);
         let whole = match kind {
-            TokenKind::Part => {
-                self.resends.cuts.on_acknowledged(id.0).map(|cut| (cut.kind, cut.id))
-            }
+            TokenKind::Part => self.resends.cuts.on_acknowledged(id.0).map(|it| (it.kind, it.id)),
             kind => Some((kind, id)),
         };
         match whole {
@@ -319,8 +301,7 @@ impl LaneSender {
     pub(crate) fn transmit(&mut self, now: Instant, carrier: &mut impl Carrier) {
         if self.is_idle() {
             self.sent.settle(&self.config);
-            self.announce(carrier);
-            return;
+            return self.announce(carrier);
         }
         carrier.set_pacing(self.config.strategy.pacing(self.config.pacing));
         let backlog = self.queue.bytes;

@@ -228,10 +228,7 @@ mod tests {
         assert!(!shedder.stays(at(2000), frame(1, 10), at(1750), || false));
         assert!(shedder.stays(at(2001), frame(1, 11), at(1760), || false));
         assert!(!shedder.stays(at(2002), frame(1, 10), at(1755), || false));
-        assert!(
-            shedder.stays(at(2500), frame(1, 11), at(1761), || false),
-            "however late it has become"
-        );
+        assert!(shedder.stays(at(2500), frame(1, 11), at(1761), || false), "however late it is");
         shedder.on_expired(frame(1, 11), at(1762));
         assert!(!shedder.stays(at(2500), frame(1, 11), at(1763), || false));
         assert!(shedder.stays(at(2050), frame(1, 11), at(1864), || false), "that is another frame");

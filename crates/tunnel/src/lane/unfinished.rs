@@ -165,10 +165,7 @@ mod tests {
             unacknowledged.on_sent(PacketId(id), at(1), symbol(*position, *body));
             unacknowledged.on_done(PacketId(id));
         }
-        assert!(
-            unacknowledged.sent.is_empty() && unacknowledged.bytes == 0,
-            "the peer has all of it"
-        );
+        assert!(unacknowledged.sent.is_empty() && unacknowledged.bytes == 0, "the peer has it");
     }
 
     #[test]

@@ -11,6 +11,8 @@ use roadweave_proto::{DropReason, Instant};
 
 use super::TenantId;
 
+/// A datagram, and whether it is kept until it is acknowledged.
+type Queued = (Bytes, bool);
 pub(super) type Drop<'a> = &'a mut dyn FnMut(TenantId, DropReason);
 
 #[derive(Debug, Default)]
@@ -22,35 +24,29 @@ pub(super) struct FairQueue {
 
 #[derive(Debug, Default)]
 struct Flow {
-    datagrams: VecDeque<(Instant, (Bytes, bool))>,
+    datagrams: VecDeque<(Instant, Queued)>,
     bytes: usize,
     deficit: usize,
 }
 
 impl Flow {
-    fn take(&mut self) -> Option<(Bytes, bool)> {
-        let (_, (datagram, kept)) = self.datagrams.pop_front()?;
-        self.bytes -= cost(&datagram);
-        Some((datagram, kept))
+    fn take(&mut self) -> Option<Queued> {
+        let (_, it) = self.datagrams.pop_front()?;
+        self.bytes -= cost(&it.0);
+        Some(it)
     }
 }
 
 impl FairQueue {
-    pub(super) fn push(
-        &mut self,
-        now: Instant,
-        tenant: TenantId,
-        (datagram, kept): (Bytes, bool),
-        drop: Drop<'_>,
-    ) {
+    pub(super) fn push(&mut self, now: Instant, tenant: TenantId, it: Queued, drop: Drop<'_>) {
         let flow = self.flows.entry(tenant).or_insert_with(|| {
             self.turns.push_back(tenant);
             Flow::default()
         });
-        let bytes = cost(&datagram);
+        let bytes = cost(&it.0);
         flow.bytes += bytes;
         self.bytes += bytes;
-        flow.datagrams.push_back((now, (datagram, kept)));
+        flow.datagrams.push_back((now, it));
         while self.bytes > BYTES_MAX
             && let Some((tenant, flow)) = self.flows.iter_mut().max_by_key(|(_, flow)| flow.bytes)
         {
@@ -60,11 +56,7 @@ impl FairQueue {
         }
     }
 
-    pub(super) fn pop(
-        &mut self,
-        now: Instant,
-        drop: Drop<'_>,
-    ) -> Option<(TenantId, (Bytes, bool))> {
+    pub(super) fn pop(&mut self, now: Instant, drop: Drop<'_>) -> Option<(TenantId, Queued)> {
         while let Some(tenant) = self.turns.front().copied() {
             let Some(flow) = self.flows.get_mut(&tenant) else {
                 self.turns.pop_front();
@@ -86,9 +78,9 @@ impl FairQueue {
                 continue;
             }
             flow.deficit -= next.len();
-            let (datagram, kept) = flow.take()?;
-            self.bytes -= cost(&datagram);
-            return Some((tenant, (datagram, kept)));
+            let it = flow.take()?;
+            self.bytes -= cost(&it.0);
+            return Some((tenant, it));
         }
         None
     }
@@ -174,8 +166,7 @@ mod tests {
         queue.push(Instant::ZERO, MODEST, (vec![1; 10].into(), false), &mut nothing);
         queue.push(Instant::from_millis(200), MODEST, (vec![2; 10].into(), true), &mut nothing);
         let mut drops = Vec::new();
-        let next =
-            queue.pop(Instant::from_millis(300), &mut |tenant, why| drops.push((tenant, why)));
+        let next = queue.pop(Instant::from_millis(300), &mut |id, why| drops.push((id, why)));
         assert_eq!(next.map(|(_, (datagram, kept))| (datagram[0], kept)), Some((2, true)));
         assert_eq!(drops, [(MODEST, DropReason::QueueExpired)]);
     }

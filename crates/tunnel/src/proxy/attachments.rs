@@ -62,22 +62,16 @@ impl Attachment {
 
 impl Legs {
     /// If the anchor does not answer this is reported at once: the session may be a former standby.
-    pub(crate) fn begin(
-        &mut self,
-        now: Instant,
-        session: ConnectionId,
-        tenant: &str,
-        device: PublicKey,
-    ) {
+    pub(crate) fn begin(&mut self, now: Instant, id: ConnectionId, tenant: &str, key: PublicKey) {
         let Some(tenant) = self.by_name.get(tenant).copied() else { return };
         let leg = self.tenants[usize::from(tenant.0)].leg;
         if self.legs[leg].is_away(now) {
-            self.events.push_back(LegEvent::Away(session));
+            self.events.push_back(LegEvent::Away(id));
         }
         let attachment = Attachment {
             leg,
             tenant,
-            device,
+            device: key,
             binding: None,
             handle: None,
             answer: AnchorAnswer::Nothing,
@@ -85,7 +79,7 @@ impl Legs {
             relay: Relay::default(),
             bindings: TokenBucket::default(),
         };
-        self.attachments.insert(session, attachment);
+        self.attachments.insert(id, attachment);
     }
 
     pub(crate) fn end(&mut self, now: Instant, session: ConnectionId) {

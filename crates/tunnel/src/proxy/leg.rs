@@ -143,12 +143,7 @@ impl Leg {
     }
 
     /// Closes its connection, and stays down until a tenant needs it.
-    pub(super) fn retire(
-        &mut self,
-        now: Instant,
-        endpoint: &mut Endpoint,
-        accounts: &mut Accounts,
-    ) {
+    pub(super) fn close(&mut self, now: Instant, endpoint: &mut Endpoint, accounts: &mut Accounts) {
         if let LegState::Up { id, .. } | LegState::Connecting { id } = self.state
             && let Some(connection) = endpoint.connection_mut(id)
         {
@@ -173,23 +168,17 @@ impl Leg {
                 self.state = LegState::Connecting { id };
                 Ok(())
             }
-            LegState::Up { id, .. } => self.watch(now, id, endpoint),
+            LegState::Up { id, .. } => {
+                endpoint.connection_mut(id).map_or(Ok(()), |connection| self.watch(now, connection))
+            }
             _ => Ok(()),
         }
     }
 
-    fn watch(
-        &mut self,
-        now: Instant,
-        id: ConnectionId,
-        endpoint: &mut Endpoint,
-    ) -> Result<(), String> {
-        let Some(connection) = endpoint.connection_mut(id) else { return Ok(()) };
+    fn watch(&mut self, now: Instant, connection: &mut Connection) -> Result<(), String> {
         let path = connection.paths().first();
         if path.is_none_or(|path| path.status == PathStatus::Usable) {
-            if self.silent_since.take().is_none() && self.is_reported {
-                self.is_reported = false;
-            }
+            self.is_reported &= self.silent_since.take().is_some();
             if self.is_proven(now) {
                 self.backoff = BACKOFF_MIN;
             }

@@ -52,7 +52,7 @@ impl LinkStatus {
             smoothed_rtt_ms: rtt.map(|rtt| millis(rtt.smoothed())),
             min_rtt_ms: rtt.map(|rtt| millis(rtt.min())),
             rtt_deviation_ms: rtt.map(|rtt| millis(rtt.variation())),
-            round_trips: link.round_trips(),
+            round_trips: link.round_trips,
             lost: peer_packets.saturating_sub(link.counters.inner_distinct),
             adopted_ratio: link.counters.adopted as f64 / adopted.max(1) as f64,
             counters: link.counters,

@@ -41,11 +41,9 @@ fn hello(epoch: u32, link: u8) -> Vec<u8> {
 }
 
 fn config(peers: Vec<RouterPeer>) -> RouterConfig {
-    let link = |(at, peer)| RouterLink {
-        name: format!("link{at}"),
-        number: at as u8,
-        socket: SOCKET.0,
-        peer,
+    let link = |(at, peer)| {
+        let (name, number) = (format!("link{at}"), at as u8);
+        RouterLink { name, number, socket: SOCKET.0, peer }
     };
     RouterConfig {
         vni: VNI,

@@ -13,8 +13,8 @@ use bytes::Bytes;
 use ipnet::IpNet;
 use roadweave_identity::{PeerPolicy as _, PublicKey, Refusal};
 use roadweave_proto::wire::{
-    Binding, Control, Hello, Load, Reason, Role, Speedtest, StreamsOffer, TenantAnchor,
-    WELCOME_NETWORKS_MAX, Welcome,
+    Binding, Control, Hello, Load, Reason, Role, Speedtest, TenantAnchor, WELCOME_NETWORKS_MAX,
+    Welcome,
 };
 use roadweave_proto::{DropReason, Instant, PathId};
 use roadweave_quic::{Connection, ConnectionId, EndpointEvent, Event};
@@ -25,7 +25,6 @@ use super::sessions::Joined;
 use super::speedtest::{self, TestRules};
 use super::standbys::Full;
 use super::{Server, ServerEvent, refusals};
-use crate::lane::LaneConfig;
 use crate::learned::keep_learned;
 use crate::peers::Peer;
 use crate::rate::Direction;
@@ -41,9 +40,8 @@ impl Server {
             match event {
                 EndpointEvent::Incoming(id) => {
                     // Its hello may have come in the same packet.
-                    let is_known =
-                        self.sessions.all.contains_key(&id) || self.standbys.contains(id);
-                    if !is_known && !self.waiting.contains(id) {
+                    let waits = self.standbys.contains(id) || self.waiting.contains(id);
+                    if !waits && !self.sessions.all.contains_key(&id) {
                         self.wait_for_use(now, id);
                     }
                     self.pump(now, id);
@@ -69,13 +67,7 @@ impl Server {
         }
     }
 
-    pub(super) fn log_refusal(
-        &mut self,
-        now: Instant,
-        kind: &'static str,
-        what: String,
-        remote: SocketAddr,
-    ) {
+    fn log_refusal(&mut self, now: Instant, kind: &'static str, what: String, remote: SocketAddr) {
         if let Some(reason) = self.shared.refuse(|all| all.count(now, kind, what, remote)) {
             self.events.push_back(ServerEvent::Refused { reason });
         }
@@ -206,8 +198,8 @@ impl Server {
 
     /// The session begins when the client uses the connection.
     fn welcome(&mut self, now: Instant, id: ConnectionId, hello: &Hello) -> bool {
-        let peer = self.endpoint.connection(id).and_then(Connection::peer);
-        let Some(key) = peer else { return false };
+        let key = self.endpoint.connection(id).and_then(Connection::peer);
+        let Some(key) = key else { return false };
         // The table may have changed since the handshake.
         let Ok(peer) = self.let_in(&key) else {
             self.end(now, id, "this client is not let in any more");
@@ -222,17 +214,16 @@ impl Server {
         };
         let networks = self.networks_of(&peer, gateways);
         let gateways = gateways.iter().map(IpNet::addr).collect();
-        let streams = self.agree_on_streams(id, hello.streams);
-        let relays = self.agree_to_relay(id, hello);
-        let welcome = Control::Welcome(Welcome {
-            addresses: peer.addresses.clone(),
-            gateways,
-            networks,
-            mtu: self.config.mtu,
-            anchor,
-            streams,
-            relays,
-        });
+        let streams = hello.streams.zip(self.streams.as_mut());
+        let streams = streams.map(|(client, all)| all.agree(id, &key, client));
+        let legs = self.legs.as_ref().filter(|_| hello.streams.is_some());
+        let relays = legs.is_some_and(|legs| legs.frames.is_some());
+        if relays {
+            self.relaying.insert(id);
+        }
+        let (addresses, mtu) = (peer.addresses.clone(), self.config.mtu);
+        let welcome = Welcome { addresses, gateways, networks, mtu, anchor, streams, relays };
+        let welcome = Control::Welcome(welcome);
         if let Some(connection) = self.endpoint.connection_mut(id)
             && let Err(error) = connection.send_message(welcome.to_bytes())
         {
@@ -277,20 +268,18 @@ impl Server {
             }
             return self.end(now, id, "this client begins too many sessions");
         }
-        let seed =
-            self.config.transport.rng_seed.first_chunk().map_or(0, |c| u64::from_le_bytes(*c));
-        let config = SessionConfig {
-            lanes: self.config.lanes.clone(),
-            peer_sources: Some(peer.addresses.clone()),
-            streams: self.stream_lane(id),
-            memory_max: self.config.client_memory_max,
-            seed: seed ^ id.0,
+        let seed = self.config.transport.rng_seed.first_chunk();
+        let streams = match self.relaying.contains(&id) {
+            true => self.legs.as_ref().and_then(|legs| legs.frames.clone()),
+            false => self.streams.as_ref().and_then(|all| all.lane(id)),
         };
+        let seed = seed.map_or(0, |seed| u64::from_le_bytes(*seed)) ^ id.0;
+        let (lanes, peer_sources) = (self.config.lanes.clone(), Some(peer.addresses.clone()));
+        let memory_max = self.config.client_memory_max;
+        let config = SessionConfig { lanes, peer_sources, streams, memory_max, seed };
         let mut session = match Session::new(config, false) {
             Ok(session) => session,
-            Err(error) => {
-                return self.refuse(now, id, &error.to_string(), Reason::Other);
-            }
+            Err(error) => return self.refuse(now, id, &error.to_string(), Reason::Other),
         };
         session.observe_packets(self.observes);
         if let Some(learned) = self.shared.lock().learned.get(&key.to_string()) {
@@ -308,11 +297,10 @@ impl Server {
         }
         self.legs.iter_mut().for_each(|legs| legs.begin(now, id, &peer.tenant, key));
         self.events.push_back(ServerEvent::Joined { peer: peer.name.clone(), key });
-        let limits =
-            peer.rate_limit.map(|rate| self.shared.lock().accounts.take_limits(&key, rate));
-        let path_names = BTreeMap::new();
-        let joined = Joined { key, peer, session, path_names, limits, is_testing: false };
-        self.sessions.insert(id, joined);
+        let limits = |rate| self.shared.lock().accounts.take_limits(&key, rate);
+        let limits = peer.rate_limit.map(limits);
+        let (path_names, is_testing) = (BTreeMap::new(), false);
+        self.sessions.insert(id, Joined { key, peer, session, path_names, limits, is_testing });
         self.drain.on_joined(now, id);
     }
 
@@ -346,15 +334,6 @@ impl Server {
         }
     }
 
-    fn agree_to_relay(&mut self, id: ConnectionId, hello: &Hello) -> bool {
-        let legs = self.legs.as_ref().filter(|_| hello.streams.is_some());
-        let relays = legs.is_some_and(|legs| legs.frames.is_some());
-        if relays {
-            self.relaying.insert(id);
-        }
-        relays
-    }
-
     fn on_binding(&mut self, now: Instant, id: ConnectionId, binding: Binding) {
         let Some(legs) = &mut self.legs else {
             return self.drops.count(DropReason::UnknownMessage);
@@ -367,22 +346,6 @@ impl Server {
     pub(super) fn let_in(&self, key: &PublicKey) -> Result<Arc<Peer>, Refusal> {
         self.peers.check(key)?;
         self.peers.get(key).ok_or(Refusal::Unknown)
-    }
-
-    fn agree_on_streams(
-        &mut self,
-        id: ConnectionId,
-        client: Option<StreamsOffer>,
-    ) -> Option<StreamsOffer> {
-        let key = self.endpoint.connection(id).and_then(Connection::peer)?;
-        Some(self.streams.as_mut()?.agree(id, &key, client?))
-    }
-
-    fn stream_lane(&self, id: ConnectionId) -> Option<LaneConfig> {
-        match self.relaying.contains(&id) {
-            true => self.legs.as_ref()?.frames.clone(),
-            false => self.streams.as_ref()?.lane(id),
-        }
     }
 
     fn on_speedtest(&mut self, now: Instant, id: ConnectionId, said: Speedtest) {
@@ -440,11 +403,8 @@ impl Server {
             keep_learned(&mut memories.learned, &joined.key, &joined.session);
             memories.accounts.keep_limits(joined.key, joined.limits);
         }
-        self.events.push_back(ServerEvent::Left {
-            peer: joined.peer.name.clone(),
-            key: joined.key,
-            reason: reason.to_owned(),
-        });
+        let (peer, reason) = (joined.peer.name.clone(), reason.to_owned());
+        self.events.push_back(ServerEvent::Left { peer, key: joined.key, reason });
     }
 
     fn leave_streams(&mut self, now: Instant, id: ConnectionId, ended: Option<&Joined>) {

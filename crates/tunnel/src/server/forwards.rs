@@ -87,35 +87,29 @@ mod tests {
         IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 3)),
     ];
 
-    /// `fragment` is an offset in units of 8 bytes.
-    fn packet(
-        from: IpAddr,
-        to: IpAddr,
-        protocol: u8,
-        fragment: Option<u16>,
-        payload: &[u8],
-    ) -> Vec<u8> {
+    /// `offset` is a fragment's, in units of 8 bytes.
+    fn packet(from: IpAddr, to: IpAddr, protocol: u8, offset: Option<u16>, body: &[u8]) -> Vec<u8> {
         let mut bytes = match (from, to) {
             (IpAddr::V4(from), IpAddr::V4(to)) => {
-                let length = (20 + payload.len()) as u16;
-                let [offset, length] = [fragment.unwrap_or(0), length].map(u16::to_be_bytes);
+                let length = (20 + body.len()) as u16;
+                let [offset, length] = [offset.unwrap_or(0), length].map(u16::to_be_bytes);
                 let start = [0x45, 0, length[0], length[1], 0, 0, offset[0], offset[1], 64];
                 [&start[..], &[protocol, 0, 0], &from.octets(), &to.octets()].concat()
             }
             (IpAddr::V6(from), IpAddr::V6(to)) => {
-                let header = fragment.map(|offset| {
+                let header = offset.map(|offset| {
                     let [high, low] = (offset << 3 | 1).to_be_bytes();
                     [protocol, 0, high, low, 0, 0, 0, 1]
                 });
                 let next = if header.is_some() { FRAGMENT } else { protocol };
                 let header = header.as_ref().map_or(&[][..], |it| it);
-                let length = (header.len() + payload.len()) as u8;
+                let length = (header.len() + body.len()) as u8;
                 let start = [0x60, 0, 0, 0, 0, length, next, 64];
                 [&start[..], &from.octets(), &to.octets(), header].concat()
             }
             _ => panic!("of one family"),
         };
-        bytes.extend(payload);
+        bytes.extend(body);
         bytes
     }
 

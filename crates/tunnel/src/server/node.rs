@@ -13,12 +13,10 @@ use crate::rate::Direction;
 impl Node for Server {
     fn handle_inner(&mut self, now: Instant, packet: &[u8]) {
         let Ok(view) = InnerPacket::parse(packet) else {
-            self.drops.count(DropReason::MalformedInner);
-            return;
+            return self.drops.count(DropReason::MalformedInner);
         };
         let Some(key) = self.peers.route(view.destination) else {
-            self.drops.count(DropReason::NoRoute);
-            return;
+            return self.drops.count(DropReason::NoRoute);
         };
         let id = self.sessions.by_key.get(&key).copied();
         match id.and_then(|id| self.sessions.all.get_mut(&id).map(|joined| (id, joined))) {
@@ -29,9 +27,7 @@ impl Node for Server {
                 self.sessions.touched.insert(id);
             }
             None => {
-                if let Err(reason) = self.misrouting.take_inner(key, packet) {
-                    self.drops.count(reason);
-                }
+                self.misrouting.take_inner(key, packet).unwrap_or_else(|why| self.drops.count(why))
             }
         }
     }
@@ -99,15 +95,8 @@ impl Node for Server {
         let touched = (!self.sessions.touched.is_empty()).then_some(Instant::ZERO);
         let legs = self.legs.as_ref().and_then(|legs| legs.poll_timeout());
         let streams = self.streams.as_ref().and_then(|streams| streams.table.poll_timeout());
-        earliest([
-            legs,
-            streams,
-            touched,
-            hello,
-            session,
-            self.drain.poll_timeout(),
-            self.shared.poll_timeout(),
-            self.endpoint.poll_timeout(),
-        ])
+        let (drain, shared) = (self.drain.poll_timeout(), self.shared.poll_timeout());
+        let endpoint = self.endpoint.poll_timeout();
+        earliest([legs, streams, touched, hello, session, drain, shared, endpoint])
     }
 }

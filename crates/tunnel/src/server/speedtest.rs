@@ -19,7 +19,6 @@ use super::{SharedState, SpeedtestLimits};
 use crate::rate::Direction;
 use crate::session::{LATE_MAX, LoadExpected, LoadPlan, LoadReceived};
 
-/// What a server allows, and what its clients have used of it.
 pub(super) struct TestRules<'a> {
     pub(super) limits: Option<SpeedtestLimits>,
     pub(super) shared: &'a SharedState,

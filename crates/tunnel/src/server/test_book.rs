@@ -22,12 +22,8 @@ pub struct SpeedtestLimits {
 
 impl Default for SpeedtestLimits {
     fn default() -> Self {
-        Self {
-            duration_max: Duration::from_secs(10),
-            bytes_max: 250_000_000,
-            per_hour: 60,
-            at_a_time: 4,
-        }
+        let duration_max = Duration::from_secs(10);
+        Self { duration_max, bytes_max: 250_000_000, per_hour: 60, at_a_time: 4 }
     }
 }
 

@@ -40,14 +40,11 @@ pub struct Tally {
 }
 
 impl Tally {
-    pub(super) fn of<'a>(
-        totals: Totals,
-        connections: impl Iterator<Item = &'a Connection>,
-    ) -> Self {
+    pub(super) fn of<'a>(totals: Totals, sessions: impl Iterator<Item = &'a Connection>) -> Self {
         // A status is listed even if no path has it.
         let mut paths: BTreeMap<_, _> = PathStatus::ALL.map(|status| (status, 0)).into();
         let mut round_trips = Vec::new();
-        for path in connections.flat_map(Connection::paths) {
+        for path in sessions.flat_map(Connection::paths) {
             *paths.entry(path.status).or_default() += 1;
             if path.status == PathStatus::Usable {
                 round_trips.push(path.smoothed_rtt.as_secs_f64() * 1e3);

@@ -17,6 +17,7 @@ use crate::session::StreamTurn;
 
 /// Changed clients handled in one turn: packets must not wait for thousands.
 const CHANGED_AT_ONCE: usize = 32;
+const CHANGED: &str = "the server's configuration of this client has changed";
 
 impl Server {
     pub(super) fn close_silent(&mut self, now: Instant) {
@@ -154,7 +155,7 @@ impl Server {
             let Some(key) = self.changed.pop_first() else { return };
             // Its welcome may be outdated; the client comes again if it may.
             if let Some(standby) = self.standbys.of(&key) {
-                self.end(now, standby, "the server's configuration of this client has changed");
+                self.end(now, standby, CHANGED);
             }
             let peer = self.let_in(&key);
             let Some(id) = self.sessions.by_key.get(&key).copied() else {
@@ -176,10 +177,7 @@ impl Server {
                 }
                 // While no new client is let in, present ones stay.
                 Err(Refusal::Forbidden) => {}
-                _ => {
-                    let reason = "the server's configuration of this client has changed";
-                    self.end(now, id, reason);
-                }
+                _ => self.end(now, id, CHANGED),
             }
         }
     }
@@ -189,21 +187,15 @@ impl Server {
             match event {
                 LegEvent::Down(id, packet) => self.hand_down(now, id, &packet),
                 LegEvent::Newest(id, newest) => self.send_control(id, &Control::Binding(newest)),
+                LegEvent::Refused(id, Detached::Superseded) => {
+                    let reason = "the client has a newer session elsewhere".to_owned();
+                    self.send_control(id, &Control::Refuse { reason, why: Reason::Superseded });
+                }
                 LegEvent::Refused(id, why) => {
-                    let (reason, why) = match why {
-                        Detached::Superseded => {
-                            ("the client has a newer session elsewhere".into(), Reason::Superseded)
-                        }
-                        why => {
-                            let why = why.name();
-                            (format!("the tenant's anchor does not take it: {why}"), Reason::Other)
-                        }
-                    };
-                    self.send_control(id, &Control::Refuse { reason, why });
+                    let reason = format!("the tenant's anchor does not take it: {}", why.name());
+                    self.send_control(id, &Control::Refuse { reason, why: Reason::Other });
                 }
-                LegEvent::Streams(id, streams) => {
-                    self.send_control(id, &Control::Streams(streams));
-                }
+                LegEvent::Streams(id, offer) => self.send_control(id, &Control::Streams(offer)),
                 LegEvent::StreamsOver(id) => self.end(now, id, "the client's streams are over"),
                 LegEvent::Frames(id) => _ = self.sessions.touched.insert(id),
                 // Packets that it sends here are lost until the leg is back.

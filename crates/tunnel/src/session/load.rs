@@ -1,9 +1,9 @@
 //! The load of speed tests within a session, at the sending and at the receiving end.
 //!
 //! ```text
-//! begin_load ─► send_load: what room lanes leave, on the paths named ═► handle_load ─► counted
-//!                  └─ time or bytes are over ─► "sent", with the mean round trip
-//!                                            counted ◄─ quiet after "sent", or too late ─► poll_load
+//! begin ─► send: what room lanes leave, on the paths named ═► handle ─► counted
+//!            └─ time or bytes are over ─► "sent", with the mean round trip
+//!                                 counted ◄─ quiet after "sent", or too late ─► poll_received
 //! ```
 //!
 //! No load leaves while a lane has a backlog. Load is not repeated, is in no lane's counters, and

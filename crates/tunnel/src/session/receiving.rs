@@ -100,9 +100,7 @@ impl ReceivingLanes {
                 self.output.drops.count(DropReason::UnknownMessage);
             }
             // Parts are not nested.
-            Ok(Datagram::Part(_)) | Err(_) => {
-                self.output.drops.count(DropReason::MalformedMessage);
-            }
+            Ok(Datagram::Part(_)) | Err(_) => self.output.drops.count(DropReason::MalformedMessage),
         }
         None
     }
@@ -114,12 +112,10 @@ impl ReceivingLanes {
         handle: impl FnOnce(&mut LaneReceiver, &mut dyn FnMut(Delivery)),
     ) {
         if usize::from(lane.0) >= LANES_MAX {
-            self.output.drops.count(DropReason::UnknownMessage);
-            return;
+            return self.output.drops.count(DropReason::UnknownMessage);
         }
-        let receiver =
-            self.lanes.entry(lane).or_insert_with(|| LaneReceiver::new(lane, self.opening));
-        handle(receiver, &mut |delivery| self.output.deliver(now, lane, delivery));
+        let it = self.lanes.entry(lane).or_insert_with(|| LaneReceiver::new(lane, self.opening));
+        handle(it, &mut |delivery| self.output.deliver(now, lane, delivery));
     }
 
     pub(super) fn handle_timeout(&mut self, now: Instant) {
@@ -141,12 +137,9 @@ impl ReceivingLanes {
     }
 
     pub(super) fn memory(&self) -> MemoryStats {
-        let symbols = self.output.symbols.as_ref().map_or(0, |queue| queue.memory() as u64);
-        let mut sum = MemoryStats {
-            fragment_bytes: self.parts.bytes as u64,
-            reorder_bytes: symbols,
-            ..MemoryStats::default()
-        };
+        let reorder_bytes = self.output.symbols.as_ref().map_or(0, |queue| queue.memory() as u64);
+        let fragment_bytes = self.parts.bytes as u64;
+        let mut sum = MemoryStats { fragment_bytes, reorder_bytes, ..MemoryStats::default() };
         self.lanes.values().for_each(|receiver| sum.add(&receiver.memory()));
         sum
     }

@@ -10,9 +10,10 @@
 //! Frames are made when a path has room: urgent data leaves first. A client's limit delays them.
 
 use bytes::Bytes;
-use roadweave_proto::{DropCounters, DropReason, Instant, PathSnapshot, Urgency, earliest};
+use roadweave_proto::{DropReason, Instant, PathSnapshot, Urgency, earliest};
 use roadweave_stream::{Streams, Timing};
 
+use super::InnerOutput;
 use crate::carrier::Carrier;
 use crate::lane::{HeldBack, LaneSender};
 use crate::queue::BoundedQueue;
@@ -114,25 +115,19 @@ impl<'a> StreamTurn<'a> {
         earliest([self.streams.poll_timeout(), self.passes_at])
     }
 
-    /// Hands over the symbols of the client that its limit lets pass now.
-    pub(super) fn hand_over(
-        &mut self,
-        now: Instant,
-        queue: &mut SymbolQueue,
-        drops: &mut DropCounters,
-    ) {
+    pub(super) fn hand_over(&mut self, now: Instant, output: &mut InnerOutput) {
+        let Some(queue) = &mut output.symbols else { return };
         while let Some(bytes) = queue.next_bytes()
             && self.allows(now, Direction::Up, bytes)
             && let Some(symbol) = queue.pop()
         {
             self.use_up(now, Direction::Up, bytes);
             if let Err(reason) = self.streams.handle_symbol(now, symbol) {
-                drops.count(reason);
+                output.drops.count(reason);
             }
         }
     }
 
-    /// Sends through the lane of streams.
     pub(super) fn transmit(
         &mut self,
         now: Instant,

@@ -90,9 +90,8 @@ impl<K: Copy + Eq + Hash> StreamsTable<K> {
 
     pub(crate) fn agree(&mut self, key: &K, client: StreamsOffer) -> Terms {
         let is_sound = |of: &&OfClient| of.streams.violation().is_none();
-        let known =
-            self.by_key.get(key).filter(|of| of.names.client == client.epoch).filter(is_sound);
-        match known {
+        let known = self.by_key.get(key).filter(|of| of.names.client == client.epoch);
+        match known.filter(is_sound) {
             Some(of) => Terms { names: of.names, goes_on: true, client },
             None => {
                 self.next_epoch = self.next_epoch.wrapping_add(1);
@@ -213,8 +212,8 @@ impl<K: Copy + Eq + Hash> StreamsTable<K> {
 
     /// Ends streams of long absent clients, and the oldest ones while all hold over `most` bytes.
     pub(crate) fn handle_timeout(&mut self, now: Instant, most: usize) {
-        while let Some((_, owner)) =
-            self.away.first().copied().filter(|(since, _)| *since + KEPT_FOR <= now)
+        while let Some((since, owner)) = self.away.first().copied()
+            && since + KEPT_FOR <= now
         {
             match self.owners.get(&owner).copied() {
                 Some(key) => self.end(&key),

@@ -34,23 +34,18 @@ impl RtpDetector {
         let is_it = |it: &Option<RtpSource>| it.is_some_and(|source| source.ssrc == header.ssrc);
         let known = self.sources.iter().position(is_it);
         let before = known.and_then(|at| self.sources[at]);
-        let mut source = RtpSource {
-            ssrc: header.ssrc,
-            sequence: header.sequence,
-            timestamp: header.timestamp,
-            marker: header.marker,
-            in_sequence: 1,
-        };
+        let RtpHeader { marker, sequence, timestamp, ssrc } = *header;
+        let mut source = RtpSource { ssrc, sequence, timestamp, marker, in_sequence: 1 };
         let mut begins_frame = false;
         if let Some(before) = before {
-            let step = header.sequence.wrapping_sub(before.sequence);
+            let step = sequence.wrapping_sub(before.sequence);
             source.in_sequence = match step {
                 1..=STEP_MAX => before.in_sequence.saturating_add(1),
                 // Reordered before it came here.
                 _ if step.wrapping_neg() <= STEP_MAX && step != 0 => before.in_sequence,
                 _ => 1,
             };
-            begins_frame = step == 1 && !before.marker && header.timestamp != before.timestamp;
+            begins_frame = step == 1 && !before.marker && timestamp != before.timestamp;
         }
         self.sources[..=known.unwrap_or(SOURCES - 1)].rotate_right(1);
         self.sources[0] = Some(source);

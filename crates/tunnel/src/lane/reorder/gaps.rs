@@ -40,34 +40,29 @@ impl Gaps {
         Self { newest: begin - 1, gaps: BTreeMap::new() }
     }
 
-    pub(super) fn on_arrival(
-        &mut self,
-        now: Instant,
-        first: ExtendedId,
-        last: ExtendedId,
-    ) -> Arrival {
-        if first > self.newest + 1 {
-            self.gaps.insert(self.newest + 1, Gap { last: first - 1, opened: now });
+    pub(super) fn on_arrival(&mut self, now: Instant, from: ExtendedId, to: ExtendedId) -> Arrival {
+        if from > self.newest + 1 {
+            self.gaps.insert(self.newest + 1, Gap { last: from - 1, opened: now });
         }
-        let is_newest = first > self.newest;
-        self.newest = self.newest.max(last);
+        let is_newest = from > self.newest;
+        self.newest = self.newest.max(to);
         if is_newest {
             return Arrival::Ahead;
         }
         // One packet lies in one gap: its fragments become known together.
-        let Some((start, gap)) = self.gaps.range(..=first).next_back() else {
+        let Some((start, gap)) = self.gaps.range(..=from).next_back() else {
             return Arrival::Nowhere;
         };
         let (start, gap) = (*start, *gap);
-        if gap.last < first {
+        if gap.last < from {
             return Arrival::Nowhere;
         }
         self.gaps.remove(&start);
-        if start < first {
-            self.gaps.insert(start, Gap { last: first - 1, ..gap });
+        if start < from {
+            self.gaps.insert(start, Gap { last: from - 1, ..gap });
         }
-        if gap.last > last {
-            self.gaps.insert(last + 1, gap);
+        if gap.last > to {
+            self.gaps.insert(to + 1, gap);
         }
         Arrival::InGap { opened: gap.opened }
     }

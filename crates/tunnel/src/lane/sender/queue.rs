@@ -31,6 +31,14 @@ pub(super) struct Queued {
     pub(super) ends_packet: bool,
 }
 
+impl Queued {
+    /// A whole packet of no flow and no frame.
+    pub(super) fn new(since: Instant, datagram: SourceDatagram, urgency: Urgency) -> Self {
+        let (flow, frame, ends_frame, ends_packet) = (0, None, false, true);
+        Self { since, datagram, flow, frame, ends_frame, urgency, ends_packet }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct SendQueue {
     lane: LaneId,
@@ -120,12 +128,8 @@ impl SendQueue {
             };
             let datagram = SourceDatagram::new(self.lane, &Symbol { position, body: piece });
             self.bytes += datagram.len() as u64;
-            self.packets.push_front(Queued {
-                datagram,
-                ends_frame: whole.ends_frame && last,
-                ends_packet: whole.ends_packet && last,
-                ..whole
-            });
+            let (ends_frame, ends_packet) = (whole.ends_frame && last, whole.ends_packet && last);
+            self.packets.push_front(Queued { datagram, ends_frame, ends_packet, ..whole });
         }
         true
     }

@@ -120,8 +120,8 @@ impl Resends {
         for bytes in parts.into_iter().rev() {
             let datagram = LaneDatagram { lane, content, bytes };
             let (lost, tried_others) = (0, false);
-            let part = QueuedRepair { lifetime, datagram, lost, is_redundant, tried_others };
-            queue.push_front(part);
+            let it = QueuedRepair { lifetime, datagram, lost, is_redundant, tried_others };
+            queue.push_front(it);
         }
         true
     }
@@ -151,24 +151,17 @@ impl Resends {
     }
 }
 
-pub(super) fn repair_path(
-    planned: PathId,
-    wait: Duration,
-    bytes: usize,
-    paths: &[PathSnapshot],
-) -> PathId {
-    let usable = paths.iter().any(|path| path.id == planned && path.is_usable());
+pub(super) fn path_for(plan: PathId, wait: Duration, len: usize, paths: &[PathSnapshot]) -> PathId {
+    let usable = paths.iter().any(|path| path.id == plan && path.is_usable());
     if usable && wait > Duration::ZERO {
-        return planned;
+        return plan;
     }
     let mut offers: Vec<_> = paths.iter().map(PathOffer::free).collect();
     limit_repairs(&mut offers);
     let room = |path: &PathOffer<'_>| path.repair_room().min(path.snapshot.pacing_budget);
-    offers
-        .iter()
-        .filter(|path| path.is_usable() && room(path) >= bytes as u64)
-        .min_by_key(|path| path.snapshot.expected_rtt)
-        .map_or(planned, |path| path.snapshot.id)
+    let with_room = offers.iter().filter(|path| path.is_usable() && room(path) >= len as u64);
+    let nearest = with_room.min_by_key(|path| path.snapshot.expected_rtt);
+    nearest.map_or(plan, |path| path.snapshot.id)
 }
 
 pub(super) const REPAIR_WAIT_MAX: Duration = Duration::from_millis(10);

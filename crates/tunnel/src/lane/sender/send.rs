@@ -18,7 +18,7 @@ use roadweave_schedule::PacketInfo;
 
 use super::LaneSender;
 use super::queue::Queued;
-use super::resends::{Lifetime, QueuedRepair, REPAIR_WAIT_MAX, repair_path};
+use super::resends::{Lifetime, QueuedRepair, REPAIR_WAIT_MAX, path_for};
 use crate::carrier::{Carrier, SendError};
 use crate::lane::copies::SourceCopy;
 use crate::lane::cuts::Cut;
@@ -118,12 +118,11 @@ impl LaneSender {
         self.stats.sent_bytes += queued.datagram.body().len().saturating_sub(prefix) as u64;
         let Queued { since: queued, datagram, flow, ends_frame, urgency, .. } = queued;
         let datagram = LaneDatagram::source(self.lane, id, datagram);
-        let symbol = datagram.bytes.slice(SOURCE_HEADER..);
-        self.sent.keep(now, id, (queued, flow), symbol, carrier.reports_fates());
+        self.sent.keep(now, id, (queued, flow), &datagram.bytes, carrier.reports_fates());
         let (since, is_first, is_redundant) = (now, true, false);
-        let copy =
+        let it =
             SourceCopy { id, datagram, ends_frame, urgency, queued, since, is_first, is_redundant };
-        self.send_source(now, copy, &chosen, carrier);
+        self.send_source(now, it, &chosen, carrier);
         true
     }
 
@@ -232,8 +231,7 @@ impl LaneSender {
             Repair::Again { id } => self.resends.again.push_back((now, id)),
             Repair::Copies { id, paths } => {
                 let Some(datagram) = self.sent.rebuild(id) else {
-                    self.stats.drops.count(DropReason::RepairExpired);
-                    return;
+                    return self.stats.drops.count(DropReason::RepairExpired);
                 };
                 let Some(lifetime) = self.lifetime_of(now, id) else { return };
                 for path in paths {
@@ -299,7 +297,7 @@ impl LaneSender {
                     true => REPAIR_WAIT_MAX.saturating_sub(now.since(lifetime.since)),
                     false => REPAIR_WAIT_MAX,
                 };
-                let chosen = repair_path(path, wait, datagram.len(), carrier.paths(now));
+                let chosen = path_for(path, wait, datagram.len(), carrier.paths(now));
                 match carrier.send_on(now, chosen, datagram) {
                     Ok(()) => {
                         self.chooser.scheduler.on_sent(now, chosen, bytes, 0);

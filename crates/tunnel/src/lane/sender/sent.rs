@@ -8,7 +8,7 @@ use rand_core::RngCore;
 use rand_pcg::Pcg64Mcg;
 use roadweave_coding::{EncodeError, Encoder, EncoderConfig};
 use roadweave_proto::wire::{
-    CODED_HEADER, Coded, FragmentPosition, PREDECESSOR_HEADER, STAMP_HEADER, Symbol,
+    CODED_HEADER, Coded, FragmentPosition, PREDECESSOR_HEADER, SOURCE_HEADER, STAMP_HEADER, Symbol,
 };
 use roadweave_proto::{Instant, LaneId, Order, PacketId, PathId};
 use roadweave_recovery::{Insurance, Recovery, RecoveryConfig};
@@ -145,15 +145,16 @@ impl SentPackets {
         now: Instant,
         id: PacketId,
         (since, flow): (Instant, u64),
-        symbol: Bytes,
+        datagram: &Bytes,
         is_repairable: bool,
     ) {
+        let symbol = || datagram.slice(SOURCE_HEADER..);
         if let Some(kept) = &mut self.unacknowledged {
             kept.expire(now, self.age_max);
-            kept.on_sent(id, since, symbol.clone());
+            kept.on_sent(id, since, symbol());
         }
         if is_repairable {
-            self.encoder.insert(now, id, symbol);
+            self.encoder.insert(now, id, symbol());
             self.flows.on_sent(id, flow);
         }
     }

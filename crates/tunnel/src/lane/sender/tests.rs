@@ -25,12 +25,8 @@ fn fragments_that_are_cut_again_stay_parts_of_one_packet() {
     sender.handle_inner(Instant::ZERO, &packet, 0, Some(ends_frame));
     assert!(split_front(&mut sender, 1400));
     assert!(split_front(&mut sender, 900), "the path became narrower");
-    let parts: Vec<(FragmentPosition, bool, bool)> = sender
-        .queue
-        .packets
-        .iter()
-        .map(|part| (part.datagram.position(), part.ends_packet, part.ends_frame))
-        .collect();
+    let mark = |part: &Queued| (part.datagram.position(), part.ends_packet, part.ends_frame);
+    let parts: Vec<_> = sender.queue.packets.iter().map(mark).collect();
     use FragmentPosition::{First, Last, Middle};
     assert_eq!(
         parts,
@@ -55,9 +51,8 @@ fn what_another_session_cannot_send_on_is_counted() {
     assert!(!first.ends_packet);
     old.into_iter().for_each(|old| sender.queue.packets.push_front(old));
     sender.queue.packets.extend(whole);
-    let lengths: Vec<usize> =
-        sender.take_unfinished(now).iter().map(|it| it.packet.len()).collect();
-    assert_eq!(lengths, [400]);
+    let rest = sender.take_unfinished(now);
+    assert_eq!(rest.iter().map(|it| it.packet.len()).collect::<Vec<_>>(), [400]);
     assert_eq!(sender.stats().drops.get(DropReason::QueueExpired), 2, "one old, one cut");
     assert_eq!(sender.waiting_packets(), 0);
 }
@@ -68,12 +63,8 @@ fn a_copy_for_a_path_without_room_waits_there_and_leaves_when_there_is_room() {
     assert_eq!(carrier.sent, [(PathId(0), 0), (PathId(0), 1)]);
     assert_eq!(sender.stats().copy_queue_bytes, 508 + 308);
     let queued = |sender: &LaneSender, carrier: &TwoPaths| {
-        sender
-            .resends
-            .offers(&carrier.paths)
-            .iter()
-            .map(|path| path.queued_bytes)
-            .collect::<Vec<_>>()
+        let offers = sender.resends.offers(&carrier.paths);
+        offers.iter().map(|path| path.queued_bytes).collect::<Vec<_>>()
     };
     assert_eq!(queued(&sender, &carrier), [0, 508 + 308]);
 
@@ -679,18 +670,14 @@ pub(crate) fn lose(sender: &mut LaneSender, now: Instant, ids: impl IntoIterator
     }
 }
 
-pub(crate) fn decode(
-    decoder: &mut Decoder,
-    datagram: Bytes,
-    out: &mut Vec<(PacketId, Bytes)>,
-) -> LaneId {
-    match Datagram::parse(datagram).expect("well-formed") {
+pub(crate) fn decode(with: &mut Decoder, data: Bytes, out: &mut Vec<(PacketId, Bytes)>) -> LaneId {
+    match Datagram::parse(data).expect("well-formed") {
         Datagram::Source { lane, id, symbol } => {
-            decoder.on_source(at(0), id, symbol, out);
+            with.on_source(at(0), id, symbol, out);
             lane
         }
         Datagram::Coded(Coded { lane, start, count, seed, payload }) => {
-            decoder.on_coded(at(0), CodedRange { start, count, seed }, payload, out);
+            with.on_coded(at(0), CodedRange { start, count, seed }, payload, out);
             lane
         }
         other => panic!("{other:?}"),
@@ -758,22 +745,17 @@ impl Carrier for TwoPaths {
         self.accounted[usize::from(redundant)] += u64::from(bytes);
     }
 
-    fn send_on(
-        &mut self,
-        _now: Instant,
-        path: PathId,
-        datagram: LaneDatagram,
-    ) -> Result<(), SendError> {
-        if datagram.len() > self.datagram_max {
-            return Err(SendError::TooLarge(datagram));
+    fn send_on(&mut self, _: Instant, path: PathId, data: LaneDatagram) -> Result<(), SendError> {
+        if data.len() > self.datagram_max {
+            return Err(SendError::TooLarge(data));
         }
         let link = &mut self.paths[path.0 as usize];
-        if link.room() < datagram.len() as u64 || link.status == PathStatus::Standby {
-            return Err(SendError::Blocked(datagram));
+        if link.room() < data.len() as u64 || link.status == PathStatus::Standby {
+            return Err(SendError::Blocked(data));
         }
-        link.bytes_in_flight += datagram.len() as u64;
-        self.sent.push((path, datagram.content.id().0));
-        self.datagrams.push((path, datagram.token(), datagram.bytes));
+        link.bytes_in_flight += data.len() as u64;
+        self.sent.push((path, data.content.id().0));
+        self.datagrams.push((path, data.token(), data.bytes));
         Ok(())
     }
 
@@ -874,11 +856,7 @@ fn packets_superseded_by_a_key_frame_are_dropped_wherever_they_wait() {
     assert_eq!(sender.supersede(at(40), superseded), 3, "one lost, one under way, one waiting");
     take_video(&mut sender, 50, 7, 9, 0);
     take_video(&mut sender, 50, 7, 10, 6_000);
-    assert_eq!(
-        (sender.waiting_packets(), sender.resends.again.len()),
-        (4, 0),
-        "nor what comes in now"
-    );
+    assert_eq!((sender.waiting_packets(), sender.resends.again.len()), (4, 0), "nor new ones");
     assert_eq!(sender.stats().drops.get(DropReason::Superseded), 4);
     assert_eq!(sender.queued_bytes(), 4 * (540 + SOURCE_HEADER + SYMBOL_HEADER));
     take_video(&mut sender, 141, 7, 11, 0);

@@ -13,13 +13,9 @@ use crate::testing::{at, epoch, identity, key};
 const SESSION: ConnectionId = ConnectionId(7);
 
 fn legs() -> Legs {
-    let tenant = ProxyTenant {
-        name: "acme".into(),
-        anchor: key(3),
-        addresses: vec![SocketAddr::from(([203, 0, 113, 1], 4434))],
-        gateways: Vec::new(),
-        rate_limit: None,
-    };
+    let addresses = vec![SocketAddr::from(([203, 0, 113, 1], 4434))];
+    let (name, anchor, gateways, rate_limit) = ("acme".into(), key(3), Vec::new(), None);
+    let tenant = ProxyTenant { name, anchor, addresses, gateways, rate_limit };
     let config = ProxyConfig { tenants: vec![tenant], leg_rate: None };
     let lane = Some(StreamsConfig::default().lane());
     let transport = TransportConfig::new([1; 32]);

@@ -109,11 +109,7 @@ fn unsolicited_frames_are_refused() {
 fn in_one_session_streams_do_not_become_others() {
     let mut relay = relay();
     relay.reset();
-    assert_eq!(
-        relay.on_far_end(SESSION, offer(2)),
-        streams_event(offer(2)),
-        "the leg came up again"
-    );
+    assert_eq!(relay.on_far_end(SESSION, offer(2)), streams_event(offer(2)), "after a new leg");
     let over = Some(LegEvent::StreamsOver(SESSION));
     assert_eq!(relay.on_far_end(SESSION, offer(3)), over);
     assert_eq!(relay.on_far_end(SESSION, None), over);

@@ -46,17 +46,10 @@ impl Bench {
         }
     }
 
-    /// `count` packets from ID `from` on, with transit times `took`, stamped by `clock`, µs.
-    fn play(
-        &mut self,
-        from: u32,
-        count: u32,
-        took: impl Fn(u32) -> u64,
-        clock: impl Fn(u64) -> i64,
-    ) {
+    /// `n` packets from ID `from` on, with transit times `took`, stamped by `clock`, µs.
+    fn play(&mut self, from: u32, n: u32, took: impl Fn(u32) -> u64, clock: impl Fn(u64) -> i64) {
         let sent = |id: u32| u64::from(id) * EVERY;
-        let mut arrivals: Vec<_> =
-            (from..from + count).map(|id| (sent(id) + took(id), id)).collect();
+        let mut arrivals: Vec<_> = (from..from + n).map(|id| (sent(id) + took(id), id)).collect();
         arrivals.sort_unstable();
         for (came, id) in arrivals {
             self.comes(came, id, clock(sent(id)));

@@ -133,25 +133,20 @@ fn check(sizes: &[usize], arrivals: &[(u64, usize)], expected: &[(u64, usize)]) 
     check_with(Video::new(1, 100, 5000), sizes, arrivals, expected);
 }
 
-fn check_with(
-    mut video: Video,
-    sizes: &[usize],
-    arrivals: &[(u64, usize)],
-    expected: &[(u64, usize)],
-) {
+fn check_with(mut video: Video, sizes: &[usize], came: &[(u64, usize)], expected: &[(u64, usize)]) {
     let mut bench = Bench::new(MAX);
     bench.meet(&mut video);
     let frame = |(number, size): (usize, &usize)| {
         video.frame(BEGIN + number as u64 * INTERVAL, &mut bench.id, *size)
     };
     let packets: Vec<Packet> = sizes.iter().enumerate().flat_map(frame).collect();
-    for (at, index) in arrivals {
+    for (at, index) in came {
         bench.handle(BEGIN + at, packets[*index]);
     }
     bench.run_until(10_000);
     let out: Vec<(u64, usize)> =
         bench.out.iter().map(|(at, id)| (at - BEGIN, (id - LEAD) as usize)).collect();
-    assert_eq!(out, expected, "{sizes:?} {arrivals:?}");
+    assert_eq!(out, expected, "{sizes:?} {came:?}");
     let stats = bench.reorder.stats();
     assert_eq!((stats.held_packets, stats.held_bytes), (0, 0));
 }

@@ -89,13 +89,8 @@ fn scattered_losses_come_back_from_combinations_that_span_what_has_arrived() {
     lose(&mut sender, at(100), lost);
     carrier.hold_back();
     sender.transmit(at(105), &mut carrier);
-    let repairs: Vec<Bytes> = sender
-        .resends
-        .repairs
-        .values()
-        .flatten()
-        .map(|repair| repair.datagram.bytes.clone())
-        .collect();
+    let repairs = sender.resends.repairs.values().flatten();
+    let repairs: Vec<Bytes> = repairs.map(|repair| repair.datagram.bytes.clone()).collect();
     assert_eq!(repairs.len(), 6, "three, and three more");
     for repair in repairs.into_iter().skip(3) {
         decode(&mut decoder, repair, &mut delivered);
