@@ -265,12 +265,9 @@ impl Anchor {
     }
 
     fn on_room(&mut self, now: Instant, at: At, room: LegRoom) {
-        let sender = self.bindings.sender(now, at);
-        let known = sender.zip(self.streams.as_mut()).is_some_and(|(sender, all)| {
+        if let Some((sender, all)) = self.bindings.sender(now, at).zip(self.streams.as_mut()) {
             all.on_room(sender, at, room);
-            true
-        });
-        if !known && let Some(leg) = self.legs.get_mut(&at.leg) {
+        } else if let Some(leg) = self.legs.get_mut(&at.leg) {
             leg.end.drops.count(DropReason::Unbound);
         }
     }

@@ -216,11 +216,10 @@ impl PeerPolicy for PeerTable {
         drop(barred);
         let away = Duration::from_secs(self.away.load(Ordering::Relaxed));
         let is_offline = |peer: &Peer| peer.offline_max.is_some_and(|most| away >= most);
+        let has_expired = |peer: &Peer| peer.expires_unix.is_some_and(|end| end <= unix_time);
         self.read(|peers| match peers.get(key) {
             None => Err(Refusal::Unknown),
-            Some(peer) if peer.expires_unix.is_some_and(|end| end <= unix_time) => {
-                Err(Refusal::Expired)
-            }
+            Some(peer) if has_expired(peer) => Err(Refusal::Expired),
             Some(peer) if is_closed || is_offline(peer) => Err(Refusal::Forbidden),
             Some(_) => Ok(()),
         })

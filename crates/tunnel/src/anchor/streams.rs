@@ -185,10 +185,10 @@ impl AnchorStreams {
         turns
     }
 
-    pub(super) fn on_room(&mut self, device: DeviceId, at: At, room: LegRoom) -> bool {
-        let Some(way) = self.ways.get_mut(&device).filter(|way| way.at == at) else { return false };
+    pub(super) fn on_room(&mut self, device: DeviceId, at: At, room: LegRoom) {
+        let Some(way) = self.ways.get_mut(&device).filter(|way| way.at == at) else { return };
         way.room = LegRoom { until: room.until.max(way.room.until), ..room };
-        self.touched.insert(device)
+        self.touched.insert(device);
     }
 
     fn keep_to_budget(&mut self, now: Instant, device: &DeviceId, accounts: &mut Accounts) {

@@ -325,13 +325,8 @@ impl Server {
         now: Instant,
         peer: &Peer,
     ) -> Result<(Option<TenantAnchor>, &[IpNet]), &'static str> {
-        match &self.legs {
-            None => Ok((None, &self.config.gateways)),
-            Some(legs) => {
-                let (anchor, gateways) = legs.anchor_of(now, &peer.tenant)?;
-                Ok((Some(anchor), gateways))
-            }
-        }
+        let Some(legs) = &self.legs else { return Ok((None, &self.config.gateways)) };
+        legs.anchor_of(now, &peer.tenant).map(|(anchor, gateways)| (Some(anchor), gateways))
     }
 
     fn on_binding(&mut self, now: Instant, id: ConnectionId, binding: Binding) {

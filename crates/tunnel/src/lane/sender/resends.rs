@@ -120,8 +120,8 @@ impl Resends {
         for bytes in parts.into_iter().rev() {
             let datagram = LaneDatagram { lane, content, bytes };
             let (lost, tried_others) = (0, false);
-            let it = QueuedRepair { lifetime, datagram, lost, is_redundant, tried_others };
-            queue.push_front(it);
+            let part = QueuedRepair { lifetime, datagram, lost, is_redundant, tried_others };
+            queue.push_front(part);
         }
         true
     }

@@ -120,9 +120,9 @@ impl LaneSender {
         let datagram = LaneDatagram::source(self.lane, id, datagram);
         self.sent.keep(now, id, (queued, flow), &datagram.bytes, carrier.reports_fates());
         let (since, is_first, is_redundant) = (now, true, false);
-        let it =
+        let copy =
             SourceCopy { id, datagram, ends_frame, urgency, queued, since, is_first, is_redundant };
-        self.send_source(now, it, &chosen, carrier);
+        self.send_source(now, copy, &chosen, carrier);
         true
     }
 
