@@ -21,10 +21,15 @@ pub fn read_if_there(path: &Path) -> Result<Option<String>> {
 
 /// Replaces a file atomically, readable by its owner alone.
 pub fn replace(path: &Path, text: &str) -> Result<()> {
+    put(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// As [`replace`], with the system's error alone.
+pub fn put(path: &Path, text: &str) -> io::Result<()> {
     let new = path.with_extension("new");
     let _ = fs::remove_file(&new);
-    let written = write_new(&new, text).and_then(|()| fs::rename(&new, path));
-    written.with_context(|| format!("cannot write {}", path.display()))
+    write_new(&new, text)?;
+    fs::rename(&new, path)
 }
 
 pub fn write_new(path: &Path, text: &str) -> io::Result<()> {

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use roadweave_fleet::{
-    Documents, Draft, Kind, Planning, Proxies, PublishedTable, Rollouts, Signed, Tables, Turned,
-    Version,
+    Documents, Draft, Kind, Planning, Proxies, PublishedTable, RecordId, Rollout, Rollouts, Signed,
+    Tables, Turned, Version,
 };
 use roadweave_identity::Identity;
 use roadweave_proto::Instant;
@@ -53,6 +53,7 @@ pub struct Planner {
     tables: Tables,
     /// Signed tables, some of whose members are not in `records` yet.
     late_tables: Vec<StoredDocument>,
+    anchors_left_out: BTreeMap<String, usize>,
 }
 
 impl Planner {
@@ -74,6 +75,7 @@ impl Planner {
             placed_by: None,
             tables: Tables::default(),
             late_tables: Vec::new(),
+            anchors_left_out: BTreeMap::new(),
         }
     }
 
@@ -243,7 +245,7 @@ impl Planner {
             let mut kept = BTreeMap::new();
             for id in self.rollouts.unread(fleet) {
                 let body = document::progress(&self.app.store, &id.0, &id.1).await?;
-                let machine = body.and_then(|text| serde_json::from_str(&text).ok());
+                let machine = body.and_then(|text| progress(&id, &text));
                 kept.extend(machine.map(|machine| (id, machine)));
             }
             self.rollouts.refresh(fleet, documents, kept, shared);
@@ -265,6 +267,7 @@ impl Planner {
             drafts.extend(planning.configurations(&self.rollouts));
             drafts.extend(planning.anchors());
             drafts.extend(planning.tables(&mut self.tables));
+            log_left_out(&mut self.anchors_left_out, planning.anchors_left_out());
         }
         self.write(drafts, turned, epoch).await?;
         self.placed_by = Some(placed_by);
@@ -315,6 +318,22 @@ impl Planner {
         self.app.outbox.hint();
         Ok(())
     }
+}
+
+fn progress((tenant, rollout): &RecordId, text: &str) -> Option<Rollout> {
+    let failed = |error: &serde_json::Error| {
+        tracing::warn!(tenant, rollout, %error, "cannot read a roll-out's progress; it starts over");
+    };
+    serde_json::from_str(text).inspect_err(failed).ok()
+}
+
+fn log_left_out(logged: &mut BTreeMap<String, usize>, left_out: BTreeMap<String, usize>) {
+    for (tenant, anchors) in &left_out {
+        if logged.get(tenant) != Some(anchors) {
+            tracing::warn!(tenant, anchors, "too many anchors of a tenant: proxies lack some");
+        }
+    }
+    *logged = left_out;
 }
 
 fn signed(draft: &Draft, controller: &Identity, version: Version) -> Option<StoredDocument> {

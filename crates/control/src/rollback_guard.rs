@@ -6,14 +6,14 @@
 //! sign it.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{fs, io};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::files;
 use crate::store::error::StoreError;
 
 #[derive(Debug, Default)]
@@ -146,19 +146,11 @@ impl<T: Clone + Default + PartialEq + Serialize + DeserializeOwned> StateFile<T>
             return;
         }
         let text = serde_json::to_string_pretty(&now).unwrap_or_default();
-        match replace(path, &text) {
+        match files::put(path, &text) {
             Ok(()) => *written = now,
             Err(error) => tracing::warn!(path = %path.display(), %error, "{failure}"),
         }
     }
-}
-
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let new = path.with_extension("new");
-    let mut file = File::create(&new)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&new, path)
 }
 
 const WAY_OUT: &str = "To continue with its contents, back them up with roadweave-controller \
@@ -191,6 +183,8 @@ impl AuditCheckpoints {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
@@ -206,7 +200,9 @@ mod tests {
         rollback_guard.record_change(6);
         rollback_guard.record_revocations(2, "b");
         rollback_guard.record_revocations(1, "a");
+        fs::write(path.with_extension("new"), "of a crash").unwrap();
         rollback_guard.save();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let again = RollbackGuard::open(path.clone(), 3).unwrap();
         let end = ChainEnd { serial: 2, hash: "b".to_owned() };
         assert_eq!((again.change(), again.revocations()), (7, end.clone()));
@@ -245,6 +241,7 @@ mod tests {
         audit_checkpoints.record("tram", 6, "older".to_owned());
         assert_eq!(audit_checkpoints.of("tram"), Some((7, "abc".to_owned())));
         audit_checkpoints.save();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(
             AuditCheckpoints::open(path.clone()).unwrap().of("tram"),
             Some((7, "abc".to_owned()))

@@ -8,7 +8,7 @@
 //!
 //! Every change takes the next number of the outbox first, so changes are serialized and a reader
 //! misses none: of a PostgreSQL sequence a later number may be visible before an earlier one. Every
-//! method may fail with [`StoreError::Away`], `Full` or `Internal`; others are documented.
+//! function may fail with [`StoreError::Away`], `Full` or `Internal`; others are documented.
 
 pub mod address;
 mod answer;

@@ -293,7 +293,7 @@ pub struct Anchor {
     /// The limit of all boxes of the tenant together through the proxy, for each direction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_kbps: Option<u32>,
-    /// Its own inner addresses, each with the length of its network.
+    /// The anchor's own inner addresses, each with the length of its network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gateways: Vec<IpNet>,
 }

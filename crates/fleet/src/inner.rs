@@ -23,7 +23,10 @@ pub fn gateway_of(network: &IpNet) -> Option<IpNet> {
 
 /// The gateways of a document that may be used: boxes keep their networks in the tunnel.
 pub(crate) fn usable_gateways(mut named: Vec<IpNet>) -> Vec<IpNet> {
-    named.retain(|it| inner_lengths(it.addr()).contains(&it.prefix_len()));
+    named.retain(|it| {
+        inner_lengths(it.addr()).contains(&it.prefix_len())
+            && gateway_of(&it.trunc()).as_ref() == Some(it)
+    });
     named.truncate(INNER_NETWORKS_MAX);
     named
 }

@@ -41,6 +41,9 @@ use crate::table::Table;
 /// The tenant and the name of a record.
 pub type RecordId = (String, String);
 
+/// The most anchors of a tenant that a proxy is sent.
+const ANCHORS_OF_TENANT_MAX: usize = 4;
+
 /// The documents signed last.
 pub type Documents = BTreeMap<(PublicKey, Kind), Written>;
 
@@ -270,7 +273,8 @@ impl<'a> Planning<'a> {
         let draft = |(id, proxy, key): (&RecordId, &Proxy, PublicKey)| {
             let (mut anchors, mut about) = (Vec::new(), Vec::new());
             for tenant in self.fleet.served(id, proxy) {
-                let of_tenant = self.anchors_of(&tenant, before.get(&*tenant).copied());
+                let mut of_tenant = self.anchors_of(&tenant, before.get(&*tenant).copied());
+                of_tenant.truncate(ANCHORS_OF_TENANT_MAX);
                 about.extend(of_tenant.first().map(|(id, _)| format!("{tenant}/{id}")));
                 anchors.extend(of_tenant.into_iter().map(|(_, anchor)| anchor));
             }
@@ -281,6 +285,15 @@ impl<'a> Planning<'a> {
         };
         let proxies = self.fleet.gates().filter(|(_, it, _)| it.settings.role == ProxyRole::Proxy);
         self.new_ones(proxies.filter_map(draft))
+    }
+
+    /// The tenants with more anchors than proxies are sent, and how many more.
+    pub fn anchors_left_out(&self) -> BTreeMap<String, usize> {
+        let left_out = self.fleet.tenants.keys().map(|(tenant, _)| {
+            let of_tenant = self.anchors_of(tenant, None).len();
+            (tenant.clone(), of_tenant.saturating_sub(ANCHORS_OF_TENANT_MAX))
+        });
+        left_out.filter(|(_, count)| *count > 0).collect()
     }
 
     fn first_anchors(&self) -> BTreeMap<&str, &str> {

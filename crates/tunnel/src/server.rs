@@ -297,7 +297,8 @@ impl Server {
 
     /// Replaces the tenants, if this is a proxy. Sessions of tenants that are gone or have another
     /// anchor end, and so do all that are about to begin: clients return at once and sign for the
-    /// present anchor. Changed addresses and rates of tenants apply at once.
+    /// present anchor. Changed addresses and rates of tenants apply at once; changed gateways reach
+    /// a box with its next session.
     pub fn set_tenants(&mut self, now: Instant, tenants: Vec<ProxyTenant>) {
         let Some(legs) = &self.legs else { return };
         let moved = legs.moved(&tenants);

@@ -71,7 +71,11 @@ macro_rules! reads {
         }
 
         /// The record of any tenant with this value of a unique `column`; errors as of `get`.
-        pub async fn find<R: Record>($self: $this, column: &str, is: &str) -> Result<Stored<R>> {
+        pub async fn find<R: Record>(
+            $self: $this,
+            column: &'static str,
+            is: &str,
+        ) -> Result<Stored<R>> {
             let sql = format!("{} WHERE {column} = $1", record::select::<R>());
             let row = $self.row(AssertSqlSafe(sql), values![is]).await?;
             record::read_found(&$keys, row, "")

@@ -37,8 +37,10 @@ fn the_networks_of_an_anchor_are_bounded_and_another_tenants_do_not_count() {
         texts.iter().map(|text| text.parse().expect("an address")).collect()
     };
     let usable: Vec<String> = (0..9).map(|number| format!("10.{number}.0.1/16")).collect();
-    let wide = ["0.0.0.0/0", "10.0.0.1/7", "10.77.0.1/32", "::/0", "fd77::1/128"];
-    let named: Vec<String> = wide.map(str::to_owned).into_iter().chain(usable.clone()).collect();
+    let lengths = ["0.0.0.0/0", "10.0.0.1/7", "10.77.0.1/32", "::/0", "fd77::1/128"];
+    let hosts = ["10.77.0.0/16", "10.77.0.2/16", "10.77.1.1/16", "fd77::/64", "fd77::2/64"];
+    let others = lengths.into_iter().chain(hosts).map(str::to_owned);
+    let named: Vec<String> = others.chain(usable.clone()).collect();
     let anchor = |tenant: &str| Anchor {
         tenant: name(tenant),
         chain: chain(&[(1, &statement(30, Role::Anchor))]),

@@ -159,6 +159,9 @@ fn covered(fleet: &Fleet, id: &RecordId, rollout: &Rollout) -> BTreeSet<PublicKe
     ours.map(|(_, _, key)| key).collect()
 }
 
+/// The share of boxes that must confirm before the next wave, percent.
+const CONFIRMED_MIN: u8 = 50;
+
 fn plan(rollout: &Rollout) -> Plan {
     let RolloutSettings { waves, rest_s, refusals_max, .. } = &rollout.settings;
     let percent = |share: &u32| Wave(u8::try_from(*share).unwrap_or(100).min(100));
@@ -166,7 +169,7 @@ fn plan(rollout: &Rollout) -> Plan {
         waves: waves.iter().map(percent).collect(),
         patience: Duration::from_secs((*rest_s).into()),
         failed_percent_max: u8::try_from(*refusals_max).unwrap_or(100).min(100),
-        ..Plan::default()
+        confirmed_min: CONFIRMED_MIN,
     }
 }
 

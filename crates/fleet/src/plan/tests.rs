@@ -148,6 +148,23 @@ fn an_anchor_that_is_drained_gives_way_to_the_tenants_other_one() {
 }
 
 #[test]
+fn a_proxy_is_sent_a_few_anchors_of_a_tenant_and_the_others_are_counted() {
+    let mut world = World::new(0, &[20]);
+    let settings = TenantSettings { egress: Egress::Anchor, ..Default::default() };
+    let tenant = Tenant { id: "north".to_owned(), host: false, settings };
+    world.fleet.tenants.insert(id("north"), tenant);
+    (30..34).for_each(|seed| world.gate(seed, ProxyRole::Anchor));
+    assert_eq!(world.planning().anchors_left_out(), BTreeMap::new());
+    (34..36).for_each(|seed| world.gate(seed, ProxyRole::Anchor));
+    world.fleet.proxies.get_mut(&id(30)).unwrap().state = ProxyState::Draining;
+    let drafts = world.planning().anchors();
+    let Content::Anchors(list) = &drafts[0].content else { panic!("{drafts:?}") };
+    let keys: Vec<_> = list.anchors.iter().map(|it| it.chain.claimed().unwrap().key).collect();
+    assert_eq!(keys, [31, 32, 33, 34].map(key));
+    assert_eq!(world.planning().anchors_left_out(), [("north".to_owned(), 2)].into());
+}
+
+#[test]
 fn a_proxy_knows_the_anchors_addresses_in_the_networks_of_its_tenant_alone() {
     let mut world = World::new(0, &[20]);
     world.gate(30, ProxyRole::Anchor);

@@ -48,7 +48,7 @@ impl TryFrom<String> for Wave {
 
     fn try_from(text: String) -> Result<Self, InvalidPlan> {
         let percent = text.strip_suffix('%').and_then(|percent| percent.parse().ok());
-        percent.filter(|it| (1..=100).contains(it)).map(Self).ok_or(InvalidPlan::Wave)
+        percent.filter(|it| (1..=100).contains(it)).map(Self).ok_or(InvalidPlan)
     }
 }
 
@@ -72,17 +72,6 @@ pub struct Plan {
     pub failed_percent_max: u8,
 }
 
-impl Default for Plan {
-    fn default() -> Self {
-        Self {
-            waves: vec![Wave(1), Wave(5), Wave(25)],
-            patience: Duration::from_secs(3_600),
-            confirmed_min: 50,
-            failed_percent_max: 2,
-        }
-    }
-}
-
 impl Plan {
     /// How many of `all` boxes have the version once the wave after `before` others is through.
     pub(super) fn boxes_until(&self, before: u32, all: usize) -> usize {
@@ -97,7 +86,5 @@ impl Plan {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidPlan {
-    #[error("a wave is a share of the boxes, 1% to 100%")]
-    Wave,
-}
+#[error("a wave is a share of the boxes, 1% to 100%")]
+pub struct InvalidPlan;

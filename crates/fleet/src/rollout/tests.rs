@@ -12,6 +12,15 @@ fn keys(count: u16) -> Vec<PublicKey> {
     (0..count).map(key).collect()
 }
 
+fn usual() -> Plan {
+    Plan {
+        waves: vec![Wave(1), Wave(5), Wave(25)],
+        patience: Duration::from_secs(3_600),
+        confirmed_min: 50,
+        failed_percent_max: 2,
+    }
+}
+
 fn rollout(count: u16, plan: Plan) -> Rollout {
     Rollout::new("7", plan, keys(count), at(0))
 }
@@ -25,7 +34,7 @@ fn taken_back() -> Outcome {
 }
 
 fn begun(first: u8) -> (Rollout, Vec<PublicKey>) {
-    let rollout = rollout(100, Plan { waves: vec![Wave(first)], ..Plan::default() });
+    let rollout = rollout(100, Plan { waves: vec![Wave(first)], ..usual() });
     let boxes = offered(&rollout).collect();
     (rollout, boxes)
 }
@@ -54,7 +63,7 @@ fn is_halted(rollout: &Rollout) -> bool {
 
 #[test]
 fn a_wave_follows_once_all_of_the_one_before_have_confirmed() {
-    let mut rollout = rollout(200, Plan::default());
+    let mut rollout = rollout(200, usual());
     let mut sizes = Vec::new();
     while *rollout.state() == RolloutState::Running {
         sizes.push(offered(&rollout).count());
@@ -81,7 +90,7 @@ fn who_is_not_heard_is_waited_for_only_so_long_and_never_taken_for_a_success() {
 
 #[test]
 fn one_failure_in_the_first_wave_halts() {
-    let mut rollout = rollout(200, Plan::default());
+    let mut rollout = rollout(200, usual());
     let first = offered(&rollout).next().expect("the first wave");
     say(&mut rollout, [&first], &taken_back());
     assert!(is_halted(&rollout), "{:?}", rollout.state());
@@ -116,7 +125,7 @@ fn a_resumed_rollout_halts_only_for_new_failures() {
 #[test]
 fn other_rollouts_begin_with_other_boxes() {
     let first = |id: u32| {
-        let rollout = Rollout::new(&id.to_string(), Plan::default(), keys(100), at(0));
+        let rollout = Rollout::new(&id.to_string(), usual(), keys(100), at(0));
         offered(&rollout).next()
     };
     let firsts: BTreeSet<_> = (0..20).map(first).collect();
@@ -125,7 +134,7 @@ fn other_rollouts_begin_with_other_boxes() {
 
 #[test]
 fn what_comes_of_boxes_that_were_not_given_it_counts_for_nothing() {
-    let mut rollout = rollout(100, Plan::default());
+    let mut rollout = rollout(100, usual());
     let mut others = keys(100);
     others.retain(|key| !rollout.is_offered(key));
     say(&mut rollout, &others, &taken_back());
@@ -148,7 +157,7 @@ fn targets_and_waves_are_read_as_people_write_them() {
     }
     assert_eq!(Wave::try_from("5%".to_owned()), Ok(Wave(5)));
     for text in ["", "20", "0%", "101%", "-1%", "5 %", "half"] {
-        assert_eq!(Wave::try_from(text.to_owned()), Err(InvalidPlan::Wave), "{text:?}");
+        assert_eq!(Wave::try_from(text.to_owned()), Err(InvalidPlan), "{text:?}");
     }
 }
 

@@ -196,8 +196,8 @@ impl fmt::Display for Notice {
         match self {
             Self::Answer { uplink, server, reason, rest, is_proven } => write!(
                 f,
-                "{server} over {uplink}: {reason}{}; next attempt at this address over this uplink in \
-                 {} s, others meanwhile",
+                "{server} over {uplink}: {reason}{}; this address waits {} s over this uplink, others \
+                 are tried meanwhile",
                 if *is_proven { "" } else { MAY_BE_FORGED },
                 secs(rest)
             ),

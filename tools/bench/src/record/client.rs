@@ -152,8 +152,8 @@ impl ClientArgs {
             down: self.direction != Directions::Up,
             length: Duration::from_secs(self.seconds.into()),
             cycle: Duration::from_secs(self.cycle.into()),
-            packet_bytes: default.packet_bytes,
             rate_max: rate.unwrap_or(default.rate_max),
+            ..default
         };
         plan.check().map_err(|error| BadInput::new(format!("--{error}")))?;
         Ok(plan)

@@ -236,8 +236,8 @@ impl Store {
         self.fleet.rollouts.values().any(|it| it.settings.state == state)
     }
 
-    /// What a box says of its configuration. Returns the stage, if it is news (applied, confirmed,
-    /// rolled back, refused), and whether it is about the version that is to be in force.
+    /// Takes what a box says of its configuration. Returns the stage (applied, confirmed, rolled
+    /// back, refused) if it is new, and whether it is about the version signed last.
     pub fn on_report(
         &mut self,
         roster: &Roster,

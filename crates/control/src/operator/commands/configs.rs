@@ -31,8 +31,8 @@ pub enum ConfigCommand {
         /// The share of boxes in a wave, such as 5%; may be repeated. Default: all at once
         #[arg(long, value_parser = share)]
         wave: Vec<u32>,
-        /// How long a wave waits for silent boxes, seconds. The next one follows sooner if all have
-        /// answered, and not before half have confirmed
+        /// How long a wave waits for silent boxes, seconds. The next wave begins sooner once all
+        /// have answered, and never before half have confirmed
         #[arg(long, default_value_t = 600)]
         rest: u32,
         /// Its title
