@@ -10,6 +10,7 @@ const MIB: u64 = 1 << 20;
 const ALONE: &str = "ROADWEAVE_TEST_ALONE";
 
 /// Whether this process runs the test `name` alone; if not, one that does has run and succeeded.
+#[expect(clippy::disallowed_methods, reason = "the memory of a process is measured")]
 fn is_alone(name: &str) -> bool {
     if env::var_os(ALONE).is_some() {
         return true;
