@@ -504,8 +504,10 @@ fn what_others_remove_or_change_is_put_back() {
         let many = FilterOptions { inner: prefixes.collect(), ..a_server(false, false) };
         let asked = Watch::start();
         keeper.set(many.clone());
-        assert!(asked.elapsed() < Duration::from_millis(5), "{:?}", asked.elapsed());
+        let returned = asked.elapsed();
         wait_until("4,000 prefixes", || table().contains("10.30.64.0/24"));
+        let in_place = asked.elapsed();
+        assert!(returned < in_place / 4, "{returned:?} of {in_place:?}: it waits for nft");
         drop(keeper);
         assert!(!tables(machine).contains("roadweave"));
     });
