@@ -63,8 +63,8 @@ pub use candidates::{CANDIDATES_MAX, Candidate, admit};
 use choice::Choice;
 use current::Current;
 use leaving::Leaving;
+use notices::EventQueue;
 pub use notices::Notice;
-use notices::Outbox;
 use outages::Outages;
 use race::Race;
 pub use report::{CandidatePlace, CandidateReport, PairReport, PairState, UplinkReport};
@@ -153,7 +153,7 @@ pub struct Client {
     race: Race,
     current: Option<Current>,
     silence: Silence,
-    outbox: Outbox,
+    event_queue: EventQueue,
     outages: Outages,
     drops: DropCounters,
     observes: bool,
@@ -198,7 +198,7 @@ impl Client {
             uplinks: Uplinks::default(),
             current: None,
             silence: Silence::default(),
-            outbox: Outbox::default(),
+            event_queue: EventQueue::default(),
             outages: Outages::default(),
             drops: DropCounters::default(),
             observes: false,
@@ -410,7 +410,7 @@ impl Client {
 
     /// The next event for the driver.
     pub fn poll_event(&mut self) -> Option<ClientEvent> {
-        self.outbox.events.pop_front()
+        self.event_queue.events.pop_front()
     }
 
     /// Closes the connections to servers; [`flush`](crate::flush) it afterwards.

@@ -151,7 +151,7 @@ impl Links {
         self.links.iter().position(exact).or_else(|| self.links.iter().position(by_ip))
     }
 
-    /// The link of a hello with number `id` from `remote`, behind NAT even if another link was there.
+    /// The link of a hello with number `id` from `remote`, behind NAT even if another was there.
     pub(crate) fn find_by_number(&self, socket: u32, remote: SocketAddr, id: u8) -> Option<usize> {
         let may = |link: &LinkState| link.config.number == id && link.may_be_at(socket, remote);
         self.links.iter().position(may)

@@ -14,7 +14,7 @@ use roadweave_fleet::{
 use roadweave_identity::PublicKey;
 use serde_json::{Value, json};
 
-use self::joining::{Applicant, Joined, Refusal};
+use self::joining::{Applicant, JoinedPeer, Refusal};
 pub(super) use self::samples::store_samples;
 use self::samples::{Devices, named};
 use super::mailboxes::StreamMessage;
@@ -285,7 +285,7 @@ impl<'a> PeerConnection<'a> {
     ) -> Result<(), &'static str> {
         let Self { streams, key, address, .. } = *self;
         match (Applicant { streams, key, address }).join(asks).await {
-            Ok(Joined { peer, issuers, chain, tenant }) => {
+            Ok(JoinedPeer { peer, issuers, chain, tenant }) => {
                 session.welcome(chain, tenant);
                 session.signed_by(issuers.clone());
                 (self.peer, self.issuers) = (Some(peer), issuers);

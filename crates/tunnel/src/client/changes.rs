@@ -49,7 +49,7 @@ impl Client {
         {
             connection.suspect_path_on(now, id);
         }
-        self.outbox.notify(now, Notice::Moved { uplink, addresses });
+        self.event_queue.notify(now, Notice::Moved { uplink, addresses });
         self.handle_timeout(now);
     }
 
@@ -60,7 +60,7 @@ impl Client {
             Some(_) if self.is_validated(uplink) => {}
             Some(portal) => {
                 if let Some(uplink) = self.uplinks.all.get_mut(&uplink) {
-                    uplink.hold_back(now, portal, &mut self.outbox);
+                    uplink.hold_back(now, portal, &mut self.event_queue);
                 }
             }
         }
@@ -69,7 +69,7 @@ impl Client {
 
     fn release(&mut self, now: Instant, id: UplinkId) {
         let uplink = self.uplinks.all.get_mut(&id);
-        if uplink.is_some_and(|uplink| uplink.release(now, &mut self.outbox)) {
+        if uplink.is_some_and(|uplink| uplink.release(now, &mut self.event_queue)) {
             self.race.on_sign_of_life(now, Some(id));
             self.race.pairs.hurry(now, Some(id));
         }
@@ -170,8 +170,8 @@ impl Client {
     }
 
     pub(super) fn on_lanes_or_uplinks(&mut self, now: Instant) {
-        let (outages, view, outbox) = self.outages();
-        outages.on_change(now, &view, outbox);
+        let (outages, view, event_queue) = self.outages();
+        outages.on_change(now, &view, event_queue);
     }
 }
 

@@ -65,7 +65,7 @@ impl Node for Client {
             }
             current.apply_policies(uplinks, endpoint);
         }
-        self.outages.watch_caps(now, &self.uplinks, &mut self.outbox);
+        self.outages.watch_caps(now, &self.uplinks, &mut self.event_queue);
         if self.is_racing(now) {
             let has_session = self.current.is_some();
             let (race, mut course) = self.race(now);
@@ -86,8 +86,8 @@ impl Node for Client {
         if let Some(why) = streams.and_then(|streams| streams.tend(now, has_session)) {
             self.leave(now, why, After::Backoff);
         }
-        let (outages, view, outbox) = self.outages();
-        outages.watch(now, &view, outbox);
+        let (outages, view, event_queue) = self.outages();
+        outages.watch(now, &view, event_queue);
     }
 
     fn poll_transmit(&mut self) -> Option<Transmit<'_>> {
@@ -197,11 +197,11 @@ impl Client {
         match current.on_datagram(now, event) {
             Some(Event::PathClosed(path, _)) => current.session.forget_path(path),
             Some(Event::PathUsable(path)) => {
-                let Self { uplinks, endpoint, outbox, .. } = self;
+                let Self { uplinks, endpoint, event_queue, .. } = self;
                 let paths = connections::paths(endpoint, Some(current.id));
                 if let Some(uplink) = uplinks.on_path_usable(path, paths) {
                     current.name_path(path, uplink.clone(), endpoint);
-                    outbox.notify(now, Notice::Validated { uplink });
+                    event_queue.notify(now, Notice::Validated { uplink });
                 }
                 current.apply_policies(uplinks, endpoint);
             }

@@ -263,14 +263,14 @@ impl fmt::Display for Notice {
 
 /// Events for the driver; notices among them are limited.
 #[derive(Debug, Default)]
-pub(super) struct Outbox {
+pub(super) struct EventQueue {
     pub(super) events: VecDeque<ClientEvent>,
     last: BTreeMap<String, Instant>,
     recent: VecDeque<Instant>,
     pub(super) suppressed: u64,
 }
 
-impl Outbox {
+impl EventQueue {
     /// Returns whether the limit admits `notice`.
     pub(super) fn notify(&mut self, now: Instant, notice: Notice) -> bool {
         // One that ends a condition is admitted, since nothing else reports that end.
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn equal_notices_are_logged_once_and_all_at_a_bounded_rate() {
-        let mut outbox = Outbox::default();
+        let mut event_queue = EventQueue::default();
         let answer = |port: u16, reason: &str| Notice::Answer {
             uplink: format!("wwan{port}"),
             server: SocketAddr::from(([192, 0, 2, 1], 4433)),
@@ -343,15 +343,18 @@ mod tests {
             rest: Duration::from_secs(1),
             is_proven: false,
         };
-        assert!(outbox.admit(Instant::ZERO, &answer(0, "no")));
-        assert!(!outbox.admit(Instant::from_millis(59_000), &answer(1, "no")), "the same answer");
-        assert!(outbox.admit(Instant::from_millis(59_000), &answer(1, "never")));
+        assert!(event_queue.admit(Instant::ZERO, &answer(0, "no")));
+        assert!(
+            !event_queue.admit(Instant::from_millis(59_000), &answer(1, "no")),
+            "the same answer"
+        );
+        assert!(event_queue.admit(Instant::from_millis(59_000), &answer(1, "never")));
         let flood = (0..10_000).filter(|n| {
             let at = Instant::from_millis(200_000 + n);
-            outbox.admit(at, &answer(0, &format!("no {n}")))
+            event_queue.admit(at, &answer(0, &format!("no {n}")))
         });
         assert_eq!(flood.count(), PER_MINUTE);
-        assert!(outbox.last.len() <= SUBJECTS_MAX);
+        assert!(event_queue.last.len() <= SUBJECTS_MAX);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use roadweave_proto::{Instant, PathId, PathStatus, UplinkId};
 
 use super::current::View;
 use super::uplinks::Uplink;
-use super::{Notice, Outbox, Uplinks};
+use super::{EventQueue, Notice, Uplinks};
 use crate::lane::LaneConfig;
 use crate::uplink::CapPeriod;
 
@@ -86,12 +86,12 @@ impl Outages {
         self.stays.is_some_and(|stays| !stays.drains)
     }
 
-    pub(super) fn watch(&mut self, now: Instant, view: &View<'_>, outbox: &mut Outbox) {
-        self.watch_paths(now, view, outbox);
-        self.watch_all(now, view.in_use.silent_since, outbox);
-        self.watch_blocked(now, view, outbox);
-        self.watch_lanes(now, &view.config.lanes, outbox);
-        self.watch_stay(now, outbox);
+    pub(super) fn watch(&mut self, now: Instant, view: &View<'_>, event_queue: &mut EventQueue) {
+        self.watch_paths(now, view, event_queue);
+        self.watch_all(now, view.in_use.silent_since, event_queue);
+        self.watch_blocked(now, view, event_queue);
+        self.watch_lanes(now, &view.config.lanes, event_queue);
+        self.watch_stay(now, event_queue);
     }
 
     pub(super) fn poll_timeout(&self, view: &View<'_>) -> Option<Instant> {
@@ -101,22 +101,22 @@ impl Outages {
         troubles.filter_map(Trouble::due).chain(blocked).min()
     }
 
-    pub(super) fn stay(&mut self, now: Instant, drains: bool, outbox: &mut Outbox) {
+    pub(super) fn stay(&mut self, now: Instant, drains: bool, event_queue: &mut EventQueue) {
         if self.stays.is_some_and(|stays| stays.drains == drains) {
             return;
         }
-        let reported = outbox.notify(now, Notice::Stays { drains });
+        let reported = event_queue.notify(now, Notice::Stays { drains });
         self.stays = Some(Stays { since: now, drains, reported, passes: false });
     }
 
-    fn watch_stay(&mut self, now: Instant, outbox: &mut Outbox) {
+    fn watch_stay(&mut self, now: Instant, event_queue: &mut EventQueue) {
         let is_over = |stays: &mut Stays| stays.passes && !stays.drains;
         if let Some(Stays { since, reported: true, .. }) = self.stays.take_if(is_over) {
-            outbox.notify(now, Notice::Passes { after: now.since(since) });
+            event_queue.notify(now, Notice::Passes { after: now.since(since) });
         }
     }
 
-    fn watch_paths(&mut self, now: Instant, view: &View<'_>, outbox: &mut Outbox) {
+    fn watch_paths(&mut self, now: Instant, view: &View<'_>, event_queue: &mut EventQueue) {
         let Some(connection) = view.connection() else { return };
         let paths = connection.paths();
         let others = paths.iter().filter(|path| path.is_usable()).count();
@@ -126,27 +126,28 @@ impl Outages {
                 if trouble.is_due(now) {
                     let notice = |uplink| Notice::Silent { uplink, others };
                     let uplink = view.uplinks.name_of(path);
-                    trouble.on_notified(uplink.is_some_and(|it| outbox.notify(now, notice(it))));
+                    trouble
+                        .on_notified(uplink.is_some_and(|it| event_queue.notify(now, notice(it))));
                 }
             } else if let Some(Trouble { since, stage: OutageStage::Reported }) =
                 self.silent.remove(&path.id)
                 && let Some(uplink) = view.uplinks.name_of(path)
             {
-                outbox.notify(now, Notice::Back { uplink, after: now.since(since) });
+                event_queue.notify(now, Notice::Back { uplink, after: now.since(since) });
             }
         }
         // A closed path is not silent.
         self.silent.retain(|id, _| paths.iter().any(|path| path.id == *id));
     }
 
-    fn watch_all(&mut self, now: Instant, since: Option<Instant>, outbox: &mut Outbox) {
+    fn watch_all(&mut self, now: Instant, since: Option<Instant>, event_queue: &mut EventQueue) {
         if let Some(since) = since {
             let trouble = self.all.get_or_insert(Trouble::new(since));
             if trouble.is_due(now) {
-                trouble.on_notified(outbox.notify(now, Notice::AllSilent));
+                trouble.on_notified(event_queue.notify(now, Notice::AllSilent));
             }
         } else if let Some(Trouble { since, stage: OutageStage::Reported }) = self.all.take() {
-            outbox.notify(now, Notice::Answers { after: now.since(since) });
+            event_queue.notify(now, Notice::Answers { after: now.since(since) });
         }
     }
 
@@ -162,7 +163,7 @@ impl Outages {
         unreported.map(move |(id, uplink)| (*id, blocked_at(*id, uplink, view)))
     }
 
-    fn watch_blocked(&mut self, now: Instant, view: &View<'_>, outbox: &mut Outbox) {
+    fn watch_blocked(&mut self, now: Instant, view: &View<'_>, event_queue: &mut EventQueue) {
         let Some((id, _)) = self.unheard(view).find(|(_, at)| *at <= now) else { return };
         self.blocked.insert(id);
         let Some(uplink) = view.uplinks.all.get(&id) else { return };
@@ -171,10 +172,15 @@ impl Outages {
             Some((paths, of_server)) => Notice::NoPath { uplink, paths, of_server },
             None => Notice::Blocked { uplink, since },
         };
-        outbox.notify(now, notice);
+        event_queue.notify(now, notice);
     }
 
-    pub(super) fn watch_caps(&mut self, now: Instant, uplinks: &Uplinks, outbox: &mut Outbox) {
+    pub(super) fn watch_caps(
+        &mut self,
+        now: Instant,
+        uplinks: &Uplinks,
+        event_queue: &mut EventQueue,
+    ) {
         for (name, policy) in &uplinks.policies {
             let account = uplinks.account(name);
             let Some(carried) = policy.caps.carried(&uplinks.usage, account) else { continue };
@@ -193,20 +199,25 @@ impl Outages {
                     Notice::CapOver { uplink }
                 }
             };
-            outbox.notify(now, notice);
+            event_queue.notify(now, notice);
         }
     }
 
-    fn watch_lanes(&mut self, now: Instant, lanes: &[LaneConfig], outbox: &mut Outbox) {
+    fn watch_lanes(&mut self, now: Instant, lanes: &[LaneConfig], event_queue: &mut EventQueue) {
         for (lane, trouble) in self.waiting.iter_mut().filter(|(_, trouble)| trouble.is_due(now)) {
             let notice = |uplink| Notice::LaneWaits { lane: lane.clone(), uplink };
             let uplink = uplink_of_lane(lanes, lane);
-            trouble.on_notified(uplink.is_some_and(|it| outbox.notify(now, notice(it))));
+            trouble.on_notified(uplink.is_some_and(|it| event_queue.notify(now, notice(it))));
         }
     }
 
     /// The lanes or the uplinks have changed.
-    pub(super) fn on_change(&mut self, now: Instant, view: &View<'_>, outbox: &mut Outbox) {
+    pub(super) fn on_change(
+        &mut self,
+        now: Instant,
+        view: &View<'_>,
+        event_queue: &mut EventQueue,
+    ) {
         let lanes = &view.config.lanes;
         let mut before = std::mem::take(&mut self.waiting);
         for (lane, _) in waiting_lanes(lanes, view.uplinks) {
@@ -217,7 +228,7 @@ impl Outages {
             if trouble.stage == OutageStage::Reported
                 && let Some(uplink) = uplink_of_lane(lanes, &lane)
             {
-                outbox.notify(now, Notice::LaneServed { lane, uplink });
+                event_queue.notify(now, Notice::LaneServed { lane, uplink });
             }
         }
     }

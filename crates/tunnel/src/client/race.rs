@@ -34,7 +34,7 @@ use super::notices::legible;
 use super::pairs::{Pair, Pairs, Rejection};
 use super::ports::PORT_CHANGE;
 use super::uplinks::{HELD_BACK_RETRY, Uplink};
-use super::{Choice, Current, MTU_MIN, Notice, Outbox, Uplinks, connections};
+use super::{Choice, Current, EventQueue, MTU_MIN, Notice, Uplinks, connections};
 use crate::server::UNUSED;
 
 pub(super) const PREFERRED_SERVER_DELAY: Duration = Duration::from_secs(1);
@@ -79,7 +79,7 @@ pub(super) struct Course<'a> {
     pub(super) endpoint: &'a mut Endpoint,
     pub(super) uplinks: &'a mut Uplinks,
     pub(super) choice: &'a mut Choice,
-    pub(super) outbox: &'a mut Outbox,
+    pub(super) event_queue: &'a mut EventQueue,
 }
 
 /// Attempts at a session, and when the next may begin.
@@ -316,7 +316,8 @@ impl Race {
         // The remaining pairs need not wait.
         self.attempt_backoff.due = Instant::ZERO;
         let (uplink, is_proven) = (uplink.name.clone(), why == Rejection::Refused);
-        on.outbox.notify(now, Notice::Answer { uplink, server: pair.1, reason, rest, is_proven });
+        on.event_queue
+            .notify(now, Notice::Answer { uplink, server: pair.1, reason, rest, is_proven });
     }
 
     pub(super) fn give_up_unwelcomed(&mut self, course: &mut Course<'_>) {

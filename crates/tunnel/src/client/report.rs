@@ -122,7 +122,7 @@ impl Client {
 
     /// How many notices the limit has suppressed.
     pub fn suppressed_notices(&self) -> u64 {
-        self.outbox.suppressed
+        self.event_queue.suppressed
     }
 
     /// Lanes whose strategy names an absent uplink, with its name.

@@ -17,7 +17,7 @@ use super::paths::PathTry;
 use super::race::{After, Course, PREFERRED_SERVER_DELAY, RACE_STAGGER, STABLE_AFTER};
 use super::silence::{SILENCE_MAX, Verdict};
 use super::standby::{Around, Switch};
-use super::{Client, ClientEvent, Current, Outages, Outbox, Race, Standby, connections, seed};
+use super::{Client, ClientEvent, Current, EventQueue, Outages, Race, Standby, connections, seed};
 use crate::session::{Session, SessionConfig};
 
 impl Client {
@@ -31,15 +31,15 @@ impl Client {
         View { in_use: self.in_use(), config, uplinks, choice, endpoint }
     }
 
-    pub(super) fn outages(&mut self) -> (&mut Outages, View<'_>, &mut Outbox) {
+    pub(super) fn outages(&mut self) -> (&mut Outages, View<'_>, &mut EventQueue) {
         let in_use = self.in_use();
-        let Self { outages, outbox, config, uplinks, choice, endpoint, .. } = self;
-        (outages, View { in_use, config, uplinks, choice, endpoint }, outbox)
+        let Self { outages, event_queue, config, uplinks, choice, endpoint, .. } = self;
+        (outages, View { in_use, config, uplinks, choice, endpoint }, event_queue)
     }
 
     pub(super) fn race(&mut self, now: Instant) -> (&mut Race, Course<'_>) {
-        let Self { race, endpoint, uplinks, choice, outbox, .. } = self;
-        (race, Course { now, endpoint, uplinks, choice, outbox })
+        let Self { race, endpoint, uplinks, choice, event_queue, .. } = self;
+        (race, Course { now, endpoint, uplinks, choice, event_queue })
     }
 
     pub(super) fn standby(&mut self, now: Instant) -> (&mut Standby, Around<'_>) {
@@ -104,7 +104,7 @@ impl Client {
         let (race, mut course) = self.race(now);
         race.drop_all("another connection was welcomed", &mut course);
         let server = pair.1;
-        self.outbox.events.push_back(match moved {
+        self.event_queue.events.push_back(match moved {
             None => ClientEvent::Joined { welcome, server },
             Some(reason) => {
                 let name = self.server().name.clone();
@@ -156,7 +156,7 @@ impl Client {
         let rest = race.on_left(&current, after, &reason, &mut course);
         let next = self.race.poll_timeout(&self.view());
         let rest = next.map_or(rest, |at| at.since(now));
-        self.outbox.events.push_back(ClientEvent::Left { reason, rest });
+        self.event_queue.events.push_back(ClientEvent::Left { reason, rest });
         if let Some(replacement) = self.race.replacement.take() {
             self.join(now, replacement, None);
         }
@@ -233,7 +233,7 @@ impl Client {
 
     pub(super) fn on_move(&mut self, now: Instant, why: Reason) {
         if !self.choice.has_several() {
-            return self.outages.stay(now, why == Reason::Drain, &mut self.outbox);
+            return self.outages.stay(now, why == Reason::Drain, &mut self.event_queue);
         }
         let why = match why {
             Reason::Drain => "the server drains",

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::paths::PathTry;
 use super::ports::Port;
 use super::race::RACE_STAGGER;
-use super::{Notice, Outbox};
+use super::{EventQueue, Notice};
 use crate::status::PathStatusReport;
 use crate::uplink::UplinkPolicy;
 use crate::usage::Usage;
@@ -53,24 +53,24 @@ pub(super) struct Uplink {
 }
 
 impl Uplink {
-    pub(super) fn hold_back(&mut self, now: Instant, portal: Portal, outbox: &mut Outbox) {
+    pub(super) fn hold_back(&mut self, now: Instant, portal: Portal, event_queue: &mut EventQueue) {
         if let Some(held_back) = &mut self.held_back {
             held_back.portal = portal;
             return;
         }
         self.path.put_off(now + HELD_BACK_RETRY);
-        let reported = outbox.notify(now, Notice::Portal { uplink: self.name.clone() });
+        let reported = event_queue.notify(now, Notice::Portal { uplink: self.name.clone() });
         self.held_back = Some(HeldBack { portal, since: now, reported });
     }
 
     /// Returns whether it was held back.
-    pub(super) fn release(&mut self, now: Instant, outbox: &mut Outbox) -> bool {
+    pub(super) fn release(&mut self, now: Instant, event_queue: &mut EventQueue) -> bool {
         let Some(HeldBack { since, reported, .. }) = self.held_back.take() else { return false };
         self.next_attempt = now;
         self.path.hurry(now);
         if reported {
             let (uplink, after) = (self.name.clone(), now.since(since));
-            outbox.notify(now, Notice::PortalOver { uplink, after });
+            event_queue.notify(now, Notice::PortalOver { uplink, after });
         }
         true
     }

@@ -22,7 +22,7 @@ pub(super) struct Applicant<'a> {
     pub(super) address: SocketAddr,
 }
 
-pub(super) struct Joined {
+pub(super) struct JoinedPeer {
     pub(super) peer: PeerRecord,
     pub(super) issuers: Vec<PublicKey>,
     pub(super) chain: Chain,
@@ -45,7 +45,7 @@ struct EnrolledPeer {
 }
 
 impl Applicant<'_> {
-    pub(super) async fn join(&self, asks: Join) -> Result<Joined, Refusal> {
+    pub(super) async fn join(&self, asks: Join) -> Result<JoinedPeer, Refusal> {
         let refusal = |reason: &dyn Display, retry, why| {
             let reason = reason.to_string();
             Refusal { reason, retry, why }
@@ -83,7 +83,7 @@ impl Applicant<'_> {
             let reason = "the root key is elsewhere: this token needs a delegate";
             return Err(refusal(&reason, false, "no key here can sign it"));
         };
-        Ok(Joined { issuers: keys_of(&entry.delegates), peer: entry.peer, chain, tenant })
+        Ok(JoinedPeer { issuers: keys_of(&entry.delegates), peer: entry.peer, chain, tenant })
     }
 
     async fn join_box(&self, enrolment: &Enrolment) -> Result<EnrolledPeer, StoreError> {
