@@ -8,7 +8,7 @@
 //!
 //! Client, server and streams are the product's; the player is a model (`player`). One link alone
 //! carries the same traffic, so that the comparison is about the way. The best link is known only
-//! afterwards. Besides streams there is the model of [TCP](crate::tcp) through the tunnel.
+//! afterwards. Besides streams there is the model of TCP (`crate::tcp`) through the tunnel.
 //!
 //! Source: XLINK (SIGCOMM 2021) sections 5 and 7.
 

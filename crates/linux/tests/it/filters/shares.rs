@@ -39,8 +39,10 @@ fn entries(machine: &NetNs, source: &str) -> Vec<String> {
 }
 
 fn assert_bounded(machine: &NetNs, source: &str) {
+    // The first packets of IPv6 wait for the router's link-layer address.
+    wait_until("connections begin", || entries(machine, source).len() >= 20);
     let taken = entries(machine, source).len();
-    assert!((20..=320).contains(&taken), "{source}: {taken}");
+    assert!(taken <= 320, "{source}: {taken}");
 }
 
 fn keeper(machine: &NetNs, options: FilterOptions) -> FilterKeeper {

@@ -244,7 +244,7 @@ fn after_offline_max_no_member_is_admitted_until_a_controller_is_there() {
     let fleet = start(folder.path(), Role::Proxy, Some(Duration::from_millis(300)));
     assert_eq!(fleet.updates().is_closed, None);
     until(&fleet, |updates| updates.is_closed == Some(true));
-    assert!(fleet.status(Instant::ZERO).is_closed);
+    until(&fleet, |_| fleet.status(Instant::ZERO).is_closed);
     controller.store().is_down = false;
     until(&fleet, |updates| updates.is_closed == Some(false));
 }
