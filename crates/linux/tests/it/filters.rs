@@ -90,6 +90,11 @@ struct Exchange {
 
 impl Exchange {
     fn begin(from: &NetNs, to: &NetNs, address: &str) -> Option<Self> {
+        let this = Self::open(from, to, address);
+        this.again().then_some(this)
+    }
+
+    fn open(from: &NetNs, to: &NetNs, address: &str) -> Self {
         let address: IpAddr = address.parse().unwrap();
         let any: IpAddr = if address.is_ipv4() { [0, 0, 0, 0].into() } else { [0_u16; 8].into() };
         let bind = |namespace: &NetNs| {
@@ -99,8 +104,15 @@ impl Exchange {
         };
         let receiver = bind(to);
         let at = SocketAddr::new(address, receiver.local_addr().unwrap().port());
-        let this = Self { sender: bind(from), receiver, at };
-        this.again().then_some(this)
+        Self { sender: bind(from), receiver, at }
+    }
+
+    /// As [`Exchange::again`], for what is let through: a busy machine may need more than [`WAIT`].
+    fn passes(&self) -> bool {
+        let begun = Watch::start();
+        std::iter::repeat_with(|| self.again())
+            .take_while(|_| begun.elapsed() < WAIT_MAX)
+            .any(|answered| answered)
     }
 
     fn again(&self) -> bool {

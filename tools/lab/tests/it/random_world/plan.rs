@@ -163,9 +163,16 @@ impl Plan {
         let last = |way: &LinkSettings| way.trace.delay().iter().last().map(|(_, delay)| delay);
         let one_way = |link: &DuplexLink| (last(&link.up)? + last(&link.down)?).checked_div(2);
         let furthest = self.world.links.iter().filter_map(one_way).max().unwrap_or_default();
-        let time = self.lanes(direction)[lane_of(port)].deadline;
-        time < furthest + ON_THE_AIR
-            && self.strategies(direction, port).any(|strategy| strategy == "lola")
+        let LaneConfig { deadline, expire_after, .. } = &self.lanes(direction)[lane_of(port)];
+        let is_lola = self.strategies(direction, port).any(|strategy| strategy == "lola");
+        let ways = self.world.links.iter().map(|link| match direction {
+            Direction::Up => &link.up,
+            Direction::Down => &link.down,
+        });
+        // Flows may keep the queue of a link full.
+        let slowest = ways.map(|way| last(way).unwrap_or_default() + full_queue(way)).max();
+        is_lola && *deadline < furthest + ON_THE_AIR
+            || expire_after.is_some_and(|age| Some(age) < slowest)
     }
 
     /// Whether packets of the lane of `port` keep their order: one link, no reordering, no repairs.
@@ -188,6 +195,15 @@ impl Plan {
         let order = self.lanes(direction)[lane].order;
         matches!(order, Order::Reorder { .. }).then_some(lane)
     }
+}
+
+/// How long a packet waits in the full queue of a repaired link.
+fn full_queue(way: &LinkSettings) -> Duration {
+    match &**way.trace.capacity() {
+        Capacity::Rates(rates) => rates.iter().last(),
+        Capacity::Opportunities(_) => None,
+    }
+    .map_or(Duration::ZERO, |(_, rate)| rate.time_for(way.queue_bytes as u64))
 }
 
 fn lane_of(port: u16) -> usize {
