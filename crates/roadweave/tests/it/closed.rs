@@ -269,7 +269,7 @@ fn what_others_remove_comes_back_within_seconds() {
         network.vehicle.ip("address add 192.168.51.1/24 dev lan0").unwrap();
         camera.ip("address add 192.168.51.2/24 dev eth0").unwrap();
         wait_within(Duration::from_secs(5), "the network that came up", || {
-            ping(&network.vehicle, "192.168.51.2", "-c 1").status.success()
+            ping(&network.vehicle, "192.168.51.2", "-c 1 -W 1").status.success()
         });
         network.vehicle.set_sysctl("net.ipv4.conf.eth1.rp_filter", "1").unwrap();
         client.wait_for("another program set the reverse path filter of eth1 to strict");
