@@ -41,8 +41,8 @@ impl Begun {
         socket.send_to(b"forged", to).unwrap();
         // An answer of the other end may have been late.
         let mut buffer = [0; 9];
-        let received = std::iter::from_fn(|| self.0.sender.recv(&mut buffer).ok());
-        let taken = received.map(|length| length == b"forged".len()).any(|it| it);
+        let mut received = std::iter::from_fn(|| self.0.sender.recv(&mut buffer).ok());
+        let taken = received.any(|length| length == b"forged".len());
         drop(socket);
         liar.ip(&format!("address del {}/{bits} dev lo", name.ip())).unwrap();
         taken
