@@ -69,16 +69,18 @@ impl Crossing {
         this
     }
 
-    fn reaches(&self, from: &NetNs, to: &NetNs, address: &str) -> bool {
-        Exchange::begin(from, to, address).is_some()
+    /// Checks whether a packet from `from` reaches `address` in `to`, and an answer comes back.
+    fn check(&self, from: &NetNs, to: &NetNs, address: &str, is_open: bool) {
+        let exchange = Exchange::open(from, to, address);
+        let passes = if is_open { exchange.passes() } else { exchange.again() };
+        assert_eq!(passes, is_open, "from {} to {address}", from.name());
     }
 
-    /// The same for both families, which must agree; `number` is the network of `to`.
-    fn reaches_both(&self, from: &NetNs, to: &NetNs, number: u8) -> bool {
-        let v4 = self.reaches(from, to, &format!("10.{number}.0.2"));
-        let v6 = self.reaches(from, to, &format!("fd0{number}::2"));
-        assert_eq!(v4, v6, "from {} to {}", from.name(), to.name());
-        v4
+    /// The same for both families; `number` is the network of `to`.
+    fn check_both(&self, from: &NetNs, to: &NetNs, number: u8, is_open: bool) {
+        for address in [format!("10.{number}.0.2"), format!("fd0{number}::2")] {
+            self.check(from, to, &address, is_open);
+        }
     }
 }
 
@@ -170,11 +172,15 @@ fn a_box_is_no_router_for_its_uplinks() {
                       add rule inet x y ct state new accept",
         );
         let before = Exchange::begin(wifi, lan, "10.2.0.2").expect("the test can fail");
-        assert!(crossing.reaches_both(wifi, modem, 4), "the test can fail");
+        crossing.check_both(wifi, modem, 4, true);
         let inner = ["10.1.0.1", "fd01::1"];
         let own = ["10.2.0.1", "fd02::1", "10.3.0.1", "fd03::1", inner[0], inner[1]];
-        let reaches_own = |from| own.map(|address| crossing.reaches(from, machine, address));
-        assert_eq!(reaches_own(wifi), [true; 6], "the test can fail");
+        let check_own = |from, expected: [bool; 6]| {
+            for (address, is_open) in own.into_iter().zip(expected) {
+                crossing.check(from, machine, address, is_open);
+            }
+        };
+        check_own(wifi, [true; 6]);
 
         let instance = Instance::new("client").unwrap();
         let own_addresses = inner.map(|address| address.parse().unwrap()).to_vec();
@@ -182,23 +188,20 @@ fn a_box_is_no_router_for_its_uplinks() {
         let mut filters = machine.enter(|| Filters::install(&instance, &options).unwrap()).unwrap();
         assert!(!before.again(), "what a stranger began is no answer, however long it lasts");
         for (to, number) in [(tunnel, 1), (lan, 2), (modem, 4)] {
-            assert!(!crossing.reaches_both(wifi, to, number), "{}", to.name());
+            crossing.check_both(wifi, to, number, false);
         }
         for (from, to, number) in
             [(lan, tunnel, 1), (tunnel, lan, 2), (lan, wifi, 3), (tunnel, wifi, 3)]
         {
-            assert!(crossing.reaches_both(from, to, number), "{} {}", from.name(), to.name());
+            crossing.check_both(from, to, number, true);
         }
 
         // An uplink's network reaches only the machine's addresses there.
-        assert_eq!(reaches_own(wifi), [false, false, true, true, false, false]);
-        assert_eq!(reaches_own(lan), [true, true, true, true, false, false]);
+        check_own(wifi, [false, false, true, true, false, false]);
+        check_own(lan, [true, true, true, true, false, false]);
         for address in inner {
-            assert!(crossing.reaches(tunnel, machine, address), "{address} by the tunnel");
-            assert!(
-                crossing.reaches(machine, machine, address),
-                "{address} from the machine itself"
-            );
+            crossing.check(tunnel, machine, address, true);
+            crossing.check(machine, machine, address, true);
         }
         assert!(!passes_in_the_name_of(wifi, "fd02::1", machine, "fd01::1"));
 
@@ -206,15 +209,15 @@ fn a_box_is_no_router_for_its_uplinks() {
         let late = NetNs::create("late").unwrap();
         cable((machine, "wwan9", &["10.9.0.1/24"]), (&late, "eth0", &["10.9.0.2/24"]));
         late.ip("route add default via 10.9.0.1").unwrap();
-        assert!(!crossing.reaches(&late, lan, "10.2.0.2"));
+        crossing.check(&late, lan, "10.2.0.2", false);
 
         forward_a_port(machine);
         assert!(passes_the_forwarded_port(wifi, lan));
 
         machine.enter(|| filters.replace(&a_box(true)).unwrap()).unwrap();
-        assert!(crossing.reaches_both(wifi, modem, 4), "routed on purpose");
-        assert!(!crossing.reaches_both(wifi, lan, 2));
-        assert!(!crossing.reaches_both(wifi, tunnel, 1));
+        crossing.check_both(wifi, modem, 4, true);
+        crossing.check_both(wifi, lan, 2, false);
+        crossing.check_both(wifi, tunnel, 1, false);
 
         machine.enter(move || drop(filters)).unwrap();
         assert_eq!(forwarding(machine), ["1", "1"], "as before");
@@ -292,11 +295,11 @@ fn a_server_decides_who_enters_the_tunnel() {
         };
         for (open, reach) in [(false, true), (true, false)] {
             let filters = install(open, reach);
-            assert_eq!(crossing.reaches_both(outside, tunnel, 1), open, "outside to tunnel");
-            assert_eq!(crossing.reaches(tunnel, &other, "10.1.1.2"), reach, "tunnel to tunnel");
-            assert!(crossing.reaches_both(tunnel, outside, 3));
+            crossing.check_both(outside, tunnel, 1, open);
+            crossing.check(tunnel, &other, "10.1.1.2", reach);
+            crossing.check_both(tunnel, outside, 3, true);
             // Forwarding was on before: forwarding between other networks stays.
-            assert!(crossing.reaches_both(outside, lan, 2));
+            crossing.check_both(outside, lan, 2, true);
             assert!(passes_the_forwarded_port(outside, lan));
             machine.enter(move || drop(filters)).unwrap();
         }
@@ -313,17 +316,17 @@ fn a_server_opens_nothing_between_others_and_protects_as_long_as_it_forwards() {
         let install = || machine.enter(|| Filters::install(&instance, &options).unwrap()).unwrap();
         let check_closed = || {
             assert_eq!(forwarding(machine), ["1", "1"]);
-            assert!(!crossing.reaches_both(wifi, lan, 2));
-            assert!(!crossing.reaches_both(lan, wifi, 3));
-            assert!(!crossing.reaches_both(wifi, tunnel, 1));
+            crossing.check_both(wifi, lan, 2, false);
+            crossing.check_both(lan, wifi, 3, false);
+            crossing.check_both(wifi, tunnel, 1, false);
         };
         assert_eq!(forwarding(machine), ["0", "0"]);
         let filters = install();
         check_closed();
-        assert!(crossing.reaches_both(tunnel, wifi, 3));
+        crossing.check_both(tunnel, wifi, 3, true);
         for number in [1, 2] {
             let host = if number == 1 { tunnel } else { lan };
-            assert!(crossing.reaches_both(machine, host, number), "the machine itself");
+            crossing.check_both(machine, host, number, true);
         }
         wifi.ip("address add 10.1.0.77/32 dev lo").unwrap();
         let camera = lan.enter(|| UdpSocket::bind("10.2.0.2:0").unwrap()).unwrap();
@@ -337,7 +340,7 @@ fn a_server_opens_nothing_between_others_and_protects_as_long_as_it_forwards() {
         let hook = "type nat hook postrouting priority srcnat;";
         nft(machine, &format!("table ip docker {{ chain out {{ {hook} {own}; }}; }}"));
         forward_a_port(machine);
-        assert!(crossing.reaches(lan, modem, "10.4.0.2"));
+        crossing.check(lan, modem, "10.4.0.2", true);
         assert!(passes_the_forwarded_port(wifi, lan));
 
         // As after kill -9: the next start cannot turn forwarding off.
@@ -384,10 +387,7 @@ fn two_instances_share_forwarding_and_the_last_turns_it_off() {
         let second = install("second", "rw1");
         machine.enter(move || drop(first)).unwrap();
         assert_eq!(forwarding(machine), ["1", "1"], "the second needs it");
-        assert!(
-            !crossing.reaches_both(&crossing.wifi, &crossing.lan, 2),
-            "and knows that it was off"
-        );
+        crossing.check_both(&crossing.wifi, &crossing.lan, 2, false);
         machine.enter(move || drop(second)).unwrap();
         assert_eq!(forwarding(machine), ["0", "0"]);
     });
@@ -441,10 +441,10 @@ fn clients_do_not_reach_what_a_server_denies() {
 
         assert!(!passes_the_forwarded_port(tunnel, lan), "nor what it forwards");
         assert!(passes_the_forwarded_port(wifi, lan));
-        assert!(!crossing.reaches_both(tunnel, modem, 4), "a denied network");
-        assert!(crossing.reaches_both(tunnel, wifi, 3));
-        assert!(!crossing.reaches(tunnel, machine, "fd03::1"), "the server's own address");
-        assert!(crossing.reaches(wifi, machine, "fd03::1"), "only clients are denied it");
+        crossing.check_both(tunnel, modem, 4, false);
+        crossing.check_both(tunnel, wifi, 3, true);
+        crossing.check(tunnel, machine, "fd03::1", false);
+        crossing.check(wifi, machine, "fd03::1", true);
         // The machine's services receive no broadcast or multicast of clients.
         for (from, all, is_heard) in [
             (wifi, "10.3.0.255", true),
@@ -488,7 +488,7 @@ fn what_others_remove_or_change_is_put_back() {
             lines().into_iter().map(without).collect::<Vec<_>>()
         };
         let (before, untouched) = (rules(), lines());
-        assert!(!crossing.reaches(wifi, lan, "10.2.0.2"));
+        crossing.check(wifi, lan, "10.2.0.2", false);
         assert_eq!(keeper.drops().get(DropReason::ForwardRefused), 1);
 
         nft(machine, "add table inet of_others");
@@ -509,7 +509,7 @@ fn what_others_remove_or_change_is_put_back() {
             let state = || format!("{change}: {:#?}", rules());
             wait_or_show(Duration::from_millis(1400), state, || rules() == before);
         }
-        assert!(!crossing.reaches(wifi, lan, "10.2.0.2"));
+        crossing.check(wifi, lan, "10.2.0.2", false);
 
         let prefixes = (0..4000_u32)
             .map(|at| IpNet::new_assert(IpAddr::V4((0x0a00_0000 + at * 512).into()), 24));

@@ -94,6 +94,6 @@ fn an_answer_comes_in_where_its_connection_went_out() {
         assert!(!begun.takes_from(modem, "10.3.0.1"));
         assert!(begun.0.passes());
         assert_eq!(keeper.drops().get(DropReason::ForwardRefused), refused + 1);
-        assert!(crossing.reaches(wifi, machine, "10.3.0.1"));
+        crossing.check(wifi, machine, "10.3.0.1", true);
     });
 }
