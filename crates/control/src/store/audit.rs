@@ -22,9 +22,9 @@ pub struct AuditEntry {
     pub actor: String,
     /// What was done: create, update, delete, revoke, enrol, login.
     pub action: String,
-    /// The kind of what it was done to.
+    /// The kind of the record.
     pub kind: String,
-    /// The name of what it was done to.
+    /// The name of the record.
     pub subject: String,
     /// The record before the change; null if there was none.
     pub before: Value,

@@ -45,7 +45,7 @@ pub struct BoxSession {
     pub reason: Option<String>,
 }
 
-/// The last report of a box. [`StoreError::NotFound`] if there is none.
+/// The last report of a box. [`StoreError::NotFound`] before the first.
 pub async fn latest(store: &Store, tenant: &str, device: &str) -> Result<Report> {
     let sql = "SELECT * FROM report WHERE tenant = $1 AND device = $2";
     let row = store.row(sql, values![tenant, device]).await?;

@@ -1,9 +1,9 @@
 //! When the packets of an uplink leave from another local port.
 //!
 //! ```text
-//! a path is silent for 10 s ──────────────┐
+//! a path is silent for 10 s ───────────────┐
 //! one with a new port: for 1, 2, 4 .. 10 s ┤
-//! a second attempt at a session is due ───┴─► the port is stale ─► the driver opens another socket
+//! a second attempt at a session is due ────┴─► the port is stale ─► the driver opens another socket
 //! ```
 //!
 //! A network may keep an entry for a port that leads nowhere: a router that forwarded before it

@@ -73,7 +73,7 @@ pub(crate) struct LaneReceiver {
     determined: Vec<(PacketId, Bytes)>,
 }
 
-/// Packets with consecutive IDs, to count missing ones. What the window leaps over is not lost.
+/// Packets with consecutive IDs, to count missing ones. IDs that the window skips are not missing.
 #[derive(Debug)]
 struct IdRun {
     first: PacketId,
