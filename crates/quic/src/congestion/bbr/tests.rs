@@ -228,17 +228,6 @@ fn persistent_congestion_leaves_the_least_window() {
     assert!(seen.mbps[0] > 18.0, "{seen:?}");
 }
 
-#[test]
-fn equal_seeds_give_equal_runs() {
-    let run = |seed| {
-        let mut world = World::new(link(20.0, ms(50)), seed).with(Traffic::Bulk);
-        world.link.loss = 0.01;
-        (0..20).map(|_| world.run(ms(500))).collect::<Vec<_>>()
-    };
-    assert_eq!(run(1), run(1));
-    assert_ne!(run(1), run(2));
-}
-
 proptest! {
     #[test]
     fn nothing_makes_the_window_vanish_or_explode(

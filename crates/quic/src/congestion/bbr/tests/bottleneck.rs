@@ -83,7 +83,7 @@ pub(super) struct World {
     packets: u64,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug)]
 pub(super) struct Seen {
     pub(super) mbps: Vec<f64>,
     pub(super) rtt_mean: f64,
