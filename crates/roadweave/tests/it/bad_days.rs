@@ -135,12 +135,7 @@ fn uplinks_die_return_and_are_replugged() {
 fn nothing_is_left_after_an_interrupt_or_after_a_kill_and_the_next_start() {
     run_sandboxed(|| {
         let network = TestNetwork::new();
-        for interface in ["eth1", "eth2"] {
-            network
-                .vehicle
-                .set_sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), "1")
-                .unwrap();
-        }
+        network.set_rp_filters(&[("eth1", "1"), ("eth2", "1")]);
         network.vehicle.ip("rule add priority 77 oif eth1 table 77").unwrap();
         network.vehicle.ip("route add 10.99.0.0/16 via 10.1.0.1 table 77").unwrap();
         let before = network.state();

@@ -84,9 +84,7 @@ fn hostile_network() -> (TestNetwork, NetNs, TcpListener, TcpListener) {
     network.vehicle.ip("address add 2001:db8:10::2/64 dev eth1 nodad").unwrap();
     network.vehicle.ip("-6 route add default via 2001:db8:10::1 dev eth1").unwrap();
     network.server.ip(&format!("address add {OPERATOR}/32 dev lo")).unwrap();
-    for (interface, value) in [("all", "0"), ("eth1", "1"), ("eth2", "2")] {
-        network.vehicle.set_sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), value).unwrap();
-    }
+    network.set_rp_filters(&[("all", "0"), ("eth1", "1"), ("eth2", "2")]);
     // The kernel limits refusals to one host.
     network.vehicle.set_sysctl("net.ipv4.icmp_ratelimit", "0").unwrap();
     network.vehicle.set_sysctl("net.ipv6.icmp.ratelimit", "0").unwrap();

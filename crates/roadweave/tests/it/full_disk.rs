@@ -65,12 +65,7 @@ fn a_client_whose_state_finds_no_room_goes_on_and_keeps_what_was_there() {
 fn daemons_start_run_and_clean_up_while_run_is_full() {
     run_sandboxed(|| {
         let network = TestNetwork::new();
-        for interface in ["eth1", "eth2"] {
-            network
-                .vehicle
-                .set_sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), "1")
-                .unwrap();
-        }
+        network.set_rp_filters(&[("eth1", "1"), ("eth2", "1")]);
         let run = Disk::mount("/run/roadweave");
         let before = network.state();
         run.fill();

@@ -143,6 +143,14 @@ impl TestNetwork {
         self.vehicle.ip(&route).unwrap();
     }
 
+    pub fn set_rp_filters(&self, values: &[(&str, &str)]) {
+        for (interface, value) in values {
+            self.vehicle
+                .set_sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), value)
+                .unwrap();
+        }
+    }
+
     /// Drops all packets at the server's end of an uplink, or ends that: the modem stays up.
     pub fn silence(&self, interface: &str, silent: bool) {
         let table = format!("netdev silent_{interface}");
