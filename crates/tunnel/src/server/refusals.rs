@@ -122,10 +122,7 @@ const SUMMARY: Duration = Duration::from_secs(30);
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn at(seconds: u64) -> Instant {
-        Instant::ZERO + Duration::from_secs(seconds)
-    }
+    use crate::testing::at_second as at;
 
     fn address(number: u64) -> SocketAddr {
         SocketAddr::from(([192, 0, 2, number as u8], 1024 + number as u16))
