@@ -17,7 +17,6 @@ fn seen(requests: &[u64], stalled_ms: u64) -> (Viewing, ServerTraffic) {
         datagrams: 100,
         lost: 1,
         further_datagrams: 4,
-        on_links: 0,
     };
     (seen, sent)
 }
