@@ -126,6 +126,11 @@ impl World {
         });
     }
 
+    pub(super) fn run_after(&mut self, before: Duration, span: Duration) -> Seen {
+        self.run(before);
+        self.run(span)
+    }
+
     pub(super) fn run(&mut self, span: Duration) -> Seen {
         let end = self.now + span;
         self.change_link();
