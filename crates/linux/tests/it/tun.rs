@@ -10,7 +10,7 @@ use roadweave_linux::{
     DeviceError, Interest, Poller, Token, Tun, TunOptions, WriteCounts, wait_readable,
 };
 
-use crate::common::{NetNs, checksum, run_sandboxed, udp};
+use crate::common::{NetNs, checksum, echo, run_sandboxed, udp};
 
 const MTU: u16 = 1400;
 
@@ -239,13 +239,7 @@ fn of_several_queues_a_flow_comes_back_by_that_which_it_went_by() {
             let error = error.expect("its name is taken");
             assert!(matches!(error, DeviceError::NameInUse { .. }), "{error}");
         }
-        let socket = UdpSocket::bind("10.8.0.1:7000").unwrap();
-        std::thread::spawn(move || {
-            let mut buffer = [0; 100];
-            while let Ok((length, from)) = socket.recv_from(&mut buffer) {
-                let _ = socket.send_to(&buffer[..length], from);
-            }
-        });
+        echo(UdpSocket::bind("10.8.0.1:7000").unwrap());
         for flow in 0..30_u16 {
             let at = usize::from(flow) % queues.len();
             let mut queue = queues[at].try_clone().unwrap();

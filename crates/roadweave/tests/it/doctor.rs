@@ -59,8 +59,7 @@ fn doctor_names_blocked_uplinks_short_paths_and_firewalls_between_box_and_server
             "table inet vpn { chain pre { type filter hook prerouting priority mangle;
                 meta mark set ct mark; }; }",
         );
-        let client = network.start_client("client");
-        client.wait_for("joined");
+        let _client = network.start_joined("client");
         let (found, _) = of_box();
         check(&found, "marks inet vpn pre", "warn", "give the rule a mask without");
         check(&found, &format!("reach eth1 {ADDRESS}"), "ok", "answered");

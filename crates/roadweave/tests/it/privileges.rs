@@ -100,8 +100,7 @@ fn a_running_daemon_may_do_no_more_than_it_needs_and_that_it_can() {
         check_restricted(&router, NETWORK);
         router.interrupt();
 
-        client.interrupt();
-        server.interrupt();
+        interrupt([client, server]);
         network.vehicle.ip("link del eth2").unwrap();
         assert_eq!(network.state(), before);
     });
@@ -222,8 +221,7 @@ fn both_ends_run_as_another_user_with_the_capabilities_of_their_units() {
         let left = network.state().into_iter().filter(|line| !line.ends_with("/rw0.sock"));
         assert_eq!(left.collect::<Vec<_>>(), before);
         let (server, client) = network.start_both();
-        client.interrupt();
-        server.interrupt();
+        interrupt([client, server]);
 
         let file = network.path("client.toml");
         let folder = file.parent().unwrap();

@@ -125,8 +125,7 @@ fn no_call_that_the_program_needs_is_barred() {
 
 #[test]
 fn the_service_manager_hears_that_both_ends_are_up_and_what_they_do() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         let start = |role: &str, namespace| {
             let path = network.path(&format!("{role}.notify"));
             let manager = UnixDatagram::bind(&path).unwrap();

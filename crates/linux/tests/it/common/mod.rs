@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 pub use roadweave_linux::netns::{
-    NetNs, WAIT_MAX, Watch, cable, run_sandboxed, wait_or_show, wait_until,
+    NetNs, WAIT_MAX, Watch, cable, echo, run_sandboxed, wait_or_show, wait_until,
 };
 
 pub fn prefix(text: &str) -> IpNet {
