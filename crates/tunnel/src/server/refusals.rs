@@ -93,7 +93,6 @@ pub(crate) fn kind_of_refusal(why: Refusal) -> &'static str {
         Refusal::Expired => "expired-key",
         Refusal::Revoked => "revoked-key",
         Refusal::Forbidden => "forbidden-key",
-        _ => "key",
     }
 }
 
