@@ -36,7 +36,6 @@ impl Default for EncoderConfig {
 
 /// Why there is no coded packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
 pub enum EncodeError {
     /// A packet of the range is not in the pool: it was forgotten, expired or never inserted.
     #[error("packet {0} is not in the pool")]

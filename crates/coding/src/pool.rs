@@ -164,6 +164,10 @@ impl Pool {
         if is_taken && 2 * self.len > self.ring.len() {
             self.grow();
         }
+        self.place_in_ring(key, held);
+    }
+
+    fn place_in_ring(&mut self, key: u64, held: Held) {
         let slot = self.slot_of(key);
         let slot = &mut self.ring[slot];
         if let Some(displaced) = slot.held.replace(held) {
@@ -177,12 +181,7 @@ impl Pool {
         let ring = std::mem::replace(&mut self.ring, vec![Slot::default(); slots]);
         let held = ring.into_iter().filter_map(|slot| Some((slot.key, slot.held?)));
         for (key, held) in held.chain(std::mem::take(&mut self.stragglers)) {
-            let slot = self.slot_of(key);
-            let slot = &mut self.ring[slot];
-            if let Some(displaced) = slot.held.replace(held) {
-                self.stragglers.insert(slot.key, displaced);
-            }
-            slot.key = key;
+            self.place_in_ring(key, held);
         }
     }
 

@@ -17,7 +17,6 @@ use crate::server::ServerFile;
 
 /// A server's file cannot be changed.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum ChangeError {
     /// The file is unreadable, or would be invalid after the change.
     #[error(transparent)]

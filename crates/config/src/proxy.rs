@@ -105,11 +105,6 @@ fn default_instance() -> TunName {
 }
 
 impl ProxyFile {
-    /// How streams are relayed, if they are.
-    pub fn streams_config(&self) -> Option<roadweave_tunnel::StreamsConfig> {
-        ProxyStreams::to_config(self.streams.as_ref(), &self.lanes)
-    }
-
     /// The tenants and their anchors.
     pub fn proxy_config(&self) -> ProxyConfig {
         let tenant = |tenant: &ProxyTenantFields| ProxyTenant {

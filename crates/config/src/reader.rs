@@ -19,7 +19,6 @@ use zeroize::Zeroizing;
 
 /// A configuration file is not usable.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum FileError {
     /// The file cannot be read.
     #[error("cannot read {}: {source}", path.display())]

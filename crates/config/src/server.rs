@@ -152,13 +152,6 @@ impl ServerLimits {
     }
 }
 
-impl ServerFile {
-    /// How many threads share the clients.
-    pub fn shards(&self) -> u16 {
-        self.shards.get() as u16
-    }
-}
-
 impl Validate for ServerFile {
     const RELOADED: &'static [&'static str] =
         &["peers", "deny_destinations", "allow_destinations", "forwards", "fleet.accept"];

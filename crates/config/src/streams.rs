@@ -218,7 +218,8 @@ impl ProxyStreams {
         validate_place(lanes)
     }
 
-    pub(crate) fn to_config(of: Option<&Self>, lanes: &[LaneFields]) -> Option<StreamsConfig> {
+    /// How streams are relayed beside these lanes, if they are.
+    pub fn to_config(of: Option<&Self>, lanes: &[LaneFields]) -> Option<StreamsConfig> {
         let StreamsConfig { lane, streams_max, head } = StreamsConfig::default();
         match of {
             Some(Self { strategy }) => {

@@ -197,7 +197,7 @@ fn values_near_broken_ones_are_taken() {
     let streams = format!("{}[streams]\nhttp_ports = []\n", client(""));
     read::<ClientFile>(&streams).expect("it reads no HTTP");
     let file = read::<ServerFile>(&server("shards = 16")).expect("64 MiB each");
-    assert_eq!(file.shards(), 16);
+    assert_eq!(file.shards.get(), 16);
     let networks = "[fleet]\naccept = [\"10.0.0.0/8\", \"fd00::/8\"]\n";
     read::<ServerFile>(&server(networks)).expect("private networks behind boxes");
 }
@@ -343,8 +343,10 @@ fn streams_need_a_lane_of_their_own() {
     // A proxy whose lanes are all taken stays valid, and relays no streams.
     let proxy =
         |more: &str| read::<crate::ProxyFile>(&format!("private_key = \"{PRIVATE}\"\n{more}"));
-    let relays =
-        |more: &str| proxy(more).expect("good").streams_config().map(|it| it.lane.strategy);
+    let relays = |more: &str| {
+        let file = proxy(more).expect("good");
+        ProxyStreams::to_config(file.streams.as_ref(), &file.lanes).map(|it| it.lane.strategy)
+    };
     assert_eq!(relays(&lanes(8)), None);
     assert_eq!(relays(&lanes(7)), Some(roadweave_tunnel::StreamsConfig::default().lane.strategy));
     let strategy = relays("[streams]\nstrategy = \"xlink\"\n").expect("a place");

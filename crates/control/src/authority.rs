@@ -240,10 +240,7 @@ fn name(text: &str) -> Result<Name> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn identity(seed: u8) -> Identity {
-        Identity::from_seed([seed; 32])
-    }
+    use crate::store::tests::identity;
 
     fn list(number: u64, epoch: u64, root: u8, by: u8) -> Signed<TrustList> {
         let list = TrustList {

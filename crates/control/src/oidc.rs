@@ -155,7 +155,6 @@ impl SignedIn {
 
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "oidc"), expect(dead_code, reason = "an issuer has them alone"))]
-#[non_exhaustive]
 pub enum OidcError {
     #[error("cannot reach the issuer: {0}")]
     Issuer(String),

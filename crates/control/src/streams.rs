@@ -169,7 +169,8 @@ impl Streams {
         let mut concerns_boxes = !is_same_chain;
         for entry in published.revocations.entries(known) {
             self.mailboxes.send(&entry.key, StreamMessage::Published(Arc::clone(&published)));
-            concerns_boxes |= !self.is_device(&entry.key).await;
+            let device = self.store.find::<Device>("public_key", &entry.key.to_string()).await;
+            concerns_boxes |= device.is_err();
         }
         // Boxes must stop trusting a revoked proxy, anchor or delegate.
         if concerns_boxes {
@@ -184,10 +185,6 @@ impl Streams {
             *held = newest;
             is_other
         });
-    }
-
-    async fn is_device(&self, key: &PublicKey) -> bool {
-        self.store.find::<Device>("public_key", &key.to_string()).await.is_ok()
     }
 
     pub(crate) async fn serve(

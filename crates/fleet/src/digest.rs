@@ -8,7 +8,7 @@ use ring::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
 
 /// A SHA-256 (FIPS 180-4), in text as base64.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Digest([u8; 32]);
 

@@ -119,7 +119,6 @@ pub struct Configuration {
     /// The fields, at most [`Configuration::TEXT_MAX`] bytes.
     pub text: String,
     /// The approval of a person, where the list of trust names approvers.
-    #[serde(default)]
     pub approval: Option<Signed<Approval>>,
 }
 

@@ -39,7 +39,6 @@ pub enum Down {
         /// The entries, in order.
         entries: Vec<Revocation>,
         /// With the last entries: the signed head.
-        #[serde(default)]
         head: Option<Signed<Head>>,
     },
     /// A document for this side.
@@ -99,7 +98,6 @@ pub enum Up {
         /// The entries, in order.
         entries: Vec<Revocation>,
         /// With the last entries: the signed head.
-        #[serde(default)]
         head: Option<Signed<Head>>,
     },
     /// Samples of the last seconds.
@@ -218,28 +216,22 @@ impl Outcome {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// The box; `None`: the proxy itself.
-    #[serde(default)]
     pub device: Option<PublicKey>,
     /// The uplink; `None`: the whole session.
-    #[serde(default)]
     pub uplink: Option<String>,
     /// The period, ms.
     pub over_ms: u32,
     /// The smoothed round trip, microseconds.
-    #[serde(default)]
     pub rtt_us: Option<u32>,
     /// Packets lost, in a million.
-    #[serde(default)]
     pub loss_ppm: Option<u32>,
     /// Bytes from the box.
     pub up_bytes: u64,
     /// Bytes to the box.
     pub down_bytes: u64,
     /// The load of a proxy, thousandths of its capacity.
-    #[serde(default)]
     pub load: Option<u16>,
     /// Sessions of a proxy or an anchor.
-    #[serde(default)]
     pub sessions: Option<u32>,
 }
 

@@ -294,7 +294,6 @@ pub struct ProxySettings {
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub addresses: Vec<SocketAddr>,
     /// The pool that it is in.
-    #[serde(default)]
     pub pool: Option<String>,
     /// The maximum number of boxes assigned to it; unlimited if absent.
     #[serde(default)]
@@ -364,7 +363,6 @@ pub struct ConfigSettings {
     /// The fields of a box's file that it sets.
     pub body: Map<String, Value>,
     /// A person's signature, where the tenant's lock asks for one.
-    #[serde(default)]
     pub signature: Option<String>,
 }
 
@@ -403,7 +401,6 @@ pub struct Rollout {
     /// Since when, milliseconds since 1970.
     pub wave_since_ms: i64,
     /// Why it stopped, or who stopped it.
-    #[serde(default)]
     pub why: Option<String>,
     /// The part that users edit.
     pub settings: RolloutSettings,

@@ -43,7 +43,7 @@ impl Revocation {
 }
 
 /// The end of a chain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Head {
     /// The epoch of the controller.
@@ -57,12 +57,6 @@ pub struct Head {
 impl Head {
     /// The head of a chain without entries.
     pub const EMPTY: Self = Self { epoch: 0, serial: 0, hash: Digest::ZERO };
-}
-
-impl Default for Head {
-    fn default() -> Self {
-        Self::EMPTY
-    }
 }
 
 impl Payload for Head {

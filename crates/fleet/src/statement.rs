@@ -80,7 +80,6 @@ pub struct Statement {
     #[serde(default)]
     pub tags: BTreeSet<Name>,
     /// What it may sign, for a delegate.
-    #[serde(default)]
     pub grant: Option<Grant>,
 }
 

@@ -40,7 +40,6 @@ pub struct Member {
     /// Its inner addresses and the prefixes behind it.
     pub addresses: Vec<IpNet>,
     /// Its limit for each direction, kbit/s.
-    #[serde(default)]
     pub rate_kbps: Option<u32>,
     /// Seconds without a controller after which it is not let in any more, by its tenant's policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -122,7 +121,6 @@ pub struct TableChange {
     #[serde(default)]
     pub gone: Vec<PublicKey>,
     /// With the last part: the head of the result.
-    #[serde(default)]
     pub head: Option<Signed<TableHead>>,
 }
 

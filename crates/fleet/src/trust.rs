@@ -42,7 +42,7 @@ pub struct Trust {
     /// Retired controllers that have signed what is held, until it is signed again.
     #[serde(default)]
     former: BTreeSet<PublicKey>,
-    revocations: Revocations,
+    pub(crate) revocations: Revocations,
 }
 
 impl Trust {
@@ -114,11 +114,6 @@ impl Trust {
     /// The known revocations.
     pub fn revocations(&self) -> &Revocations {
         &self.revocations
-    }
-
-    /// The known revocations, to be extended.
-    pub fn revocations_mut(&mut self) -> &mut Revocations {
-        &mut self.revocations
     }
 }
 

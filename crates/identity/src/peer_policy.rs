@@ -10,7 +10,6 @@ pub trait PeerPolicy: Send + Sync {
 
 /// Why a server refuses a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum Refusal {
     /// The server does not know the key.
     #[error("the server does not know this client's key")]

@@ -8,7 +8,6 @@ use rustix::io::Errno;
 
 /// An operation on the system failed.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum DeviceError {
     /// The kernel refused for lack of a capability.
     #[error("no permission to {what}: run as root or grant CAP_NET_ADMIN")]

@@ -7,7 +7,7 @@ mod watch;
 
 pub use sandbox::Sandbox;
 pub use testing::{
-    WAIT_MAX, cable, run_sandboxed, sandbox_is_there, wait_or_show, wait_until, wait_within,
+    WAIT_MAX, cable, echo, run_sandboxed, sandbox_is_there, wait_or_show, wait_until, wait_within,
 };
 pub use watch::Watch;
 

@@ -55,7 +55,6 @@ pub use server::run_server;
 
 /// Why a daemon failed to start or stopped.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum DriverError {
     /// A system call failed.
     #[error(transparent)]

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 crate::named! {
     /// Why a packet was discarded.
     #[derive(Hash)]
-    #[non_exhaustive]
     DropReason {
         /// The sending queue of a lane was full, in bytes.
         QueueFull = "queue-full",

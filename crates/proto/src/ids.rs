@@ -53,23 +53,16 @@ impl PacketId {
     }
 }
 
-impl fmt::Display for PathId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "path {}", self.0)
-    }
+macro_rules! displayed {
+    ($($id:ident: $text:literal),*) => {
+        $(impl fmt::Display for $id {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, $text, self.0)
+            }
+        })*
+    };
 }
-
-impl fmt::Display for LaneId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "lane {}", self.0)
-    }
-}
-
-impl fmt::Display for PacketId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "#{}", self.0)
-    }
-}
+displayed!(PathId: "path {}", LaneId: "lane {}", PacketId: "#{}");
 
 #[cfg(test)]
 mod tests {

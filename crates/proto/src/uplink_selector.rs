@@ -46,7 +46,6 @@ impl UplinkSelector {
 
 /// Why a name cannot be an uplink's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum NoUplink {
     /// The kernel does not allow the name.
     #[error(

@@ -131,7 +131,6 @@ pub(crate) const INITIAL_MTU: u16 = 1200;
 
 /// Why no endpoint could be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum ConfigError {
     /// A field of [`TransportConfig`] breaks the bounds that its documentation states.
     #[error("transport setting `{field}` is out of bounds")]

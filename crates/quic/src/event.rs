@@ -21,7 +21,6 @@ impl fmt::Display for ConnectionId {
 
 /// What happened on a connection.
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
 pub enum Event {
     /// The handshake is complete and the peer has proved that it holds this key.
     Connected {
@@ -69,7 +68,6 @@ pub enum Event {
 
 /// Why a path was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum PathCloseReason {
     /// This side asked for the path to be closed.
     Requested,
@@ -82,7 +80,6 @@ pub enum PathCloseReason {
 
 /// Why a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum CloseReason {
     /// This side closed the connection.
     #[error("closed")]
@@ -136,7 +133,6 @@ pub enum CloseReason {
 
 /// An event that belongs to no connection.
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
 pub enum EndpointEvent {
     /// A client completed its handshake.
     Incoming(ConnectionId),
@@ -160,7 +156,6 @@ pub enum EndpointEvent {
 
 /// Why a datagram was not sent; it is returned.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum SendError {
     /// The congestion window or the pacer of the path holds it back.
     #[error("the path is full")]
@@ -195,7 +190,6 @@ impl SendError {
 
 /// Why a message was not sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum MessageError {
     /// The message is longer than [`MESSAGE_MAX`](crate::MESSAGE_MAX).
     #[error("the message is longer than {} bytes", crate::MESSAGE_MAX)]
@@ -210,7 +204,6 @@ pub enum MessageError {
 
 /// Why a path was not opened, closed or changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum PathError {
     /// Only clients open paths.
     #[error("only clients open paths")]
@@ -234,7 +227,6 @@ pub enum PathError {
 
 /// Why no connection was begun.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum ConnectError {
     /// Servers do not connect.
     #[error("a server endpoint does not connect")]

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 /// Counters of one path since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-#[non_exhaustive]
 pub struct PathStats {
     /// UDP packets sent.
     pub packets_sent: u64,
@@ -64,7 +63,6 @@ pub enum EcnMarking {
 
 /// Counters of a whole connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
 pub struct ConnectionStats {
     /// How long the handshake took, once it is complete.
     pub handshake: Option<Duration>,
@@ -77,7 +75,6 @@ pub struct ConnectionStats {
 
 /// Counters of an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
 pub struct EndpointStats {
     /// Handshakes begun by clients.
     pub handshakes: u64,

@@ -34,8 +34,7 @@ fn speedtest(words: &[&str]) -> Output {
 
 #[test]
 fn each_uplink_shows_what_its_cable_carries_and_a_metered_one_waits_to_be_meant() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         network.edit("client.toml", |text| text + METERED);
         network.edit("server.toml", |text| text + "\n[speedtest]\nenabled = true\n");
         let ends = [(&network.vehicle, "eth1", 8), (&network.server, "eth1", 16)];
@@ -70,7 +69,6 @@ fn each_uplink_shows_what_its_cable_carries_and_a_metered_one_waits_to_be_meant(
         let session = &network.show(CLIENT)["sessions"][0];
         assert!(session["load"]["sent_bytes"].as_u64() > Some(0), "{session:#}");
         assert_eq!((client.count("joined"), server.count("joined")), (1, 1), "{}", client.log());
-        client.interrupt();
-        server.interrupt();
+        interrupt([client, server]);
     });
 }

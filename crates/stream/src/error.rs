@@ -4,7 +4,6 @@ use roadweave_proto::wire::{ResetCode, StreamFrameError};
 
 /// A protocol violation by the peer. It resets its stream, or ends all streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum Violation {
     /// Bytes beyond the credit of their stream.
     #[error("peer sent beyond the credit of a stream")]
@@ -32,7 +31,6 @@ impl Violation {
 
 /// Why a symbol was not handled to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum HandleError {
     /// Not frames; those before the malformed one are handled.
     #[error(transparent)]
@@ -44,7 +42,6 @@ pub enum HandleError {
 
 /// Why a call on a stream fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum StreamError {
     /// The stream was never opened, or is over.
     #[error("no such stream")]

@@ -83,7 +83,6 @@ pub struct RouterConfig {
 
 /// Why a router cannot be created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum RouterError {
     /// No link, or more than [`ROUTER_LINKS_MAX`].
     #[error("a router has 1 to {ROUTER_LINKS_MAX} links, not {0}")]

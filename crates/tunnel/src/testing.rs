@@ -23,6 +23,10 @@ pub(crate) fn at(millis: u64) -> Instant {
     Instant::from_millis(millis)
 }
 
+pub(crate) fn at_second(seconds: u64) -> Instant {
+    at(seconds * 1000)
+}
+
 #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
 pub(crate) fn epoch() -> Epoch {
     Epoch::new(std::time::Instant::now())

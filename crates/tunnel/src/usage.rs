@@ -166,6 +166,11 @@ mod tests {
         noon.timestamp().as_second().cast_unsigned()
     }
 
+    fn carry_at(usage: &mut Usage, unix_seconds: u64, bytes: u64) {
+        usage.on_time_of_day(unix_seconds, true);
+        usage.add("wwan0", bytes);
+    }
+
     fn carried(usage: &Usage, billing_day: u8) -> (u64, u64) {
         let Carried { day_bytes, month_bytes } = usage.of("wwan0", billing_day);
         (day_bytes, month_bytes)
@@ -191,13 +196,11 @@ mod tests {
         let mut usage = Usage::default();
         usage.add("wwan0", 5);
         assert_eq!(carried(&usage, 1), (5, 5), "nobody knows the day");
-        usage.on_time_of_day(noon("2026-11-14"), true);
-        usage.add("wwan0", 7);
+        carry_at(&mut usage, noon("2026-11-14"), 7);
         assert_eq!(carried(&usage, 1), (12, 12));
         usage.on_time_of_day(0, true);
         assert_eq!(carried(&usage, 1), (12, 12), "the clock is not set yet");
-        usage.on_time_of_day(noon("2026-11-15"), true);
-        usage.add("wwan0", 1);
+        carry_at(&mut usage, noon("2026-11-15"), 1);
         assert_eq!((carried(&usage, 1), carried(&usage, 15)), ((1, 13), (1, 1)));
         usage.on_time_of_day(noon("2026-12-14"), true);
         assert_eq!((carried(&usage, 1), carried(&usage, 15)), ((0, 0), (0, 1)));
@@ -207,10 +210,8 @@ mod tests {
     #[test]
     fn a_clock_that_is_ahead_for_a_while_puts_nothing_back() {
         let mut usage = Usage::default();
-        usage.on_time_of_day(noon("2026-11-27"), true);
-        usage.add("wwan0", 9);
-        usage.on_time_of_day(noon("2099-01-01"), true);
-        usage.add("wwan0", 1);
+        carry_at(&mut usage, noon("2026-11-27"), 9);
+        carry_at(&mut usage, noon("2099-01-01"), 1);
         assert_eq!(carried(&usage, 1), (1, 1));
         usage.on_time_of_day(noon("2026-11-27"), true);
         assert_eq!(carried(&usage, 1), (9, 9));
@@ -223,8 +224,7 @@ mod tests {
         let mut usage = Usage::default();
         let mut carry = |from: &str, days: u64| {
             for day in 0..days {
-                usage.on_time_of_day(noon(from) + day * 86_400, true);
-                usage.add("wwan0", 1);
+                carry_at(&mut usage, noon(from) + day * 86_400, 1);
             }
             carried(&usage, 1)
         };
@@ -251,8 +251,7 @@ mod tests {
     fn years_are_two_months_in_memory() {
         let mut usage = Usage::default();
         for day in 0..1000 {
-            usage.on_time_of_day(noon("2026-01-01") + day * 86_400, true);
-            usage.add("wwan0", 1);
+            carry_at(&mut usage, noon("2026-01-01") + day * 86_400, 1);
             let sum = carried(&usage, 1).1;
             assert!(sum <= 31 && usage.uplinks["wwan0"].len() <= DAYS_MOST + 1, "{day}");
         }
@@ -262,8 +261,7 @@ mod tests {
     #[test]
     fn what_was_written_is_read_and_its_last_day_goes_on() {
         let mut usage = Usage::default();
-        usage.on_time_of_day(noon("2026-11-27"), true);
-        usage.add("wwan0", 9);
+        carry_at(&mut usage, noon("2026-11-27"), 9);
         usage.add("wwan0", u64::MAX);
         let text = serde_json::to_string(&usage).unwrap();
         assert_eq!(text, r#"{"wwan0":{"2026-11-27":18446744073709551615}}"#);

@@ -33,7 +33,6 @@ pub use bulk::{Bulk, BulkReport};
 use constant::ConstantTraffic;
 pub use requests::App;
 use requests::{RequestReport, RequestTraffic};
-pub(crate) use tcp::Tcp;
 pub use tcp::TcpReport;
 use tcp::TcpTraffic;
 pub use video::FrameSource;
@@ -102,7 +101,7 @@ pub enum TrafficKind {
     /// Requests and responses (RAVEN section 5.2); the direction is ignored.
     Requests(App),
     Bulk(Bulk),
-    Tcp(Tcp),
+    Tcp(Bulk),
 }
 
 impl TrafficSpec {

@@ -25,7 +25,6 @@ mod log;
 mod measurement;
 mod message;
 mod plan;
-mod reader;
 mod receiver;
 mod sender;
 mod server;

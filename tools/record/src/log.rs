@@ -11,9 +11,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use bytes::Buf as _;
 use roadweave_proto::Instant;
-
-use crate::reader::ByteReader;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LogEntry {
@@ -60,23 +59,25 @@ impl LogEntry {
         }
     }
 
-    fn decode(reader: &mut ByteReader<'_>) -> Option<Self> {
-        Some(match reader.u8()? {
-            DELIVERY => {
-                Self::Delivery { cycle: reader.u16()?, at_ms: reader.u32()?, bytes: reader.u32()? }
-            }
+    fn decode(reader: &mut &[u8]) -> Option<Self> {
+        Some(match reader.try_get_u8().ok()? {
+            DELIVERY => Self::Delivery {
+                cycle: reader.try_get_u16().ok()?,
+                at_ms: reader.try_get_u32().ok()?,
+                bytes: reader.try_get_u32().ok()?,
+            },
             PROBE => Self::Probe {
-                cycle: reader.u16()?,
-                sent_us: reader.u64()?,
-                received_us: reader.u64()?,
-                probes: reader.u16()?,
+                cycle: reader.try_get_u16().ok()?,
+                sent_us: reader.try_get_u64().ok()?,
+                received_us: reader.try_get_u64().ok()?,
+                probes: reader.try_get_u16().ok()?,
             },
             _ => return None,
         })
     }
 }
 
-pub(crate) fn decode_entries(reader: &mut ByteReader<'_>) -> Option<Vec<LogEntry>> {
+pub(crate) fn decode_entries(reader: &mut &[u8]) -> Option<Vec<LogEntry>> {
     let mut entries = Vec::new();
     while !reader.is_empty() {
         entries.push(LogEntry::decode(reader)?);

@@ -21,9 +21,10 @@
 //! Hello and Open are longer than any answer to them, and an address that has not answered a
 //! challenge receives nothing else: a server is no amplifier.
 
+use bytes::Buf as _;
+
 use crate::log::{LogEntry, REPORT_HEADER_BYTES, decode_entries};
 use crate::plan::RecordPlan;
-use crate::reader::ByteReader;
 use crate::token::PROOF_BYTES;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,31 +137,31 @@ const VERSION: u8 = 1;
 
 impl Message {
     pub fn decode(payload: &[u8]) -> Option<Self> {
-        let mut reader = ByteReader(payload);
-        if reader.u8()? != MAGIC {
+        let mut reader = payload;
+        if reader.try_get_u8().ok()? != MAGIC {
             return None;
         }
-        let kind = reader.u8()?;
-        let token = reader.u64()?;
+        let kind = reader.try_get_u8().ok()?;
+        let token = reader.try_get_u64().ok()?;
         if kind >> 4 != VERSION {
             return None;
         }
         Some(match kind & 0x0f {
             1 if payload.len() >= REQUEST_BYTES => Self::Hello { nonce: token },
-            2 => Self::Challenge { nonce: token, token: reader.u64()? },
+            2 => Self::Challenge { nonce: token, token: reader.try_get_u64().ok()? },
             3 if payload.len() >= REQUEST_BYTES => Self::Open(Open {
                 token,
-                resume: reader.u64()?,
-                elapsed_us: reader.u64()?,
+                resume: reader.try_get_u64().ok()?,
+                elapsed_us: reader.try_get_u64().ok()?,
                 plan: RecordPlan::decode(&mut reader)?,
                 proof: *payload[PROOF_OFFSET..].first_chunk()?,
             }),
             4 => Self::Welcome(Welcome {
                 token,
-                resumed: reader.u8()? != 0,
-                start_unix_us: reader.u64()?,
+                resumed: reader.try_get_u8().ok()? != 0,
+                start_unix_us: reader.try_get_u64().ok()?,
             }),
-            5 => Self::Refuse { to: token, why: RecordRefusal::decode(reader.u8()?)? },
+            5 => Self::Refuse { to: token, why: RecordRefusal::decode(reader.try_get_u8().ok()?)? },
             6 => Self::Packet(Packet::decode(token, payload.len(), &mut reader)?),
             7 => Self::Report(Report::decode(token, &mut reader)?),
             8 => Self::Close { token },
@@ -170,10 +171,10 @@ impl Message {
 
     /// The nonce in a Hello of another version, whose answer is [`RecordRefusal::Version`].
     pub fn foreign_hello(payload: &[u8]) -> Option<u64> {
-        let mut reader = ByteReader(payload);
-        let is_ours = reader.u8()? == MAGIC;
-        let kind = reader.u8()?;
-        let token = reader.u64()?;
+        let mut reader = payload;
+        let is_ours = reader.try_get_u8().ok()? == MAGIC;
+        let kind = reader.try_get_u8().ok()?;
+        let token = reader.try_get_u64().ok()?;
         (is_ours && kind >> 4 != VERSION && kind & 0x0f == 1 && payload.len() >= REQUEST_BYTES)
             .then_some(token)
     }
@@ -214,8 +215,8 @@ impl RecordRefusal {
 }
 
 impl Packet {
-    fn decode(token: u64, payload_bytes: usize, reader: &mut ByteReader<'_>) -> Option<Self> {
-        let flags = reader.u8()?;
+    fn decode(token: u64, payload_bytes: usize, reader: &mut &[u8]) -> Option<Self> {
+        let flags = reader.try_get_u8().ok()?;
         Some(Self {
             token,
             kind: match flags & 3 {
@@ -225,11 +226,11 @@ impl Packet {
                 _ => return None,
             },
             finishing: flags & 4 != 0,
-            number: reader.u32()?,
-            cycle: reader.u16()?,
-            sent_us: reader.u64()?,
-            confirmed: reader.u32()?,
-            probes: reader.u16()?,
+            number: reader.try_get_u32().ok()?,
+            cycle: reader.try_get_u16().ok()?,
+            sent_us: reader.try_get_u64().ok()?,
+            confirmed: reader.try_get_u32().ok()?,
+            probes: reader.try_get_u16().ok()?,
             payload_bytes,
         })
     }
@@ -248,18 +249,18 @@ impl Packet {
 }
 
 impl Report {
-    fn decode(token: u64, reader: &mut ByteReader<'_>) -> Option<Self> {
+    fn decode(token: u64, reader: &mut &[u8]) -> Option<Self> {
         Some(Self {
             token,
-            highest: reader.u32()?,
-            sent_us: reader.u64()?,
-            received_us: reader.u64()?,
-            held_us: reader.u32()?,
-            bytes: reader.u64()?,
-            confirmed: reader.u32()?,
-            log_end: reader.u32()?,
-            log_discarded: reader.u32()?,
-            log_first: reader.u32()?,
+            highest: reader.try_get_u32().ok()?,
+            sent_us: reader.try_get_u64().ok()?,
+            received_us: reader.try_get_u64().ok()?,
+            held_us: reader.try_get_u32().ok()?,
+            bytes: reader.try_get_u64().ok()?,
+            confirmed: reader.try_get_u32().ok()?,
+            log_end: reader.try_get_u32().ok()?,
+            log_discarded: reader.try_get_u32().ok()?,
+            log_first: reader.try_get_u32().ok()?,
             entries: decode_entries(reader)?,
         })
     }

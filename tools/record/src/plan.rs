@@ -17,10 +17,9 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use bytes::Buf as _;
 use roadweave_proto::{Instant, Rate};
 use thiserror::Error;
-
-use crate::reader::ByteReader;
 
 /// The plan of a recording of all links.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -244,9 +243,9 @@ impl RecordPlan {
         to.extend(self.rate_max.as_bps().to_be_bytes());
     }
 
-    pub(crate) fn decode(reader: &mut ByteReader<'_>) -> Option<Self> {
-        let directions = reader.u8()?;
-        let constant = reader.u64()?;
+    pub(crate) fn decode(reader: &mut &[u8]) -> Option<Self> {
+        let directions = reader.try_get_u8().ok()?;
+        let constant = reader.try_get_u64().ok()?;
         Some(Self {
             mode: match constant {
                 0 => RecordMode::Saturate,
@@ -254,10 +253,10 @@ impl RecordPlan {
             },
             up: directions & 1 != 0,
             down: directions & 2 != 0,
-            length: Duration::from_millis(reader.u32()?.into()),
-            cycle: Duration::from_millis(reader.u32()?.into()),
-            packet_bytes: reader.u16()?,
-            rate_max: Rate::from_bps(reader.u64()?),
+            length: Duration::from_millis(reader.try_get_u32().ok()?.into()),
+            cycle: Duration::from_millis(reader.try_get_u32().ok()?.into()),
+            packet_bytes: reader.try_get_u16().ok()?,
+            rate_max: Rate::from_bps(reader.try_get_u64().ok()?),
         })
     }
 }

@@ -49,10 +49,6 @@ impl Matrix {
         self.pivots.len()
     }
 
-    pub(super) fn row_of(&self, pivot: usize) -> Option<usize> {
-        self.pivots.iter().position(|column| usize::from(*column) == pivot)
-    }
-
     /// The coefficients of a row, by column, and its recipe, by equation.
     pub(super) fn halves(&self, row: usize) -> (&[u8], &[u8]) {
         let (coefficients, recipe) = self.row(row).split_at(self.width);
@@ -123,7 +119,7 @@ impl Matrix {
         if !self.pivot_set.has(column) {
             return None;
         }
-        let index = self.row_of(column)?;
+        let index = self.pivots.iter().position(|pivot| usize::from(*pivot) == column)?;
         let free = missing & !self.pivot_set;
         let Some(pivot) = free.iter().find(|column| self.row(index)[*column] != 0) else {
             return Some(index);
@@ -231,7 +227,7 @@ impl Matrix {
     }
 
     fn row(&self, row: usize) -> &[u8] {
-        &self.cells[self.range_of(row)]
+        &self.cells[row * self.stride()..(row + 1) * self.stride()]
     }
 
     fn cell_of(&self, equation: usize) -> usize {
@@ -240,10 +236,6 @@ impl Matrix {
 
     fn stride(&self) -> usize {
         2 * self.width
-    }
-
-    fn range_of(&self, row: usize) -> std::ops::Range<usize> {
-        row * self.stride()..(row + 1) * self.stride()
     }
 
     fn rows(&self) -> std::slice::ChunksExact<'_, u8> {

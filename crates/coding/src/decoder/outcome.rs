@@ -4,7 +4,6 @@ use roadweave_proto::DropCounters;
 
 /// The outcome of a source packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum SourceOutcome {
     /// The packet was missing, and is the first that was appended to `out`.
     New,
@@ -20,7 +19,6 @@ pub enum SourceOutcome {
 
 /// The outcome of a coded packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum CodedOutcome {
     /// The coded packet determined this many packets, which were appended to `out`.
     Determined(usize),

@@ -52,8 +52,42 @@ pub(super) trait Isa: Copy {
     }
 
     /// Adds `coefficient * x` to `y`, of the same length, below [`Isa::WIDTH`].
-    fn mul_add_rest(self, y: &mut [u8], coefficient: u8, x: &[u8]);
+    #[inline(always)]
+    fn mul_add_rest(self, y: &mut [u8], coefficient: u8, x: &[u8]) {
+        super::portable::mul_add_bytes(y, coefficient, x);
+    }
 }
+
+/// Within an `impl Isa`: its vectors, and the instructions that make, load and store one. The
+/// features of the token include these instructions, which take bytes aligned or not.
+macro_rules! vectors {
+    ($vector:ty, $width:literal, $zero:expr, $load:path, $store:path) => {
+        type Vector = $vector;
+
+        const WIDTH: usize = $width;
+
+        #[inline(always)]
+        fn zero(self) -> $vector {
+            // SAFETY: the token proves the instruction.
+            unsafe { $zero }
+        }
+
+        #[inline(always)]
+        fn load(self, bytes: &[u8]) -> $vector {
+            assert!(bytes.len() >= Self::WIDTH);
+            // SAFETY: so many bytes are there, aligned or not; the token proves the instruction.
+            unsafe { $load(bytes.as_ptr().cast()) }
+        }
+
+        #[inline(always)]
+        fn store(self, bytes: &mut [u8], vector: $vector) {
+            assert!(bytes.len() >= Self::WIDTH);
+            // SAFETY: so many bytes are there, aligned or not; the token proves the instruction.
+            unsafe { $store(bytes.as_mut_ptr().cast(), vector) }
+        }
+    };
+}
+pub(super) use vectors;
 
 /// Gives a token its kernel: the `loops`, compiled for its instruction set.
 ///

@@ -7,8 +7,7 @@ use std::arch::aarch64::{
 };
 use std::arch::is_aarch64_feature_detected;
 
-use super::isa::{Isa, entry_points};
-use super::portable;
+use super::isa::{Isa, entry_points, vectors};
 use crate::gf256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,31 +29,10 @@ pub(super) struct Nibbles {
 entry_points!(Neon, "neon", dot: 4, combine: 4 x 3);
 
 impl Isa for Neon {
-    type Vector = uint8x16_t;
+    vectors!(uint8x16_t, 16, vdupq_n_u8(0), vld1q_u8, vst1q_u8);
+
     type Operand = Nibbles;
     type Factor = Nibbles;
-
-    const WIDTH: usize = 16;
-
-    #[inline(always)]
-    fn zero(self) -> uint8x16_t {
-        // SAFETY: the token proves NEON.
-        unsafe { vdupq_n_u8(0) }
-    }
-
-    #[inline(always)]
-    fn load(self, bytes: &[u8]) -> uint8x16_t {
-        assert!(bytes.len() >= Self::WIDTH);
-        // SAFETY: the 16 bytes are there, aligned or not; the token proves NEON.
-        unsafe { vld1q_u8(bytes.as_ptr()) }
-    }
-
-    #[inline(always)]
-    fn store(self, bytes: &mut [u8], vector: uint8x16_t) {
-        assert!(bytes.len() >= Self::WIDTH);
-        // SAFETY: the 16 bytes are there, aligned or not; the token proves NEON.
-        unsafe { vst1q_u8(bytes.as_mut_ptr(), vector) }
-    }
 
     #[inline(always)]
     fn factor(self, coefficient: u8) -> Nibbles {
@@ -76,10 +54,5 @@ impl Isa for Neon {
             let high = vqtbl1q_u8(factor.high, x.high);
             veorq_u8(veorq_u8(sum, low), high)
         }
-    }
-
-    #[inline(always)]
-    fn mul_add_rest(self, y: &mut [u8], coefficient: u8, x: &[u8]) {
-        portable::mul_add_bytes(y, coefficient, x);
     }
 }

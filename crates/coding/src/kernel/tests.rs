@@ -169,46 +169,27 @@ fn all_products_agree_with_an_independent_field() {
     }
 }
 
-#[test]
-fn kernels_agree_at_every_short_length() {
-    for length in 0..=300 {
-        Case {
-            source_lengths: vec![length; 3],
-            rows: rows(4, 3),
-            spare: length % 3,
-            alignment_sources: length % 64,
-            alignment_outputs: length * 5 % 64,
-        }
-        .check();
-    }
+/// Checks sources of these lengths; the alignments are those of sources and outputs.
+fn check(source_lengths: Vec<usize>, outputs: usize, spare: usize, alignments: [usize; 2]) {
+    let rows = rows(outputs, source_lengths.len());
+    let [alignment_sources, alignment_outputs] = alignments;
+    Case { source_lengths, rows, spare, alignment_sources, alignment_outputs }.check();
 }
 
 #[test]
-fn kernels_agree_at_every_alignment() {
+fn kernels_agree_at_every_short_length_number_and_alignment() {
+    for length in 0..=300 {
+        check(vec![length; 3], 4, length % 3, [length % 64, length * 5 % 64]);
+    }
     for alignment in 0..64 {
         for length in [1, 16, 48, 64, 100, 256, 1_282] {
-            for (alignment_sources, alignment_outputs) in [(alignment, 0), (0, alignment)] {
-                let source_lengths = vec![length; 2];
-                let rows = rows(2, 2);
-                Case { source_lengths, rows, spare: 0, alignment_sources, alignment_outputs }
-                    .check();
-            }
+            check(vec![length; 2], 2, 0, [alignment, 0]);
+            check(vec![length; 2], 2, 0, [0, alignment]);
         }
     }
-}
-
-#[test]
-fn kernels_agree_for_every_number_of_outputs_and_sources() {
     for outputs in 0..=20 {
         for sources in [0, 1, 2, 3, 10, 11, 64] {
-            Case {
-                source_lengths: vec![300; sources],
-                rows: rows(outputs, sources),
-                spare: 1,
-                alignment_sources: 3,
-                alignment_outputs: 5,
-            }
-            .check();
+            check(vec![300; sources], outputs, 1, [3, 5]);
         }
     }
 }
@@ -216,14 +197,7 @@ fn kernels_agree_for_every_number_of_outputs_and_sources() {
 #[test]
 fn a_source_may_end_anywhere() {
     for length in 0..=600 {
-        Case {
-            source_lengths: vec![600, length, 600, length / 2],
-            rows: rows(3, 4),
-            spare: 0,
-            alignment_sources: 1,
-            alignment_outputs: 2,
-        }
-        .check();
+        check(vec![600, length, 600, length / 2], 3, 0, [1, 2]);
     }
 }
 

@@ -26,7 +26,7 @@ use crate::model::{
     ApiKey, ApiKeySettings, Person, PersonSettings, Record, Role, Tenant, TenantSettings,
 };
 use crate::store::Actor;
-use crate::store::tests::{World, identity, key, on_both, runtime, sqlite};
+use crate::store::tests::{World, identity, key, on_both_with, runtime, sqlite};
 
 /// Has the host tenant `home`, `tram` and `ferry`, each with keys whose secret is `TENANT-ROLE`.
 pub(crate) struct Api {

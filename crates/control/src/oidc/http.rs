@@ -21,7 +21,6 @@ use tokio_rustls::TlsConnector;
 pub struct Http(TlsConnector);
 
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum HttpError {
     #[error("{0} is refused: use https, or http on this machine only")]
     Address(String),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::api::tests::{Api, PASSWORD, TestResponse};
 use crate::model::{Person, Role};
-use crate::store::tests::{on_both, sqlite};
+use crate::store::tests::{on_both_with, sqlite};
 
 fn settings(issuer: &Issuer) -> Settings {
     Settings {
@@ -104,8 +104,7 @@ fn login(answer: &TestResponse) -> String {
 
 #[test]
 fn a_person_signs_in_with_the_highest_role_of_their_groups_and_it_is_in_the_log() {
-    on_both(|world| async move {
-        let world = World::on(world).await;
+    on_both_with(World::on, |world| async move {
         let answer = world.sign_in(|_| {}).await;
         assert_eq!(answer.status, 303, "{}", answer.body);
         assert_eq!(answer.headers["location"], "/", "wherever it was asked to lead");
@@ -184,8 +183,7 @@ async fn what_the_issuer_did_not_say_of_this_sign_in_counts_for_nothing() {
 
 #[test]
 fn a_sign_in_counts_once_and_for_the_browser_that_began_it() {
-    on_both(|world| async move {
-        let world = World::on(world).await;
+    on_both_with(World::on, |world| async move {
         let (mine, other) = (world.begin(json!({})).await, world.begin(json!({})).await);
         let (code, state) = (world.issuer.code(&mine.url, |_| {}), mine.part("state"));
         let altered = format!("{}A", mine.cookie);
@@ -226,8 +224,7 @@ async fn a_sign_in_takes_at_most_10_minutes() {
 
 #[test]
 fn any_replica_ends_what_another_began_and_a_sign_in_counts_once_among_them() {
-    on_both(|world| async move {
-        let first = World::on(world).await;
+    on_both_with(World::on, |first| async move {
         let oidc = Oidc::new(settings(&first.issuer), Http::new(None).unwrap());
         let second = first.api.replica(Some(oidc)).await;
         let second = World { api: second, issuer: first.issuer.clone() };

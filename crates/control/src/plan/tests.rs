@@ -19,7 +19,7 @@ use crate::model::{
     Config, Device, Pool, PoolSettings, Proxy, ProxyState, Rollout, RolloutState, Scope, Tenant,
     Token, TokenRole, TokenSettings,
 };
-use crate::store::tests::{on_both, runtime, sqlite};
+use crate::store::tests::{on_both_with, runtime, sqlite};
 use crate::store::{Stored, proxy_status};
 use crate::streams::tests::{Port, TestClient, eventually, identity};
 
@@ -201,8 +201,7 @@ async fn leave_at_anchor(port: &Port) {
 
 #[test]
 fn a_box_and_its_proxies_hear_of_each_other() {
-    on_both(|world| async move {
-        let port = Port::new(world).await;
+    on_both_with(Port::new, |port| async move {
         pool(&port, "fra").await;
         pool(&port, "ber").await;
         let mut fra = TestMember::new(&port, 20, Role::Proxy, Some("fra"), "192.0.2.1:4433").await;
@@ -271,8 +270,7 @@ fn a_planner_that_has_missed_lines_brings_what_they_were_about() {
 
 #[test]
 fn a_token_lets_in_what_it_is_for_and_an_anchor_hears_of_proxies() {
-    on_both(|world| async move {
-        let port = Port::new(world).await;
+    on_both_with(Port::new, |port| async move {
         let of_anchor = token(&port, TokenRole::Anchor, 1, None).await;
         let mut wrong = port.client(9).await.unwrap();
         let (secret, tenant) = (of_anchor.secret, of_anchor.tenant.clone());

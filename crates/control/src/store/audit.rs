@@ -7,7 +7,7 @@ use sqlx::Row as _;
 use sqlx::any::AnyRow;
 use utoipa::ToSchema;
 
-use super::sql::values;
+use super::sql::{reader, values};
 use super::{Change, Result, Store};
 use crate::keys::StoreKeys;
 
@@ -160,20 +160,12 @@ fn parts(tenant: &str, entry: &AuditEntry, link: &str) -> [String; 10] {
     ]
 }
 
-fn entry(row: &AnyRow) -> Result<AuditEntry> {
-    let json = |text: String| serde_json::from_str(&text).unwrap_or(Value::String(text));
-    Ok(AuditEntry {
-        serial: row.try_get("serial")?,
-        at_ms: row.try_get("at_ms")?,
-        actor: row.try_get("actor")?,
-        action: row.try_get("action")?,
-        kind: row.try_get("kind")?,
-        subject: row.try_get("subject")?,
-        before: json(row.try_get("before_json")?),
-        after: json(row.try_get("after_json")?),
-        hash: row.try_get("hash")?,
-    })
+fn json(text: String) -> Value {
+    serde_json::from_str(&text).unwrap_or(Value::String(text))
 }
+
+reader!(entry, AuditEntry: serial, at_ms, actor, action, kind, subject, hash;
+        before: json("before_json"), after: json("after_json"));
 
 const HEAD: &str = "SELECT value, hash FROM counter WHERE name = $1";
 const FIRST: &str = "INSERT INTO counter (value, hash, name) VALUES ($1, $2, $3)";

@@ -21,7 +21,6 @@ use super::{Store, StoreError};
 use crate::keys;
 
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum BackupError {
     #[error(transparent)]
     Store(#[from] StoreError),

@@ -5,7 +5,6 @@ use sqlx::error::{DatabaseError, ErrorKind};
 use crate::authority::NotSigned;
 
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum StoreError {
     #[error("there is no {kind} \"{id}\"")]
     NotFound { kind: &'static str, id: String },

@@ -5,7 +5,7 @@ use sqlx::{AssertSqlSafe, Row as _};
 use utoipa::ToSchema;
 
 use super::sql::{query, reader, values};
-use super::{Result, Store, StoreError};
+use super::{Result, Store};
 
 /// A line of the outbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -1,6 +1,6 @@
 //! The status of proxies and anchors, confirmations of revocations, figures of a tenant's fleet.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use roadweave_fleet::records::ProxyStatus;
@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, Row as _};
 use utoipa::ToSchema;
 
 use super::record::{read, select};
-use super::sql::values;
+use super::sql::{reader, values};
 use super::{Change, Result, Store};
 use crate::model::Pool;
 
@@ -57,23 +57,18 @@ impl fmt::Display for Confirmations {
 
 pub async fn all(store: &Store, tenant: Option<&str>) -> Result<Vec<ProxyStatus>> {
     let rows = store.rows(STATUS, values![tenant.unwrap_or_default()]).await?;
-    let each = rows.iter().map(|row| {
-        Ok(ProxyStatus {
-            tenant: row.try_get("tenant")?,
-            proxy: row.try_get("proxy")?,
-            connected: row.try_get::<i64, _>("connected")? != 0,
-            seen_ms: row.try_get("seen_ms")?,
-            serial: row.try_get("serial")?,
-            hash: row.try_get("hash")?,
-            stream: row.try_get("stream")?,
-            load: row.try_get("load")?,
-            sessions: row.try_get("sessions")?,
-            software: row.try_get("software")?,
-            witnessed_ms: row.try_get("witnessed_ms")?,
-            anchors: serde_json::from_str(row.try_get("anchors")?).unwrap_or_default(),
-        })
-    });
-    each.collect()
+    rows.iter().map(status).collect()
+}
+
+reader!(status, ProxyStatus: tenant, proxy, seen_ms, serial, hash, stream, load, sessions, software,
+        witnessed_ms; connected: is_set("connected"), anchors: anchors("anchors"));
+
+const fn is_set(number: i64) -> bool {
+    number != 0
+}
+
+fn anchors(text: &str) -> BTreeMap<String, u32> {
+    serde_json::from_str(text).unwrap_or_default()
 }
 
 /// Confirmations by the tenant's own proxies and anchors, and by those of the host for it.

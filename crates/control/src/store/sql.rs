@@ -25,11 +25,16 @@ pub(super) fn query(
     query
 }
 
-/// A function that reads a row into a struct whose fields are named like its columns.
+/// A function that reads a row into a struct whose fields are named like its columns. Others are
+/// converted from the column by a function.
 macro_rules! reader {
-    ($name:ident, $type:ident: $($field:ident),*) => {
-        fn $name(row: &sqlx::any::AnyRow) -> Result<$type, StoreError> {
-            Ok($type { $($field: row.try_get(stringify!($field))?),* })
+    ($name:ident, $type:ident: $($field:ident),*
+     $(; $($other:ident: $convert:ident($column:literal)),*)?) => {
+        fn $name(row: &sqlx::any::AnyRow) -> crate::store::Result<$type> {
+            Ok($type {
+                $($field: row.try_get(stringify!($field))?,)*
+                $($($other: $convert(row.try_get($column)?),)*)?
+            })
         }
     };
 }

@@ -47,12 +47,21 @@ pub(crate) fn on_both<F: Future<Output = ()>>(test: impl Fn(World) -> F) {
     }
 }
 
+/// With what `make` makes of each world.
+pub(crate) fn on_both_with<T, M: Future<Output = T>, F: Future<Output = ()>>(
+    make: impl Fn(World) -> M,
+    test: impl Fn(T) -> F,
+) {
+    let (make, test) = (&make, &test);
+    on_both(|world| async move { test(make(world).await).await });
+}
+
 fn in_tram<F: Future<Output = ()>>(test: impl Fn(World) -> F) {
-    let test = &test;
-    on_both(|world| async move {
+    let with_tram = async |world: World| {
         world.tenant("tram").await;
-        test(world).await;
-    });
+        world
+    };
+    on_both_with(with_tram, test);
 }
 
 pub(crate) fn runtime() -> tokio::runtime::Runtime {

@@ -11,7 +11,6 @@ use crate::rollback_guard::RollbackGuard;
 use crate::store::{Actor, Store, StoreError, revocation};
 
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum PublishError {
     #[error(transparent)]
     Store(#[from] StoreError),

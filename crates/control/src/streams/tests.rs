@@ -23,7 +23,7 @@ use crate::model::{ApiKey, Device, Record, Tenant, TenantSettings, Token, TokenS
 use crate::plan::Planner;
 use crate::serve::{self, Service};
 pub(crate) use crate::store::tests::identity;
-use crate::store::tests::{World, on_both, proxy, sqlite};
+use crate::store::tests::{World, on_both_with, proxy, sqlite};
 use crate::store::{Actor, Change, outbox, proxy_status, revocation};
 use crate::{clock, keys};
 
@@ -251,8 +251,7 @@ pub(crate) async fn eventually(what: &str, mut is: impl AsyncFnMut() -> bool) {
 
 #[test]
 fn a_box_joins_by_a_token_and_is_known_from_then_on() {
-    on_both(|world| async move {
-        let port = Port::new(world).await;
+    on_both_with(Port::new, |port| async move {
         let token = port.token(1, false).await;
         let mut client = port.client(1).await.unwrap();
         client.join(&token).await;
@@ -286,8 +285,7 @@ async fn a_box_that_waits_for_approval_is_to_ask_again() {
 
 #[test]
 fn a_revocation_reaches_proxies_and_ends_streams_and_says_so() {
-    on_both(|world| async move {
-        let port = Port::new(world).await;
+    on_both_with(Port::new, |port| async move {
         let token = port.token(1, false).await;
         let mut device = port.joined(1, &token).await;
         port.proxy("fra-1", 20).await;

@@ -113,7 +113,7 @@ impl Agent {
             return self.warn(error);
         }
         let controllers: Vec<_> = self.persisted.trust().controllers().collect();
-        match self.persisted.trust.revocations_mut().extend(&entries, &head, controllers) {
+        match self.persisted.trust.revocations.extend(&entries, &head, controllers) {
             Ok(revoked) => {
                 self.handing_back = None;
                 self.persisted.head = Some(head);

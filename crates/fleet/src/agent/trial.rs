@@ -88,7 +88,6 @@ pub struct Trial {
     starts: u32,
     comparisons: u32,
     /// What came up under the former version but not under the new one.
-    #[serde(default)]
     suspected: Option<Works>,
     #[serde(skip)]
     phase: TrialPhase,

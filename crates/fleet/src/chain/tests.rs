@@ -109,7 +109,7 @@ fn who_revokes_a_delegate_revokes_what_it_signed() {
     let entry = trust.revocations().next(key(4));
     let head = Head { epoch: 0, serial: 1, hash: entry.hash() };
     let head = sign(&head, CONTROLLER);
-    trust.revocations_mut().extend(&[entry], &head, [key(CONTROLLER)]).expect("taken");
+    trust.revocations.extend(&[entry], &head, [key(CONTROLLER)]).expect("taken");
     assert_eq!(chain.verify(&trust), Err(ChainError::Revoked { step: 1, key: key(4) }));
 }
 

@@ -76,8 +76,7 @@ impl TestStream {
     fn new(agent: Agent, seed: u8, is_member: bool, published: &Arc<Published>) -> Self {
         let session = ControllerSession::new(at(0), key(seed), is_member, published.clone());
         let mut stream = Self { agent, session, down: 0, events: vec![], reported: vec![] };
-        stream.agent.on_stream_up(at(0));
-        stream.turn(0);
+        stream.up(0);
         stream
     }
 
@@ -90,8 +89,14 @@ impl TestStream {
         self.session.desire(B::KIND, Version { epoch: 0, number }, document);
     }
 
-    fn configure(&mut self, number: u64, text: &str) {
+    fn configure(&mut self, seconds: u64, number: u64, text: &str) {
         self.desire(BOX, number, configuration(text));
+        self.turn(seconds);
+    }
+
+    fn up(&mut self, seconds: u64) {
+        self.agent.on_stream_up(at(seconds));
+        self.turn(seconds);
     }
 
     fn turn(&mut self, seconds: u64) {
@@ -214,23 +219,19 @@ fn a_welcome_of_a_controller_that_cannot_sign_does_not_count() {
 fn only_what_is_missing_is_sent() {
     let published = published(0, &[30, 31]);
     let mut stream = TestStream::of(BOX, &published);
-    stream.configure(1, "a = 1");
-    stream.turn(1);
+    stream.configure(1, 1, "a = 1");
     let down = stream.down;
     let again = restart(&stream.agent, BOX);
     let mut stream = TestStream::new(again, BOX, true, &published);
-    stream.configure(1, "a = 1");
-    stream.turn(1);
+    stream.configure(1, 1, "a = 1");
     assert_eq!((down, stream.down), (1, 0), "{:?}", stream.events);
     assert!(stream.warnings().is_empty());
 }
 
 #[test]
 fn a_configuration_is_in_force_at_once_confirmed_and_survives() {
-    let published = published(0, &[]);
-    let mut stream = TestStream::of(BOX, &published);
-    stream.configure(1, "a = 1");
-    stream.turn(1);
+    let mut stream = TestStream::of(BOX, &published(0, &[]));
+    stream.configure(1, 1, "a = 1");
     assert_eq!(texts(&stream.events), [None, Some("a = 1")]);
     stream.agent.on_session(at(2), true);
     stream.agent.handle_timeout(at(91));
@@ -253,8 +254,7 @@ fn a_configuration_that_cuts_a_box_off_is_taken_back_and_reported() {
     for (number, text) in [(1, "good"), (2, "bad")] {
         let since = number * 1_000;
         stream.agent.on_session(at(since), true);
-        stream.configure(number, text);
-        stream.turn(since);
+        stream.configure(since, number, text);
         if text == "bad" {
             stream.agent.on_session(at(since), false);
             stream.agent.on_stream_down(at(since));
@@ -274,8 +274,7 @@ fn a_configuration_that_cuts_a_box_off_is_taken_back_and_reported() {
     stream.agent.on_session(at(2_195), true);
     stream.session = ControllerSession::new(at(2_196), key(BOX), true, published.clone());
     stream.reported.clear();
-    stream.agent.on_stream_up(at(2_196));
-    stream.turn(2_196);
+    stream.up(2_196);
     let taken_back = |event: &ControllerSessionEvent| {
         matches!(
             event,
@@ -283,8 +282,7 @@ fn a_configuration_that_cuts_a_box_off_is_taken_back_and_reported() {
         )
     };
     assert!(stream.reported.iter().any(taken_back), "{:?}", stream.reported);
-    stream.configure(2, "bad");
-    stream.turn(2_197);
+    stream.configure(2_197, 2, "bad");
     assert_eq!(texts(&stream.events).last(), Some(&Some("good")));
     assert_eq!(stream.agent.persisted().on_trial(), None);
 }
@@ -295,9 +293,8 @@ fn a_member_that_holds_something_newer_is_reported() {
     let mut stream = TestStream::of(BOX, &published);
     for number in [2, 1] {
         stream.session = ControllerSession::new(at(1), key(BOX), true, published.clone());
-        stream.configure(number, "a = 1");
-        stream.agent.on_stream_up(at(1));
-        stream.turn(1);
+        stream.desire(BOX, number, configuration("a = 1"));
+        stream.up(1);
     }
     let held = Version { epoch: 0, number: 2 };
     let ahead = ControllerSessionEvent::Ahead { kind: Kind::Configuration, held };
@@ -308,8 +305,7 @@ fn a_member_that_holds_something_newer_is_reported() {
 fn a_controller_that_retires_takes_nothing_with_it() {
     let before = published(0, &[30]);
     let mut stream = TestStream::of(BOX, &before);
-    stream.configure(1, "a = 1");
-    stream.turn(1);
+    stream.configure(1, 1, "a = 1");
     let list = sign(&trust_list(2, ROOT, 3), ROOT);
     stream.reported.clear();
     stream.agent.handle_frame(at(2), Down::Trust { list });
@@ -398,8 +394,7 @@ fn who_floods_is_cut_off() {
 
 #[test]
 fn a_box_says_which_proxy_it_is_on() {
-    let published = published(0, &[]);
-    let mut stream = TestStream::of(BOX, &published);
+    let mut stream = TestStream::of(BOX, &published(0, &[]));
     let reported = |stream: &TestStream| stream.session.had().and_then(|had| had.proxy);
     assert_eq!(reported(&stream), None);
     stream.agent.set_proxy(Some(key(PROXY)));

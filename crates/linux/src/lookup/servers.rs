@@ -57,7 +57,7 @@ pub(crate) fn name_servers(root: &Path, network: &Network) -> Vec<SocketAddr> {
 /// The captive portal (RFC 8910) in the state of systemd-networkd. `root`: as for [`name_servers`].
 pub(crate) fn advertised_portal(root: &Path, network: &Network) -> Option<String> {
     let text = read(&root.join(format!("run/systemd/netif/links/{}", network.index)))?;
-    parse::networkd_portal(&text).map(str::to_owned)
+    text.lines().find_map(|line| line.trim().strip_prefix("CAPTIVE_PORTAL=")).map(str::to_owned)
 }
 
 fn add_all(

@@ -2,8 +2,9 @@
 
 use std::fmt::Display;
 use std::io::Write;
+use std::net::UdpSocket;
 use std::process::Stdio;
-use std::thread::{current, sleep};
+use std::thread::{current, sleep, spawn};
 use std::time::Duration;
 
 use super::{CableEnd, NetNs, Sandbox, Watch};
@@ -74,6 +75,16 @@ pub fn cable(left: (&NetNs, &str, &[&str]), right: (&NetNs, &str, &[&str])) {
         &CableEnd { namespace: right.0, interface: right.1, addresses: &addresses[1] },
     )
     .expect("a cable");
+}
+
+/// Returns each packet that `socket` receives to its sender, by a thread, until it cannot be read.
+pub fn echo(socket: UdpSocket) {
+    spawn(move || {
+        let mut buffer = vec![0; 65_536];
+        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+            let _ = socket.send_to(&buffer[..length], from);
+        }
+    });
 }
 
 /// The harness names the thread of a test by the test's path.

@@ -27,6 +27,10 @@ struct World {
     remote: NetNs,
 }
 
+fn in_world(test: impl FnOnce(World)) {
+    run_sandboxed(|| test(World::new()));
+}
+
 impl World {
     fn new() -> Self {
         let (machine, remote) = (NetNs::create("machine").unwrap(), NetNs::create("site").unwrap());
@@ -41,13 +45,7 @@ impl World {
     }
 
     fn echo(&self, namespace: &NetNs, at: &str, port: u16) {
-        let socket = self.socket(namespace, at, port);
-        std::thread::spawn(move || {
-            let mut buffer = [0; 2048];
-            while let Ok((length, from)) = socket.recv_from(&mut buffer) {
-                let _ = socket.send_to(&buffer[..length], from);
-            }
-        });
+        echo(self.socket(namespace, at, port));
     }
 
     fn socket(&self, namespace: &NetNs, at: &str, port: u16) -> UdpSocket {
@@ -191,49 +189,6 @@ fn text_of(packet: &[u8]) -> Option<String> {
     (protocol == 17).then(|| String::from_utf8_lossy(&packet[header + 8..]).into_owned())
 }
 
-fn udp(from: (IpAddr, u16), to: (IpAddr, u16), payload: &[u8]) -> Vec<u8> {
-    let length = u16::try_from(8 + payload.len()).unwrap();
-    let mut datagram = [from.1, to.1, length, 0].map(u16::to_be_bytes).concat();
-    datagram.extend_from_slice(payload);
-    match (from.0, to.0) {
-        (IpAddr::V4(from), IpAddr::V4(to)) => {
-            let mut header = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0];
-            header[2..4].copy_from_slice(&(20 + length).to_be_bytes());
-            header.extend(from.octets());
-            header.extend(to.octets());
-            seal(&mut header);
-            [header, datagram].concat()
-        }
-        (IpAddr::V6(from), IpAddr::V6(to)) => {
-            let addresses = [from.octets(), to.octets()].concat();
-            let pseudo = [&addresses[..], &[0, 0], &length.to_be_bytes(), &[0, 0, 0, 17]].concat();
-            let sum = checksum(&[pseudo, datagram.clone()].concat());
-            datagram[6..8].copy_from_slice(&sum.to_be_bytes());
-            let mut header = vec![0x60, 0, 0, 0];
-            header.extend(length.to_be_bytes());
-            header.extend([17, 64]);
-            [header, addresses, datagram].concat()
-        }
-        _ => panic!("of one family"),
-    }
-}
-
-fn seal(header: &mut [u8]) {
-    header[10..12].fill(0);
-    let sum = checksum(&header[..20]);
-    header[10..12].copy_from_slice(&sum.to_be_bytes());
-}
-
-fn checksum(bytes: &[u8]) -> u16 {
-    let words = bytes.chunks(2).map(|pair| match pair {
-        [high, low] => u32::from(u16::from_be_bytes([*high, *low])),
-        rest => u32::from(rest[0]) << 8,
-    });
-    let sum: u32 = words.sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    !u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap()
-}
-
 const EXCEEDED: &str = "time exceeded";
 
 fn dying(port: u16) -> Vec<u8> {
@@ -260,8 +215,7 @@ fn halves(packet: &[u8], number: u8) -> [Vec<u8>; 2] {
 
 #[test]
 fn equal_addresses_of_two_tenants_have_their_own_connections() {
-    run_sandboxed(|| {
-        let world = World::new();
+    in_world(|world| {
         let mut a = TestAnchor::start(&world, "rwa", &NETWORKS, &[]);
         let mut b = TestAnchor::start(&world, "rwb", &NETWORKS, &[]);
         for (client, remote) in CLIENT.iter().zip(REMOTE) {
@@ -327,8 +281,7 @@ fn equal_addresses_of_two_tenants_have_their_own_connections() {
 
 #[test]
 fn no_client_reaches_another_tenants_by_any_address() {
-    run_sandboxed(|| {
-        let world = World::new();
+    in_world(|world| {
         let networks = [&NETWORKS[..], &["10.88.0.1/24", "fd88::1/64"]].concat();
         // The remote host's own address, and a network behind it, are clients' too.
         let behind = ["203.0.113.2/32", "2001:db8::2/128", "192.168.50.0/24"];
@@ -383,8 +336,7 @@ fn no_client_reaches_another_tenants_by_any_address() {
 
 #[test]
 fn answers_of_an_anchor_that_is_gone_reach_no_client() {
-    run_sandboxed(|| {
-        let world = World::new();
+    in_world(|world| {
         let remote = world.socket(&world.remote, REMOTE[0], 8);
         for is_crash in [true, false] {
             let mut a = TestAnchor::start(&world, "rwa", &NETWORKS, &[]);
@@ -415,8 +367,7 @@ fn answers_of_an_anchor_that_is_gone_reach_no_client() {
 
 #[test]
 fn what_others_take_from_an_anchor_among_neighbours_comes_back() {
-    run_sandboxed(|| {
-        let world = World::new();
+    in_world(|world| {
         let a = TestAnchor::start(&world, "rwa", &NETWORKS, &["192.168.50.0/24"]);
         let mut b = TestAnchor::start(&world, "rwb", &NETWORKS, &["192.168.50.0/24"]);
         b.ask_remote("b");
@@ -453,8 +404,7 @@ fn what_others_take_from_an_anchor_among_neighbours_comes_back() {
 
 #[test]
 fn what_others_translate_for_one_tenant_reaches_no_other_while_its_anchor_is_stopped() {
-    run_sandboxed(|| {
-        let world = World::new();
+    in_world(|world| {
         let mut a = TestAnchor::start(&world, "rwa", &NETWORKS, &[]);
         let mut b = TestAnchor::start(&world, "rwb", &NETWORKS, &[]);
         let (mark, _) = Apart::of(&Instance::new("rwa").unwrap()).mark();
@@ -482,8 +432,7 @@ fn what_others_translate_for_one_tenant_reaches_no_other_while_its_anchor_is_sto
 
 #[test]
 fn marks_that_others_restore_do_not_lead_answers_astray() {
-    run_sandboxed(|| {
-        let world = World::new();
+    in_world(|world| {
         world.nft(
             "add table inet vpn; \
              add chain inet vpn in { type filter hook prerouting priority mangle; }; \
@@ -505,8 +454,7 @@ fn marks_that_others_restore_do_not_lead_answers_astray() {
 
 #[test]
 fn what_cannot_be_shared_is_refused_with_what_clashes() {
-    run_sandboxed(|| {
-        let world = World::new();
+    in_world(|world| {
         let a = TestAnchor::start(&world, "rwa", &NETWORKS, &[]);
         let open = |name: &str, networks: &[&str], is_exposed| {
             let instance = Instance::new(name).unwrap();

@@ -34,6 +34,10 @@ struct Crossing {
     modem: NetNs,
 }
 
+fn on_crossing(test: impl FnOnce(&Crossing)) {
+    run_sandboxed(|| test(&Crossing::new()));
+}
+
 impl Crossing {
     fn new() -> Self {
         let create = |name| NetNs::create(name).unwrap();
@@ -161,9 +165,8 @@ fn forwarding(namespace: &NetNs) -> [String; 2] {
 
 #[test]
 fn a_box_is_no_router_for_its_uplinks() {
-    run_sandboxed(|| {
-        let crossing = Crossing::new();
-        let Crossing { machine, tunnel, lan, wifi, modem } = &crossing;
+    on_crossing(|crossing| {
+        let Crossing { machine, tunnel, lan, wifi, modem } = crossing;
         machine.set_forwarding().unwrap();
         // Known to conntrack, which works only if a rule uses it, before the filters exist.
         nft(
@@ -243,8 +246,7 @@ fn passes_the_forwarded_port(from: &NetNs, lan: &NetNs) -> bool {
 
 #[test]
 fn what_had_a_default_route_once_is_no_network_behind_the_box() {
-    run_sandboxed(|| {
-        let Crossing { machine, .. } = &Crossing::new();
+    on_crossing(|Crossing { machine, .. }| {
         machine.ip("link add idle0 type veth peer name idle1").unwrap();
         let inside = |monitor: &mut Monitor| {
             monitor.poll().unwrap();
@@ -272,9 +274,8 @@ fn what_had_a_default_route_once_is_no_network_behind_the_box() {
 
 #[test]
 fn a_server_decides_who_enters_the_tunnel() {
-    run_sandboxed(|| {
-        let crossing = Crossing::new();
-        let Crossing { machine, tunnel, lan, wifi: outside, .. } = &crossing;
+    on_crossing(|crossing| {
+        let Crossing { machine, tunnel, lan, wifi: outside, .. } = crossing;
         machine.set_forwarding().unwrap();
         forward_a_port(machine);
         // Another client, whose packets pass the machine and return to the tunnel.
@@ -308,9 +309,8 @@ fn a_server_decides_who_enters_the_tunnel() {
 
 #[test]
 fn a_server_opens_nothing_between_others_and_protects_as_long_as_it_forwards() {
-    run_sandboxed(|| {
-        let crossing = Crossing::new();
-        let Crossing { machine, tunnel, lan, wifi, modem } = &crossing;
+    on_crossing(|crossing| {
+        let Crossing { machine, tunnel, lan, wifi, modem } = crossing;
         let instance = Instance::new("server").unwrap();
         let options = FilterOptions { masquerade: true, ..a_server(false, false) };
         let install = || machine.enter(|| Filters::install(&instance, &options).unwrap()).unwrap();
@@ -375,8 +375,7 @@ fn a_server_opens_nothing_between_others_and_protects_as_long_as_it_forwards() {
 
 #[test]
 fn two_instances_share_forwarding_and_the_last_turns_it_off() {
-    run_sandboxed(|| {
-        let crossing = Crossing::new();
+    on_crossing(|crossing| {
         let machine = &crossing.machine;
         let install = |name: &str, tun: &str| {
             let options = FilterOptions { tun: tun.to_owned(), ..a_server(true, true) };
@@ -422,9 +421,8 @@ fn hears(machine: &NetNs, from: &NetNs, all: &str) -> bool {
 
 #[test]
 fn clients_do_not_reach_what_a_server_denies() {
-    run_sandboxed(|| {
-        let crossing = Crossing::new();
-        let Crossing { machine, tunnel, lan, wifi, modem } = &crossing;
+    on_crossing(|crossing| {
+        let Crossing { machine, tunnel, lan, wifi, modem } = crossing;
         machine.set_forwarding().unwrap();
         forward_a_port(machine);
         let forwarding = Forwarding::Server {
@@ -468,9 +466,8 @@ fn clients_do_not_reach_what_a_server_denies() {
 
 #[test]
 fn what_others_remove_or_change_is_put_back() {
-    run_sandboxed(|| {
-        let crossing = Crossing::new();
-        let Crossing { machine, lan, wifi, .. } = &crossing;
+    on_crossing(|crossing| {
+        let Crossing { machine, lan, wifi, .. } = crossing;
         machine.set_forwarding().unwrap();
         let mut keeper = keep(machine, "client", a_box(false));
         let table = || machine.run("nft -a list table inet roadweave_client").unwrap_or_default();

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use roadweave_linux::netns::{NetNs, run_sandboxed};
 use roadweave_linux::{
     DeviceError, Interest, Poller, Token, Tun, TunOptions, WriteCounts, wait_readable,
 };
+
+use crate::common::{NetNs, checksum, echo, run_sandboxed, udp};
 
 const MTU: u16 = 1400;
 
@@ -106,12 +107,7 @@ fn router_advertisement() -> Vec<u8> {
     let mut covered = addresses.concat();
     covered.extend([0, 0, 0, message.len() as u8, 0, 0, 0, 58]);
     covered.extend(&message);
-    let words = covered.chunks(2).map(|two| u32::from(u16::from_be_bytes([two[0], two[1]])));
-    let mut sum: u32 = words.sum();
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    message[2..4].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    message[2..4].copy_from_slice(&checksum(&covered).to_be_bytes());
     let mut packet = vec![0x60, 0, 0, 0, 0, message.len() as u8, 58, 255];
     packet.extend(addresses.concat());
     packet.extend(message);
@@ -234,17 +230,6 @@ fn a_name_in_use_is_an_error() {
     });
 }
 
-fn udp_packet(port: u16) -> Vec<u8> {
-    let mut packet = vec![0x45, 0, 0, 32, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 8, 0, 2, 10, 8, 0, 1];
-    let words = packet.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
-    let sum: u32 = words.sum();
-    let checksum = !((sum & 0xffff) + (sum >> 16)) as u16;
-    packet[10..12].copy_from_slice(&checksum.to_be_bytes());
-    packet.extend([port.to_be_bytes(), 7000_u16.to_be_bytes(), [0, 12], [0, 0]].concat());
-    packet.extend(*b"ping");
-    packet
-}
-
 #[test]
 fn of_several_queues_a_flow_comes_back_by_that_which_it_went_by() {
     run_sandboxed(|| {
@@ -254,18 +239,14 @@ fn of_several_queues_a_flow_comes_back_by_that_which_it_went_by() {
             let error = error.expect("its name is taken");
             assert!(matches!(error, DeviceError::NameInUse { .. }), "{error}");
         }
-        let socket = UdpSocket::bind("10.8.0.1:7000").unwrap();
-        std::thread::spawn(move || {
-            let mut buffer = [0; 100];
-            while let Ok((length, from)) = socket.recv_from(&mut buffer) {
-                let _ = socket.send_to(&buffer[..length], from);
-            }
-        });
+        echo(UdpSocket::bind("10.8.0.1:7000").unwrap());
         for flow in 0..30_u16 {
             let at = usize::from(flow) % queues.len();
             let mut queue = queues[at].try_clone().unwrap();
             let port = 1_000 + flow;
-            assert_eq!(queue.write_batch([udp_packet(port)]).written, 1);
+            let (from, to) = ([10, 8, 0, 2].into(), [10, 8, 0, 1].into());
+            let packet = udp((from, port), (to, 7000), b"ping");
+            assert_eq!(queue.write_batch([packet]).written, 1);
             assert!(wait_readable(&queue, Duration::from_secs(20)).unwrap(), "{flow} at {at}");
             for (number, queue) in queues.iter_mut().enumerate() {
                 let mut ports = Vec::new();

@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-use roadweave_config::{ProxyFile, lane_configs};
+use roadweave_config::{ProxyFile, ProxyStreams, lane_configs};
 use roadweave_linux::privileges::{self, Needs};
 use roadweave_linux::{DeviceError, UdpOptions, UplinkSocket, random_bytes};
 use roadweave_proto::Marks;
@@ -30,7 +30,7 @@ fn start(options: MemberOptions<ProxyFile>) -> Result<Served<Clients>, DriverErr
         lanes: lane_configs(&file.lanes),
         gateways: Vec::new(),
         mtu: file.mtu_bytes.get() as u16,
-        streams: file.streams_config(),
+        streams: ProxyStreams::to_config(file.streams.as_ref(), &file.lanes),
         speedtest: file.speedtest.limits(),
         clients_reach_clients: false,
         memory_max: file.limits.memory_mb.bytes(),

@@ -25,12 +25,6 @@ pub(crate) struct FleetOptions<C> {
     pub(crate) offline_max: Option<Duration>,
 }
 
-impl<C> FleetOptions<C> {
-    pub(crate) fn with_merge(membership: Membership, merge: Merge<C>) -> Self {
-        Self { membership, merge, offline_max: None }
-    }
-}
-
 impl FleetOptions<()> {
     pub(crate) fn without_merge(membership: Membership, offline_max: Option<Duration>) -> Self {
         let merge = |remote: Option<&str>| match remote {

@@ -62,7 +62,6 @@ pub struct Joined {
 
 /// Why a machine has not joined a fleet.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum JoinError {
     /// The state directory cannot be used.
     #[error(transparent)]

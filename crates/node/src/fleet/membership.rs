@@ -24,7 +24,6 @@ pub struct Membership {
 
 /// Why a membership cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum MembershipError {
     /// The state directory cannot be used.
     #[error(transparent)]

@@ -12,7 +12,6 @@ use super::requests::Subscribe;
 
 /// Why a request to a running instance failed.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum RequestError {
     /// No instance listens on the socket.
     #[error("nothing runs at {path}: start it, or name another instance")]

@@ -94,7 +94,6 @@ pub struct GeneveHello {
 
 /// Why bytes are not a packet for us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum GeneveError {
     /// The packet ends within its header.
     #[error("packet of {0} bytes ends within the header of geneve")]

@@ -158,7 +158,7 @@ impl Bbr {
     }
 
     fn next_phase(&mut self, now: Instant, round: &Round, in_flight: u64) -> Phase {
-        let congested = self.model.is_congested();
+        let congested = self.model.queued || self.model.lossy;
         match self.phase {
             Phase::Startup { .. } if congested && !round.app_limited => self.leave_startup(now),
             Phase::Startup { best, .. } if round.rate > best * FULL_GROWTH => {

@@ -35,8 +35,7 @@ fn wait_for_leg(network: &TestNetwork, remote: &str) {
 
 #[test]
 fn an_anchor_is_found_by_its_name_wherever_it_goes() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         network.server.ip(&format!("address add {DNS}/32 dev lo")).unwrap();
         network.set_resolvers(&format!("nameserver {DNS}\n"));
         let zone = dns::serve(&network.server, DNS, &[("anchor.test", "203.0.113.7")]);

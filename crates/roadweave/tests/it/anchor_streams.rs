@@ -139,16 +139,14 @@ fn read(socket: &mut TcpStream, from: usize, until: usize) {
 
 #[test]
 fn a_download_goes_on_while_its_proxy_dies_and_tenants_are_apart() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         write_files(&network);
         let (site, anchors, [first, second]) = start(&network);
         let seen = host(&site);
         let other = NetNs::create("other").unwrap();
         cable((&other, "eth1", &["10.3.0.2/24"]), (&network.server, "eth3", &["10.3.0.1/24"]));
         other.ip("route add default via 10.3.0.1").unwrap();
-        let acme = network.start_client("box_acme");
-        acme.wait_for("joined");
+        let _acme = network.start_joined("box_acme");
         anchors[0].wait_for("attached");
         let sessions = |name| network.show(name)["totals"]["sessions"].as_u64().unwrap();
         let is_first = sessions(PROXIES[0].0) == 1;

@@ -10,8 +10,7 @@ use crate::common::*;
 
 #[test]
 fn what_keeps_a_daemon_from_starting_is_reported_in_one_line() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         let refused = |daemon: &mut Daemon, parts: &[&str]| {
             assert_eq!(daemon.wait(), Some(1), "{}", daemon.log());
             let log = daemon.log();
@@ -81,13 +80,11 @@ fn a_client_without_uplinks_says_what_they_lack() {
 
 #[test]
 fn uplinks_die_return_and_are_replugged() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         let _server = network.start_server();
         network.silence("eth1", true);
         let start = Watch::start();
-        let client = network.start_client("client");
-        client.wait_for(" joined ");
+        let client = network.start_joined("client");
         let after = start.elapsed();
         assert!(after < Duration::from_secs(3), "joined after {after:?}");
         network.wait_for_paths(&["eth2"]);
@@ -133,14 +130,8 @@ fn uplinks_die_return_and_are_replugged() {
 
 #[test]
 fn nothing_is_left_after_an_interrupt_or_after_a_kill_and_the_next_start() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
-        for interface in ["eth1", "eth2"] {
-            network
-                .vehicle
-                .set_sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), "1")
-                .unwrap();
-        }
+    on_network(|network| {
+        network.set_rp_filters(&[("eth1", "1"), ("eth2", "1")]);
         network.vehicle.ip("rule add priority 77 oif eth1 table 77").unwrap();
         network.vehicle.ip("route add 10.99.0.0/16 via 10.1.0.1 table 77").unwrap();
         let before = network.state();
@@ -151,8 +142,7 @@ fn nothing_is_left_after_an_interrupt_or_after_a_kill_and_the_next_start() {
         for mark in ["link rw0", "link rws", "box rule 532", accepts_ra, "inet roadweave_rws"] {
             assert!(during.iter().any(|line| line.contains(mark)), "{mark}: {during:#?}");
         }
-        client.interrupt();
-        server.interrupt();
+        interrupt([client, server]);
         assert_eq!(network.state(), before, "after an interrupt");
 
         let (server, client) = network.start_both();
@@ -160,8 +150,7 @@ fn nothing_is_left_after_an_interrupt_or_after_a_kill_and_the_next_start() {
         server.kill();
         assert_ne!(network.state(), before, "a kill leaves something");
         let (server, client) = network.start_both();
-        client.interrupt();
-        server.interrupt();
+        interrupt([client, server]);
         assert_eq!(network.state(), before, "after a kill and the next start");
     });
 }

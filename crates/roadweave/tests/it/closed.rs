@@ -84,9 +84,7 @@ fn hostile_network() -> (TestNetwork, NetNs, TcpListener, TcpListener) {
     network.vehicle.ip("address add 2001:db8:10::2/64 dev eth1 nodad").unwrap();
     network.vehicle.ip("-6 route add default via 2001:db8:10::1 dev eth1").unwrap();
     network.server.ip(&format!("address add {OPERATOR}/32 dev lo")).unwrap();
-    for (interface, value) in [("all", "0"), ("eth1", "1"), ("eth2", "2")] {
-        network.vehicle.set_sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), value).unwrap();
-    }
+    network.set_rp_filters(&[("all", "0"), ("eth1", "1"), ("eth2", "2")]);
     // The kernel limits refusals to one host.
     network.vehicle.set_sysctl("net.ipv4.icmp_ratelimit", "0").unwrap();
     network.vehicle.set_sysctl("net.ipv6.icmp.ratelimit", "0").unwrap();
@@ -308,8 +306,7 @@ fn what_the_file_says_otherwise_counts() {
         client.wait_for("stays blocked until the next start");
         network.wait_for_status("rws", "a goodbye", |status| status["sessions"] == json!([]));
         check_closed(&network, &camera, "after a stop for another start", &[CLOUD_V4, CLOUD_V6]);
-        let client = network.start_client("client");
-        client.wait_for(" joined ");
+        let client = network.start_joined("client");
         client.interrupt();
         drop(server);
         let clear = leaks(&network);
@@ -320,8 +317,7 @@ fn what_the_file_says_otherwise_counts() {
 
 #[test]
 fn a_server_grants_no_more_than_the_box_accepts() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         let camera = network.connect_camera();
         // A hostile lease whose network holds every inner address.
         network.vehicle.ip("address add 10.200.0.9/8 dev eth2").unwrap();
@@ -415,8 +411,7 @@ fn a_start_opens_nothing_that_a_crash_left_closed() {
 
 #[test]
 fn resolvers_of_a_session_go_with_it_also_after_a_kill() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         let _server = network.start_server();
         let old = "search example.org\nnameserver 10.1.0.1\n";
         network.set_resolvers(old);
@@ -502,8 +497,7 @@ fn wait_for_no_uplink(network: &TestNetwork, why: &str) {
 
 #[test]
 fn no_uplink_is_used_without_filters_and_nothing_waits_for_nft() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         let folder = network.path("bin");
         fs::create_dir(&folder).unwrap();
         std::os::unix::fs::symlink("/usr/bin/nsenter", folder.join("nsenter")).unwrap();
@@ -549,8 +543,7 @@ fn check_that_nothing_waits(network: &TestNetwork, client: &Daemon, hold: &Path)
     fs::remove_file(hold).unwrap();
     client.wait_for(" joined");
     assert!(!packets().contains("packets 0 "), "the counter counts");
-    network.echo(&network.server, GATEWAY_V4);
-    network.wait_for_traffic();
+    network.wait_for_echo();
     // The tunnel carries on while filters are replaced. The reload is answered after that.
     fs::write(hold, "").unwrap();
     exclude_cloud(network);

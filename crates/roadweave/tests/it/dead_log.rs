@@ -7,8 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 #[test]
 fn a_client_whose_log_is_not_read_goes_on_and_counts_what_is_lost() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         let _server = network.start_server();
         let (_reader, writer) = std::io::pipe().unwrap();
         let mut command = network.vehicle.command(PROGRAM);

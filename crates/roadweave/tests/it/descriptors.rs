@@ -45,8 +45,7 @@ fn a_daemon_without_descriptors_goes_on_and_catches_up() {
         let network = TestNetwork::without_uplinks();
         network.connect_uplink(1);
         let (server, client) = network.start_both();
-        network.echo(&network.server, GATEWAY_V4);
-        network.wait_for_traffic();
+        network.wait_for_echo();
         let links = [1, 2].map(|number| members::link(number, 2, 1)).concat();
         let text = format!("addresses = [\"10.78.0.2/24\"]\n[tun]\nname = \"rwr\"\n{links}");
         fs::write(network.path("router.toml"), text).unwrap();

@@ -26,12 +26,7 @@ fn doctor_names_blocked_uplinks_short_paths_and_firewalls_between_box_and_server
             return;
         }
         let network = TestNetwork::new();
-        for interface in ["all", "eth1", "eth2"] {
-            network
-                .vehicle
-                .set_sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), "0")
-                .unwrap();
-        }
+        network.set_rp_filters(&[("all", "0"), ("eth1", "0"), ("eth2", "0")]);
         let of_box = || doctor(&network, &network.vehicle, "client.toml");
         let of_server = || doctor(&network, &network.server, "server.toml");
         check(&of_server().0, "listen", "ok", "is free");
@@ -64,8 +59,7 @@ fn doctor_names_blocked_uplinks_short_paths_and_firewalls_between_box_and_server
             "table inet vpn { chain pre { type filter hook prerouting priority mangle;
                 meta mark set ct mark; }; }",
         );
-        let client = network.start_client("client");
-        client.wait_for("joined");
+        let _client = network.start_joined("client");
         let (found, _) = of_box();
         check(&found, "marks inet vpn pre", "warn", "give the rule a mask without");
         check(&found, &format!("reach eth1 {ADDRESS}"), "ok", "answered");

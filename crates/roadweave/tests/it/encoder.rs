@@ -61,8 +61,7 @@ fn get(camera: &NetNs) -> (BufReader<TcpStream>, String) {
 
 #[test]
 fn an_encoder_hears_of_dead_links_and_of_a_client_that_ends_and_comes_back() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         let camera = network.connect_camera();
         network.edit("client.toml", |text| {
             text + "[streams]\nlisten = \"192.168.50.1:1080\"\ntcp = \"tunnel\"\n"
@@ -112,8 +111,7 @@ fn an_encoder_hears_of_dead_links_and_of_a_client_that_ends_and_comes_back() {
         client.signal(Signal::KILL);
         client.wait();
         feedback.wait_for("the client is gone", |frame, rate| (frame, rate) == (0, 0));
-        let client = network.start_client("client");
-        client.wait_for("joined");
+        let _client = network.start_joined("client");
         feedback.wait_for("the client is back", |frame, _| frame > 2_000);
         let unknown =
             roadweave(&["encoder-feedback", "--socket", &socket(CLIENT), "--lane", "no-such-lane"]);

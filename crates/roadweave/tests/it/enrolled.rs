@@ -67,11 +67,9 @@ fn check_session_on_signed_documents(mut world: World) {
 
     world.controller.take().unwrap().kill();
     world.network.wait_for_traffic();
-    client.interrupt();
-    server.interrupt();
+    interrupt([client, server]);
     let server = world.network.start_server();
-    let client = world.network.start_client("client");
-    client.wait_for("joined");
+    let client = world.network.start_joined("client");
     world.network.wait_for_traffic();
     let away = |status: &Value| status["fleet"]["away_seconds"].as_f64().is_some();
     world.network.wait_for_status(SERVER, "away", away);
@@ -155,8 +153,7 @@ fn a_drain_of_a_server_is_one_of_all_its_shards() {
         client.wait_for("joined");
         drain(&[]);
         wait(true);
-        client.interrupt();
-        server.interrupt();
+        interrupt([client, server]);
         let server = world.network.start_server();
         let client = world.network.start_client("client");
         client.wait_for("this server drains");
@@ -167,12 +164,10 @@ fn a_drain_of_a_server_is_one_of_all_its_shards() {
         client.wait_for("joined");
         drain(&[]);
         wait(true);
-        client.interrupt();
-        server.interrupt();
+        interrupt([client, server]);
         drain(&["--undo"]);
         let server = world.network.start_server();
-        let client = world.network.start_client("client");
-        client.wait_for("joined");
+        let client = world.network.start_joined("client");
         wait(false);
         // A drain by a person on the machine is not the controller's to take back.
         let command = ["drain", "--socket", &socket(SERVER), "--wait", "0"];
@@ -195,8 +190,7 @@ fn a_controller_that_hangs_is_reported_and_nothing_waits_for_it() {
         let (_server, client) = world.start_both();
         client.wait_for("joined");
         let network = &world.network;
-        network.echo(&network.server, GATEWAY_V4);
-        network.wait_for_traffic();
+        network.wait_for_echo();
         let there = |status: &Value| status["fleet"]["controller"].is_string();
         wait_within(2 * WAIT_MAX, "both know the controller", || {
             there(&network.show(SERVER)) && there(&network.show(CLIENT))
@@ -205,8 +199,7 @@ fn a_controller_that_hangs_is_reported_and_nothing_waits_for_it() {
         let controller = world.controller.as_ref().unwrap();
         controller.signal(Signal::STOP);
         client.interrupt();
-        let client = network.start_client("client");
-        client.wait_for("joined");
+        let _client = network.start_joined("client");
         network.wait_for_traffic();
         wait_within(SILENCE_MAX + WAIT_MAX, "the proxy has noticed", || {
             !there(&network.show(SERVER))

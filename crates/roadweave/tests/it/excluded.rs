@@ -76,8 +76,7 @@ fn excluded_destinations_leave_outside_the_tunnel_whatever_becomes_of_it() {
         check_closed("before a session");
         let server = network.start_server();
         client.wait_for("joined");
-        network.echo(&network.server, GATEWAY_V4);
-        network.wait_for_traffic();
+        network.wait_for_echo();
         for from in [&network.vehicle, camera] {
             world.check_inside(from, INSIDE, "during a session");
             world.check_outside(from, OUTSIDE, "during a session");
@@ -127,8 +126,7 @@ fn what_is_marked_leaves_outside_the_tunnel_by_name_and_by_program() {
         assert!(UPLINKS.iter().any(|uplink| seen == *uplink), "{seen}");
         let _server = network.start_server();
         client.wait_for("joined");
-        network.echo(&network.server, GATEWAY_V4);
-        network.wait_for_traffic();
+        network.wait_for_echo();
         for from in [&network.vehicle, camera] {
             world.check_inside(from, OUTSIDE, "nothing is marked yet");
         }

@@ -77,8 +77,7 @@ fn converse(stream: &mut TcpStream, text: &str) {
 
 #[test]
 fn a_connection_outlives_the_proxy_that_it_began_at() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         write_files(&network);
         let anchor = network.start(&network.cloud, "anchor", "anchor");
         anchor.wait_for("the anchor runs");
@@ -88,8 +87,7 @@ fn a_connection_outlives_the_proxy_that_it_began_at() {
             let line = status.lines().find(|line| line.starts_with(set)).unwrap();
             assert!(line.ends_with("\t0000000000000000"), "{line}");
         }
-        let client = network.start_client("at_proxy_a");
-        client.wait_for("joined");
+        let client = network.start_joined("at_proxy_a");
         anchor.wait_for("attached");
 
         let mut stream = connection(&network);
@@ -105,8 +103,7 @@ fn a_connection_outlives_the_proxy_that_it_began_at() {
         first.kill();
         let gone = Watch::start();
         client.kill();
-        let client = network.start_client("at_proxy_b");
-        client.wait_for("joined");
+        let client = network.start_joined("at_proxy_b");
         converse(&mut stream, "over the second proxy");
         let gap = gone.elapsed();
         assert!(gap < Duration::from_secs(15), "{gap:?}");
@@ -114,9 +111,7 @@ fn a_connection_outlives_the_proxy_that_it_began_at() {
         let old = &network.show(ANCHOR_TUN)["refusals"]["old-binding"];
         assert_eq!(old, 1, "it learned the newest number, and used a greater one");
 
-        client.interrupt();
-        second.interrupt();
-        anchor.interrupt();
+        interrupt([client, second, anchor]);
         let kept = fs::read_to_string(network.path("rwa.bindings.json")).unwrap();
         assert!(kept.contains("\"number\":2"), "{kept}");
     });
@@ -124,14 +119,12 @@ fn a_connection_outlives_the_proxy_that_it_began_at() {
 
 #[test]
 fn a_drained_proxy_lets_its_clients_go_to_another_and_says_so() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         write_files(&network);
         let anchor = network.start(&network.cloud, "anchor", "anchor");
         anchor.wait_for("the anchor runs");
         let [mut first, mut second] = PROXIES.map(|(name, ..)| (name, start_proxy(&network, name)));
-        let client = network.start_client("at_both");
-        client.wait_for("joined");
+        let _client = network.start_joined("at_both");
         anchor.wait_for("attached");
         let sessions = |name| network.show(name)["totals"]["sessions"].as_u64().unwrap();
         if sessions(first.0) == 0 {

@@ -10,8 +10,7 @@ use crate::common::*;
 
 #[test]
 fn a_client_whose_state_finds_no_room_goes_on_and_keeps_what_was_there() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         let disk = Disk::mount("/run/road/state");
         for name in ["client.toml", "server.toml"] {
             network.edit(name, |text| text.replace("\"/run/road\"", "\"/run/road/state\""));
@@ -24,15 +23,13 @@ fn a_client_whose_state_finds_no_room_goes_on_and_keeps_what_was_there() {
                 .replace("[routes]\n", &format!("{policy}[routes]\n"))
         });
         let (server, client) = network.start_both();
-        network.echo(&network.server, GATEWAY_V4);
-        network.wait_for_traffic();
+        network.wait_for_echo();
         client.interrupt();
         let usage = fs::read_to_string(disk.0.join("rw0.usage.json")).unwrap();
         let names = disk.names();
 
         disk.fill();
-        let client = network.start_client("client");
-        client.wait_for(" joined ");
+        let client = network.start_joined("client");
         network.wait_for_paths(&["eth1", "eth2"]);
         assert!(network.wait_for_traffic() < Duration::from_secs(2));
         // The resolvers do not change while the former file cannot be kept.
@@ -51,8 +48,7 @@ fn a_client_whose_state_finds_no_room_goes_on_and_keeps_what_was_there() {
         client.interrupt();
         assert_eq!(fs::read_to_string(disk.0.join("rw0.usage.json")).unwrap(), usage);
         disk.make_room();
-        let client = network.start_client("client");
-        client.wait_for(" joined ");
+        let client = network.start_joined("client");
         assert_eq!(client.count("is not used"), 0, "{}", client.log());
         client.interrupt();
         assert_eq!(resolvers(), "nameserver 192.0.2.53\n", "{log}");
@@ -63,14 +59,8 @@ fn a_client_whose_state_finds_no_room_goes_on_and_keeps_what_was_there() {
 
 #[test]
 fn daemons_start_run_and_clean_up_while_run_is_full() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
-        for interface in ["eth1", "eth2"] {
-            network
-                .vehicle
-                .set_sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), "1")
-                .unwrap();
-        }
+    on_network(|network| {
+        network.set_rp_filters(&[("eth1", "1"), ("eth2", "1")]);
         let run = Disk::mount("/run/roadweave");
         let before = network.state();
         run.fill();
@@ -79,8 +69,7 @@ fn daemons_start_run_and_clean_up_while_run_is_full() {
         for daemon in [&server, &client] {
             assert_eq!(daemon.count("No space left on device"), 1, "{}", daemon.log());
         }
-        client.interrupt();
-        server.interrupt();
+        interrupt([client, server]);
         run.make_room();
         assert_eq!(network.state(), before, "what an orderly end knows, it undoes");
 
@@ -88,8 +77,7 @@ fn daemons_start_run_and_clean_up_while_run_is_full() {
         client.kill();
         server.kill();
         let (server, client) = network.start_both();
-        client.interrupt();
-        server.interrupt();
+        interrupt([client, server]);
         assert_eq!(network.state(), before);
     });
 }

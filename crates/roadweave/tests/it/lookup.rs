@@ -25,8 +25,7 @@ fn lease(network: &TestNetwork, interface: &str, server: &str) {
 
 #[test]
 fn a_server_that_moves_is_found_while_the_tunnel_is_dead() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         by_name(&network);
         for address in [THERE, DNS, "198.51.100.54"] {
             network.server.ip(&format!("address add {address}/32 dev lo")).unwrap();
@@ -40,8 +39,7 @@ fn a_server_that_moves_is_found_while_the_tunnel_is_dead() {
 
         let start = Watch::start();
         let server = network.start_server();
-        let client = network.start_client("client");
-        client.wait_for(" joined ");
+        let client = network.start_joined("client");
         assert!(start.elapsed() < Duration::from_secs(5), "the lying name server delays the join");
         assert!(client.log().contains(HERE), "{}", client.log());
         network.wait_for_paths(&["eth1", "eth2"]);
@@ -66,8 +64,7 @@ fn a_server_that_moves_is_found_while_the_tunnel_is_dead() {
 
 #[test]
 fn an_answer_from_another_address_or_port_counts_for_nothing() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         by_name(&network);
         network.server.ip(&format!("address add {DNS}/32 dev lo")).unwrap();
         let bind =

@@ -63,8 +63,7 @@ fn a_client_that_is_added_joins_at_once_and_one_that_is_removed_goes_at_once() {
         client.interrupt();
         let state = network.path("").display().to_string();
         network.edit("bus-2.toml", |text| format!("state_directory = \"{state}\"\n{text}"));
-        let client = network.start_client("bus-2");
-        client.wait_for("joined");
+        let client = network.start_joined("bus-2");
 
         assert_eq!(peer(&network, &words).status.code(), Some(2));
         let unknown = peer(&network, &["remove", "bus-3"]);

@@ -13,8 +13,7 @@ const CAP: u64 = 1_000_000;
 
 #[test]
 fn an_uplink_is_paused_resumed_and_used_otherwise_while_the_session_lives() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         let (server, client) = network.start_with_echo();
         let socket = socket(CLIENT);
         let uplink = |words: &[&str]| {
@@ -70,15 +69,13 @@ fn an_uplink_is_paused_resumed_and_used_otherwise_while_the_session_lives() {
         network.wait_for_paths(&["eth1"]);
         exchange(&network, 5);
         assert_eq!((client.count("joined"), server.count("joined")), (1, 1), "{}", client.log());
-        client.interrupt();
-        server.interrupt();
+        interrupt([client, server]);
     });
 }
 
 #[test]
 fn the_cap_of_a_sim_stays_its_own_under_another_name() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         let iccid = "8949020000012345678";
         network.edit("client.toml", |text| {
             format!(
@@ -134,8 +131,7 @@ fn the_cap_of_a_sim_stays_its_own_under_another_name() {
         assert_eq!(path(&network.show(CLIENT), "modem7")["priority"], "primary");
         assert!(month("modem7").unwrap() >= before);
         client.interrupt();
-        let client = network.start_client("client");
-        client.wait_for("joined");
+        let _client = network.start_joined("client");
         network.wait_for_paths(&["eth2", "modem7"]);
         assert!(tell("modem7"));
         assert!(month("modem7").unwrap() >= before);

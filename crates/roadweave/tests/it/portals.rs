@@ -87,8 +87,7 @@ fn portal_of(status: &Value, uplink: &str) -> Value {
 
 #[test]
 fn a_portal_or_a_network_that_lies_about_one_costs_its_own_uplink_alone() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         network.edit("client.toml", |text| {
             let probe = "[uplinks]\nportal_probe = \"http://probe.test/generate_204\"\n";
             text.replace("[uplinks]\n", probe)
@@ -103,9 +102,7 @@ fn a_portal_or_a_network_that_lies_about_one_costs_its_own_uplink_alone() {
         let _server = network.start_server();
         let start = |answer: PortalAnswer| {
             portal.lock().unwrap().to_guest = answer;
-            let client = network.start_client("client");
-            client.wait_for(" joined ");
-            client
+            network.start_joined("client")
         };
         for answer in [PortalAnswer::Endless, PortalAnswer::Slow] {
             let before = portal.lock().unwrap().asked.len();

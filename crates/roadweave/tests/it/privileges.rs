@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::*;
+use crate::service::{unit, value};
 
 const NETWORK: u64 = 1 << 12 | 1 << 13;
 
@@ -99,8 +100,7 @@ fn a_running_daemon_may_do_no_more_than_it_needs_and_that_it_can() {
         check_restricted(&router, NETWORK);
         router.interrupt();
 
-        client.interrupt();
-        server.interrupt();
+        interrupt([client, server]);
         network.vehicle.ip("link del eth2").unwrap();
         assert_eq!(network.state(), before);
     });
@@ -113,21 +113,15 @@ fn protect_system() {
     assert!(File::create("/etc/written").is_err());
 }
 
-fn unit(name: &str, field: &str) -> String {
-    let file = format!("{}/../../deploy/systemd/{name}.service", env!("CARGO_MANIFEST_DIR"));
-    let text = fs::read_to_string(file).unwrap();
-    let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix('='));
-    value.unwrap_or_else(|| panic!("{name} has no {field}")).to_owned()
-}
-
 fn only(capabilities: &str) -> String {
     let words = capabilities.split(' ').map(|name| name.strip_prefix("CAP_").unwrap());
     words.fold("-all".to_owned(), |list, name| list + ",+" + &name.to_lowercase())
 }
 
 fn as_service() -> Vec<String> {
-    let ambient = only(&unit("roadweave-client@", "AmbientCapabilities"));
-    let bounding = only(&unit("roadweave-client@", "CapabilityBoundingSet"));
+    let client = unit("roadweave-client@");
+    let [ambient, bounding] =
+        ["AmbientCapabilities", "CapabilityBoundingSet"].map(|field| only(&value(&client, field)));
     let words = format!(
         "setpriv --reuid={USER} --regid={USER} --clear-groups --inh-caps={ambient} \
          --ambient-caps={ambient} --bounding-set={bounding} --no-new-privs"
@@ -216,7 +210,7 @@ fn both_ends_run_as_another_user_with_the_capabilities_of_their_units() {
             ]);
             command.output().unwrap().status.success()
         };
-        assert!(show(0, &unit("roadweave-modems@", "CapabilityBoundingSet")));
+        assert!(show(0, &value(&unit("roadweave-modems@"), "CapabilityBoundingSet")));
         assert!(!show(USER + 1, "CAP_DAC_OVERRIDE"));
 
         // Root releases what a killed service left. The next start replaces its socket.
@@ -227,8 +221,7 @@ fn both_ends_run_as_another_user_with_the_capabilities_of_their_units() {
         let left = network.state().into_iter().filter(|line| !line.ends_with("/rw0.sock"));
         assert_eq!(left.collect::<Vec<_>>(), before);
         let (server, client) = network.start_both();
-        client.interrupt();
-        server.interrupt();
+        interrupt([client, server]);
 
         let file = network.path("client.toml");
         let folder = file.parent().unwrap();

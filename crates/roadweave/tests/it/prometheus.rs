@@ -23,8 +23,7 @@ fn what_the_board_and_the_alerts_ask_is_answered_by_prometheus() {
     if !is_installed("prometheus") {
         return;
     }
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         network.edit("client.toml", |text| {
             let cap = "[[uplinks.policies]]\nname = \"eth1\"\nmetered = { monthly_cap_mb = 5000, \
                        daily_cap_mb = 500 }\n";

@@ -78,12 +78,10 @@ fn a_link_that_is_cut_and_an_instance_that_ends_are_in_the_files_of_both_ends() 
         wait_for(&near, &near_qlog, "an end", |files| {
             files[0].last().unwrap()["name"] == "quic:connection_closed"
         });
-        let client = network.start_client("client");
-        client.wait_for("joined");
+        let _client = network.start_joined("client");
         wait_for(&near, &near_qlog, "another session", |files| files.len() == 2);
         wait_for(&far, &far_qlog, "another session", |files| files.len() == 2);
-        near_qlog.interrupt();
-        far_qlog.interrupt();
+        interrupt([near_qlog, far_qlog]);
         let (near, far) = (files(&near), files(&far));
 
         let first = &near[0];

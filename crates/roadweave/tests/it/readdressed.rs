@@ -62,8 +62,7 @@ fn wait_for_path_from(network: &TestNetwork, uplink: &str, address: &str) {
 
 #[test]
 fn an_uplink_with_another_address_is_back_within_seconds_and_the_others_notice_nothing() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         network.server.ip("address add 10.9.0.1/24 dev eth1").unwrap();
         // As NetworkManager and systemd-networkd set it.
         network.vehicle.set_sysctl("net.ipv4.conf.all.promote_secondaries", "1").unwrap();
@@ -121,8 +120,7 @@ fn addresses_of(network: &TestNetwork, interface: &str) -> String {
 
 #[test]
 fn a_lease_of_another_s_address_stops_no_other_uplink() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         let camera = network.connect_camera();
         network.vehicle.ip("address del 10.2.0.2/24 dev eth2").unwrap();
         network.vehicle.ip("address add 198.51.100.1/32 dev eth2").unwrap();
@@ -175,8 +173,7 @@ fn a_lease_of_another_s_address_stops_no_other_uplink() {
         network.route_uplink(2);
         let default = || network.vehicle.run("ip route show default dev eth2").unwrap();
         let before = default();
-        let client = network.start_client("client");
-        client.wait_for(" joined ");
+        let client = network.start_joined("client");
         assert_eq!(
             (default().as_str(), addresses_of(&network, "eth2").contains("10.2.0.66")),
             ("", false)

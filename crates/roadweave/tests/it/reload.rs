@@ -5,8 +5,7 @@ use rustix::process::Signal;
 
 #[test]
 fn a_running_client_takes_up_lanes_policies_and_uplinks_and_keeps_its_session() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         // A network advertises a route to the cloud (DHCP option 121).
         network.vehicle.ip("route add 203.0.113.0/24 via 10.2.0.1").unwrap();
         let check_way = |device: &str| {
@@ -62,7 +61,6 @@ fn a_running_client_takes_up_lanes_policies_and_uplinks_and_keeps_its_session() 
         assert_eq!(server.count("fields=\"listen, tun.mtu_bytes\""), 1, "{}", server.log());
         client.wait_for_count("joined", 2);
         assert_eq!((client.count("joined"), server.count("joined")), (2, 2));
-        client.interrupt();
-        server.interrupt();
+        interrupt([client, server]);
     });
 }

@@ -24,8 +24,7 @@ fn check_operator(network: &TestNetwork) {
 
 #[test]
 fn uplinks_are_used_under_any_name_and_a_tunnel_has_its_own_back_within_seconds() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         let camera = network.connect_camera();
         network.edit("client.toml", |text| {
             text.replace("include = []", "exclude = [\"gone*\"]")
@@ -77,8 +76,7 @@ fn uplinks_are_used_under_any_name_and_a_tunnel_has_its_own_back_within_seconds(
         assert!(!log.contains('\u{1b}'), "a name reached the terminal: {log}");
         assert!(!log.contains("nft failed"), "{log}");
         assert!(!network.page(CLIENT).contains('\u{1b}'));
-        client.interrupt();
-        server.interrupt();
+        interrupt([client, server]);
         assert_eq!(network.vehicle.run("nft list ruleset").unwrap(), "");
     });
 }

@@ -51,8 +51,7 @@ fn ping_while(from: &NetNs, to: &str, disturb: impl FnOnce()) {
 
 #[test]
 fn every_packet_crosses_on_both_links_and_one_may_die() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         let camera = network.connect_camera();
         network.cloud.ip("route add 192.168.50.0/24 via 203.0.113.1").unwrap();
         write_files(&network);
@@ -99,7 +98,6 @@ fn every_packet_crosses_on_both_links_and_one_may_die() {
                 assert!((1300..=1360).contains(&size), "{size}");
             }
         }
-        near.interrupt();
-        far.interrupt();
+        interrupt([near, far]);
     });
 }

@@ -21,12 +21,12 @@ const UNITS: [(&str, &str, &str); 5] = [
 ];
 const INSTALLED: &str = "/usr/bin/roadweave";
 
-fn unit(name: &str) -> String {
+pub fn unit(name: &str) -> String {
     let file = format!("../../deploy/systemd/{name}.service");
     fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap()
 }
 
-fn value(unit: &str, field: &str) -> String {
+pub fn value(unit: &str, field: &str) -> String {
     let value = |line: &str| Some(line.strip_prefix(field)?.strip_prefix('=')?.to_owned());
     unit.lines().find_map(value).unwrap_or_else(|| panic!("no {field}"))
 }
@@ -125,8 +125,7 @@ fn no_call_that_the_program_needs_is_barred() {
 
 #[test]
 fn the_service_manager_hears_that_both_ends_are_up_and_what_they_do() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         let start = |role: &str, namespace| {
             let path = network.path(&format!("{role}.notify"));
             let manager = UnixDatagram::bind(&path).unwrap();

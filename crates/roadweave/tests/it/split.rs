@@ -305,8 +305,7 @@ fn a_crash_and_other_programs_end_what_is_split_and_nothing_else() {
             .enter(|| TcpStream::connect_timeout(&host(PORT), Duration::from_secs(1)))
             .unwrap();
         assert!(without.is_err(), "something answers in the name of the host");
-        let client = network.start_client("client");
-        client.wait_for("joined");
+        let client = network.start_joined("client");
         wait_until_on(&network);
         learn(&network, &camera, host(PORT));
         attempt(&camera, host(PORT)).unwrap();
@@ -320,8 +319,7 @@ fn a_crash_and_other_programs_end_what_is_split_and_nothing_else() {
         };
         assert!(has_left());
         network.edit("client.toml", |text| text.replace(STREAMS, ""));
-        let client = network.start_client("client");
-        client.wait_for("joined");
+        let client = network.start_joined("client");
         attempt(&camera, host(PORT)).unwrap();
         assert!(!has_left(), "{:#?}", network.state());
         client.interrupt();
@@ -329,8 +327,7 @@ fn a_crash_and_other_programs_end_what_is_split_and_nothing_else() {
         network.edit("client.toml", |text| text + STREAMS);
         let rule = "priority 100 fwmark 0x8/0x8 lookup main";
         network.vehicle.ip(&format!("rule add {rule}")).unwrap();
-        let client = network.start_client("client");
-        client.wait_for("joined");
+        let client = network.start_joined("client");
         wait_until_off(
             &network,
             "the mark 0x5258 is used by a rule of another program (priority 100",
@@ -354,8 +351,7 @@ fn a_crash_and_other_programs_end_what_is_split_and_nothing_else() {
             "table inet own { chain in { type filter hook input priority 0; }; }",
         );
         network.edit("client.toml", |text| format!("packet_marks = \"0x00ff0000\"\n{text}"));
-        let client = network.start_client("client");
-        client.wait_for("joined");
+        let client = network.start_joined("client");
         wait_until_on(&network);
         learn(&network, &camera, host(PORT));
         nft(&network.vehicle, "add rule inet own in iifname lan0 meta l4proto tcp drop");

@@ -55,8 +55,7 @@ fn has_table(namespace: &NetNs, name: &str) -> bool {
 
 #[test]
 fn a_stranger_beside_an_uplink_reaches_nothing_behind_the_box() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         let (camera, stranger) = camera_and_stranger(&network);
         let check_closed = |when: &str| {
             for address in CAMERA {
@@ -105,8 +104,7 @@ fn a_stranger_beside_an_uplink_reaches_nothing_behind_the_box() {
         late.ip("route add default via 10.9.0.2").unwrap();
         assert!(!reaches(&late, &camera, CAMERA[0]), "a modem that was plugged in after kill -9");
 
-        let client = network.start_client("client");
-        client.wait_for("joined");
+        let client = network.start_joined("client");
         client.interrupt();
         assert_eq!(forwarding(&network.vehicle), ["0", "0"], "as before the first start");
         assert!(!has_table(&network.vehicle, "roadweave"));
@@ -116,8 +114,7 @@ fn a_stranger_beside_an_uplink_reaches_nothing_behind_the_box() {
 
 #[test]
 fn a_client_reaches_no_more_of_its_server_than_it_may() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         network.edit("server.toml", |text| {
             let (_, text) = text.split_once('\n').expect("what is allowed for tests");
             format!("allow_destinations = [\"203.0.113.1:53\", \"{GATEWAY_V4}:53\"]\n{text}")

@@ -11,8 +11,7 @@ const TIMES: [(usize, Duration); 2] = [(1, Duration::from_secs(6)), (2, Duration
 
 #[test]
 fn who_stood_still_is_back_within_seconds_and_sends_nothing_old() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         for name in ["client.toml", "server.toml"] {
             network.edit(name, |text| text + "[transport]\nidle_timeout_seconds = 10\n");
         }

@@ -11,8 +11,7 @@ use serde_json::Value;
 
 #[test]
 fn pings_cross_the_tunnel_and_show_counts_them() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         let camera = network.connect_camera();
         let (_server, _client) = network.start_both();
         for address in [GATEWAY_V4, GATEWAY_V6, "203.0.113.2", "2001:db8:1::2"] {
@@ -78,8 +77,7 @@ fn longest_gap(socket: &UdpSocket, time: Duration) -> Duration {
 
 #[test]
 fn a_reload_with_4000_clients_does_not_pause_the_tunnel() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         let peer = |number: u32| {
             let mut seed = [7; 32];
             seed[..4].copy_from_slice(&number.to_be_bytes());
@@ -95,8 +93,7 @@ fn a_reload_with_4000_clients_does_not_pause_the_tunnel() {
         let original = fs::read_to_string(network.path("server.toml")).unwrap();
         network.edit("server.toml", |text| text + &(0..4_000).map(peer).collect::<String>());
         let (server, client) = network.start_both();
-        network.echo(&network.server, GATEWAY_V4);
-        network.wait_for_traffic();
+        network.wait_for_echo();
         let socket = network.socket_to(GATEWAY_V4);
         let calm = longest_gap(&socket, Duration::from_secs(1));
 
@@ -113,8 +110,7 @@ fn a_reload_with_4000_clients_does_not_pause_the_tunnel() {
 
 #[test]
 fn what_strategies_learn_is_kept() {
-    run_sandboxed(|| {
-        let network = TestNetwork::new();
+    on_network(|network| {
         let lane = "[[lanes]]\nname = \"ping\"\nstrategy = \"raven\"\n\
                     match = { protocols = [\"icmp\"] }\n";
         for name in ["client.toml", "server.toml"] {

@@ -50,7 +50,6 @@ impl Anchor {
                     let reason = self.refusals.count(now, kind, format!(": {reason}"), remote);
                     self.events.extend(reason.map(|reason| AnchorEvent::Refused { reason }));
                 }
-                _ => {}
             }
         }
     }

@@ -12,7 +12,6 @@ use crate::uplink::CapPeriod;
 
 /// A notice about an uplink, a lane, or all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Notice {
     /// An attempt to connect was answered, but not with a welcome.
     Answer {

@@ -54,7 +54,6 @@ impl Server {
                     let kind = refusals::kind_of_failure(&reason);
                     self.log_refusal(now, kind, format!(": {reason}"), remote);
                 }
-                _ => {}
             }
         }
     }

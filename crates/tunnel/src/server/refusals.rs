@@ -93,7 +93,6 @@ pub(crate) fn kind_of_refusal(why: Refusal) -> &'static str {
         Refusal::Expired => "expired-key",
         Refusal::Revoked => "revoked-key",
         Refusal::Forbidden => "forbidden-key",
-        _ => "key",
     }
 }
 
@@ -122,10 +121,7 @@ const SUMMARY: Duration = Duration::from_secs(30);
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn at(seconds: u64) -> Instant {
-        Instant::ZERO + Duration::from_secs(seconds)
-    }
+    use crate::testing::at_second as at;
 
     fn address(number: u64) -> SocketAddr {
         SocketAddr::from(([192, 0, 2, number as u8], 1024 + number as u16))

@@ -75,11 +75,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::key;
-
-    fn at(seconds: u64) -> Instant {
-        Instant::ZERO + Duration::from_secs(seconds)
-    }
+    use crate::testing::{at_second as at, key};
 
     #[test]
     fn a_client_has_one_test_at_a_time_and_all_have_few() {

@@ -30,7 +30,6 @@ pub type SessionError = SetError;
 
 /// Why lanes cannot be made or changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum SetError {
     /// There is no such lane.
     #[error("there is no lane \"{lane}\"; there are: {known}")]

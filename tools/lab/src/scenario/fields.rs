@@ -14,7 +14,7 @@ use roadweave_quic::CongestionControl;
 use serde::{Deserialize, Serialize};
 
 use crate::event::{Action, CrossTraffic, ScriptEvent};
-use crate::traffic::{App, Bulk, FIRST_PORT, FrameSource, Tcp, TrafficKind, TrafficSpec};
+use crate::traffic::{App, Bulk, FIRST_PORT, FrameSource, TrafficKind, TrafficSpec};
 use crate::video::h264::{AccessUnit, Splitter};
 use crate::video::quality::Player;
 
@@ -86,8 +86,8 @@ impl TrafficFields {
             KindName::Requests => TrafficKind::Requests(
                 self.app.ok_or_else(|| fault("app", "absent; speech, music or recommender"))?,
             ),
-            KindName::Bulk => self.bulk(index)?,
-            KindName::Tcp => self.tcp(index)?,
+            KindName::Bulk => TrafficKind::Bulk(self.transfer(index)?),
+            KindName::Tcp => TrafficKind::Tcp(self.transfer(index)?),
         };
         Ok(TrafficSpec {
             name: self.name.clone().unwrap_or_else(|| self.default_name()),
@@ -152,23 +152,12 @@ impl TrafficFields {
         Ok(TrafficKind::Constant { rate: self.rate(index)?, packet_bytes })
     }
 
-    fn bulk(&self, index: usize) -> Result<TrafficKind, Fault> {
-        let bytes = self.bytes(index)?;
-        let congestion = self.congestion.unwrap_or(CongestionControl::Cubic);
-        Ok(TrafficKind::Bulk(Bulk { bytes, congestion }))
-    }
-
-    fn tcp(&self, index: usize) -> Result<TrafficKind, Fault> {
-        let bytes = self.bytes(index)?;
-        let congestion = self.congestion.unwrap_or(CongestionControl::Cubic);
-        Ok(TrafficKind::Tcp(Tcp { bytes, congestion }))
-    }
-
-    fn bytes(&self, index: usize) -> Result<Option<u64>, Fault> {
-        match self.bytes {
-            Some(0) => Err(fault_at("traffic", index, "bytes", "0; at least one, or absent")),
-            bytes => Ok(bytes),
+    fn transfer(&self, index: usize) -> Result<Bulk, Fault> {
+        if self.bytes == Some(0) {
+            return Err(fault_at("traffic", index, "bytes", "0; at least one, or absent"));
         }
+        let congestion = self.congestion.unwrap_or(CongestionControl::Cubic);
+        Ok(Bulk { bytes: self.bytes, congestion })
     }
 
     fn video(&self, index: usize, dir: &Path) -> Result<TrafficKind, Fault> {

@@ -14,7 +14,6 @@ pub struct Fetched {
     /// Time from the first SYN to the last byte, or the time limit.
     pub took: Duration,
     pub bytes: u64,
-    pub is_whole: bool,
     pub stats: SocketStats,
 }
 
@@ -52,7 +51,6 @@ pub fn fetch(
     Fetched {
         took: exchange.completed.unwrap_or(end).since(Instant::ZERO),
         bytes: exchange.received(),
-        is_whole: exchange.completed.is_some(),
         stats: exchange.sender().stats(),
     }
 }

@@ -20,6 +20,7 @@ use super::{DataStream, Detail, Traffic, TrafficReport, TrafficSpec, TwoWay};
 use crate::inner;
 use crate::world::MTU;
 
+/// A transfer, by QUIC or by the lab's TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bulk {
     /// Bytes to transfer; `None`: as many as possible.

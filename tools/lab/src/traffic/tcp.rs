@@ -7,19 +7,11 @@
 use bytes::{Bytes, BytesMut};
 use roadweave_emulate::Direction;
 use roadweave_proto::Instant;
-use roadweave_quic::CongestionControl;
 use serde::Serialize;
 
-use super::{DataStream, Detail, Traffic, TrafficReport, TrafficSpec, TwoWay};
+use super::{Bulk, DataStream, Detail, Traffic, TrafficReport, TrafficSpec, TwoWay};
 use crate::tcp::{Exchange, SocketConfig};
 use crate::world::MTU;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tcp {
-    /// Bytes to transfer; `None`: as many as possible.
-    pub bytes: Option<u64>,
-    pub congestion: CongestionControl,
-}
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct TcpReport {
@@ -50,7 +42,7 @@ pub struct TcpTraffic {
 }
 
 impl TcpTraffic {
-    pub fn new(spec: &TrafficSpec, tcp: Tcp, start: Instant, seed: u64) -> Self {
+    pub fn new(spec: &TrafficSpec, tcp: Bulk, start: Instant, seed: u64) -> Self {
         let config = SocketConfig { algorithm: tcp.congestion, mtu: MTU, seed };
         let exchange = Exchange::new(&config, spec.direction, spec.port, tcp.bytes);
         Self { run: TwoWay::of(spec, start), exchange }
@@ -130,13 +122,15 @@ mod tests {
     use std::collections::VecDeque;
     use std::time::Duration;
 
+    use roadweave_quic::CongestionControl;
+
     use super::super::{FIRST_PORT, TrafficKind};
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
 
     /// Transfers over 20 ms; every `lost`th packet to the vehicle is lost.
-    fn carry(tcp: Tcp, lost: usize, seconds: u64) -> TrafficReport {
+    fn carry(tcp: Bulk, lost: usize, seconds: u64) -> TrafficReport {
         let spec = TrafficSpec {
             name: "tcp".into(),
             direction: Direction::Down,
@@ -169,7 +163,7 @@ mod tests {
 
     #[test]
     fn it_comes_whole_in_spite_of_losses_and_counts_what_came() {
-        let tcp = Tcp { bytes: Some(1_000_000), congestion: CongestionControl::Cubic };
+        let tcp = Bulk { bytes: Some(1_000_000), congestion: CongestionControl::Cubic };
         let report = carry(tcp, 50, 30);
         let Detail::Tcp(detail) = &report.detail else { panic!("{report:?}") };
         assert_eq!(detail.received_bytes, 1_000_000);
@@ -183,7 +177,7 @@ mod tests {
 
     #[test]
     fn numbers_go_on_beyond_their_16_bits() {
-        let report = carry(Tcp { bytes: None, congestion: CongestionControl::Bbr }, 1_000_000, 20);
+        let report = carry(Bulk { bytes: None, congestion: CongestionControl::Bbr }, 1_000_000, 20);
         assert!(report.sent_packets > 140_000, "{}", report.sent_packets);
         assert!(report.arrived_packets >= report.sent_packets - 20_000, "{report:?}");
     }

@@ -234,7 +234,6 @@ impl Player {
             && now >= self.begun + FIRST_FRAME_TIMEOUT.min(self.program.lasting)
         {
             self.seen.first_frames.push(now.since(self.begun));
-            self.seen.never_began += 1;
         }
     }
 
@@ -253,7 +252,6 @@ impl Player {
                     // A short video starts again at its end.
                     self.play = Play::Moving(now, Duration::ZERO);
                 } else {
-                    self.seen.stalls += 1;
                     self.play = Play::Still(now, from + now.since(since));
                 }
             }
@@ -269,7 +267,6 @@ impl Player {
     pub fn finish(mut self, now: Instant) -> Viewing {
         for loading in self.loading.values() {
             self.seen.requests.push(now.since(loading.asked));
-            self.seen.unanswered += 1;
         }
         self.seen
     }

@@ -5,19 +5,14 @@ use std::time::Duration;
 /// Results of a viewer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Viewing {
-    /// Time from the request of each chunk to its last byte.
+    /// Time from the request of each chunk to its last byte, or to the end if none came.
     pub requests: Vec<Duration>,
-    /// Requests without an answer at the end; their time until then counts.
-    pub unanswered: u64,
-    /// Time from the request of each video to its first frame.
+    /// Time from the request of each video to its first frame, or until it was left without one.
     pub first_frames: Vec<Duration>,
-    /// Videos left before the first frame; the time until then counts.
-    pub never_began: u64,
     /// Samples of the play-time left, ten times a second once a video has begun.
     pub levels: Vec<Duration>,
     /// Total time of stalls after the first playback.
     pub stalled: Duration,
-    pub stalls: u64,
     pub played: Duration,
 }
 
@@ -35,8 +30,6 @@ pub struct ServerTraffic {
     pub lost: u64,
     /// Retransmitted or coded datagrams.
     pub further_datagrams: u64,
-    /// Bytes sent into the links.
-    pub on_links: u64,
 }
 
 impl ServerTraffic {
@@ -49,7 +42,6 @@ impl ServerTraffic {
             further: self.further.saturating_sub(before.further),
             lost: self.lost.saturating_sub(before.lost),
             further_datagrams: self.further_datagrams.saturating_sub(before.further_datagrams),
-            on_links: self.on_links.saturating_sub(before.on_links),
         }
     }
 }

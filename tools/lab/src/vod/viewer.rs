@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use roadweave_emulate::{Capacity, Direction, DriveLink, DuplexLink, Trace};
+use roadweave_emulate::{Capacity, DriveLink, DuplexLink, Trace};
 use roadweave_proto::wire::StreamPriority;
 use roadweave_proto::{Instant, earliest};
 use roadweave_quic::CongestionControl;
@@ -172,9 +172,6 @@ pub(super) fn sent(world: &World) -> ServerTraffic {
         sent.further += lane.sent.duplicate_bytes + lane.sent.coded_bytes;
         sent.further_datagrams += lane.sent.duplicate_datagrams + lane.sent.coded_datagrams;
         sent.lost += lane.sent.recovery.lost;
-    }
-    for link in 0..world.links() {
-        sent.on_links += world.link_stats(link, Direction::Down).pushed_bytes;
     }
     sent
 }

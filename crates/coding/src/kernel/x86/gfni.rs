@@ -14,7 +14,7 @@ use std::arch::x86_64::{
     _mm512_setzero_si512, _mm512_storeu_si512, _mm512_ternarylogic_epi64, _mm512_xor_si512,
 };
 
-use crate::kernel::isa::{Isa, entry_points};
+use crate::kernel::isa::{Isa, entry_points, vectors};
 use crate::kernel::portable;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,32 +39,12 @@ impl GfniAvx512 {
 entry_points!(GfniAvx512, "avx512f,avx512bw,gfni", dot: 4, combine: 5 x 4);
 
 impl Isa for GfniAvx512 {
-    type Vector = __m512i;
+    vectors!(__m512i, 64, _mm512_setzero_si512(), _mm512_loadu_si512, _mm512_storeu_si512);
+
     type Operand = __m512i;
     type Factor = __m512i;
 
-    const WIDTH: usize = 64;
     const HAS_PAIRS: bool = true;
-
-    #[inline(always)]
-    fn zero(self) -> __m512i {
-        // SAFETY: the token proves AVX-512F.
-        unsafe { _mm512_setzero_si512() }
-    }
-
-    #[inline(always)]
-    fn load(self, bytes: &[u8]) -> __m512i {
-        assert!(bytes.len() >= Self::WIDTH);
-        // SAFETY: the 64 bytes are there, aligned or not; the token proves AVX-512F.
-        unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
-    }
-
-    #[inline(always)]
-    fn store(self, bytes: &mut [u8], vector: __m512i) {
-        assert!(bytes.len() >= Self::WIDTH);
-        // SAFETY: the 64 bytes are there, aligned or not; the token proves AVX-512F.
-        unsafe { _mm512_storeu_si512(bytes.as_mut_ptr().cast(), vector) }
-    }
 
     #[inline(always)]
     fn factor(self, coefficient: u8) -> __m512i {
@@ -132,31 +112,10 @@ impl GfniAvx2 {
 entry_points!(GfniAvx2, "avx2,gfni", dot: 4, combine: 5 x 2);
 
 impl Isa for GfniAvx2 {
-    type Vector = __m256i;
+    vectors!(__m256i, 32, _mm256_setzero_si256(), _mm256_loadu_si256, _mm256_storeu_si256);
+
     type Operand = __m256i;
     type Factor = __m256i;
-
-    const WIDTH: usize = 32;
-
-    #[inline(always)]
-    fn zero(self) -> __m256i {
-        // SAFETY: the token proves AVX2.
-        unsafe { _mm256_setzero_si256() }
-    }
-
-    #[inline(always)]
-    fn load(self, bytes: &[u8]) -> __m256i {
-        assert!(bytes.len() >= Self::WIDTH);
-        // SAFETY: the 32 bytes are there, aligned or not; the token proves AVX2.
-        unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
-    }
-
-    #[inline(always)]
-    fn store(self, bytes: &mut [u8], vector: __m256i) {
-        assert!(bytes.len() >= Self::WIDTH);
-        // SAFETY: the 32 bytes are there, aligned or not; the token proves AVX2.
-        unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), vector) }
-    }
 
     #[inline(always)]
     fn factor(self, coefficient: u8) -> __m256i {

@@ -12,8 +12,7 @@ use std::arch::x86_64::{
 };
 
 use crate::gf256;
-use crate::kernel::isa::{Isa, entry_points};
-use crate::kernel::portable;
+use crate::kernel::isa::{Isa, entry_points, vectors};
 
 /// A value for the low and one for the high nibbles.
 #[derive(Clone, Copy)]
@@ -41,31 +40,10 @@ impl Avx2 {
 entry_points!(Avx2, "avx2", dot: 4, combine: 4 x 2);
 
 impl Isa for Avx2 {
-    type Vector = __m256i;
+    vectors!(__m256i, 32, _mm256_setzero_si256(), _mm256_loadu_si256, _mm256_storeu_si256);
+
     type Operand = Nibbles<__m256i>;
     type Factor = Nibbles<__m256i>;
-
-    const WIDTH: usize = 32;
-
-    #[inline(always)]
-    fn zero(self) -> __m256i {
-        // SAFETY: the token proves AVX2.
-        unsafe { _mm256_setzero_si256() }
-    }
-
-    #[inline(always)]
-    fn load(self, bytes: &[u8]) -> __m256i {
-        assert!(bytes.len() >= Self::WIDTH);
-        // SAFETY: the 32 bytes are there, aligned or not; the token proves AVX2.
-        unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
-    }
-
-    #[inline(always)]
-    fn store(self, bytes: &mut [u8], vector: __m256i) {
-        assert!(bytes.len() >= Self::WIDTH);
-        // SAFETY: the 32 bytes are there, aligned or not; the token proves AVX2.
-        unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), vector) }
-    }
 
     #[inline(always)]
     fn factor(self, coefficient: u8) -> Nibbles<__m256i> {
@@ -120,31 +98,10 @@ impl Ssse3 {
 entry_points!(Ssse3, "ssse3", dot: 4, combine: 4 x 2);
 
 impl Isa for Ssse3 {
-    type Vector = __m128i;
+    vectors!(__m128i, 16, _mm_setzero_si128(), _mm_loadu_si128, _mm_storeu_si128);
+
     type Operand = Nibbles<__m128i>;
     type Factor = Nibbles<__m128i>;
-
-    const WIDTH: usize = 16;
-
-    #[inline(always)]
-    fn zero(self) -> __m128i {
-        // SAFETY: the token proves SSSE3.
-        unsafe { _mm_setzero_si128() }
-    }
-
-    #[inline(always)]
-    fn load(self, bytes: &[u8]) -> __m128i {
-        assert!(bytes.len() >= Self::WIDTH);
-        // SAFETY: the 16 bytes are there, aligned or not; the token proves SSSE3.
-        unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
-    }
-
-    #[inline(always)]
-    fn store(self, bytes: &mut [u8], vector: __m128i) {
-        assert!(bytes.len() >= Self::WIDTH);
-        // SAFETY: the 16 bytes are there, aligned or not; the token proves SSSE3.
-        unsafe { _mm_storeu_si128(bytes.as_mut_ptr().cast(), vector) }
-    }
 
     #[inline(always)]
     fn factor(self, coefficient: u8) -> Nibbles<__m128i> {
@@ -172,10 +129,5 @@ impl Isa for Ssse3 {
             let high = _mm_shuffle_epi8(factor.high, x.high);
             _mm_xor_si128(_mm_xor_si128(sum, low), high)
         }
-    }
-
-    #[inline(always)]
-    fn mul_add_rest(self, y: &mut [u8], coefficient: u8, x: &[u8]) {
-        portable::mul_add_bytes(y, coefficient, x);
     }
 }

@@ -22,7 +22,6 @@ use crate::store::{Change, found, revocation};
 #[serde(deny_unknown_fields)]
 pub struct NewToken {
     /// Its name; made up, if absent.
-    #[serde(default)]
     id: Option<String>,
     /// What people write.
     #[serde(default)]

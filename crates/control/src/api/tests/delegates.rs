@@ -6,7 +6,7 @@ use roadweave_fleet::{Chain, Grant, JoinToken, Role as FleetRole, Scope, Signed,
 
 use super::*;
 use crate::model::{Delegate, Device};
-use crate::store::tests::{enrolment, on_both};
+use crate::store::tests::{enrolment, on_both_with};
 use crate::store::{Delegated, Enrolment};
 
 pub(super) const ROOT: u8 = 8;
@@ -135,8 +135,7 @@ async fn a_delegate_is_put_in_that_the_root_has_signed_for_this_tenant() {
 
 #[test]
 fn a_token_keeps_within_its_delegate() {
-    on_both(|world| async move {
-        let api = elsewhere(world).await;
+    on_both_with(elsewhere, |api| async move {
         let both = Given { roles: vec![FleetRole::Box, FleetRole::Proxy], ..given(32) };
         delegates(&api, &[&given(30).signed(ROOT, None), &signer(2), &both.signed(ROOT, None)])
             .await;
@@ -178,8 +177,7 @@ fn a_token_keeps_within_its_delegate() {
 
 #[test]
 fn a_delegate_signs_for_as_many_as_it_may_however_many_others_it_makes() {
-    on_both(|world| async move {
-        let api = elsewhere(world).await;
+    on_both_with(elsewhere, |api| async move {
         let signer = signer(2);
         let below = [30, 32].map(|seed| given(seed).signed(31, Some(&signer)));
         delegates(&api, &[&signer, &below[0], &below[1]]).await;
@@ -212,8 +210,7 @@ fn a_delegate_signs_for_as_many_as_it_may_however_many_others_it_makes() {
 
 #[test]
 fn who_revokes_a_delegate_revokes_what_it_signed() {
-    on_both(|world| async move {
-        let api = elsewhere(world).await;
+    on_both_with(elsewhere, |api| async move {
         let signer = signer(9);
         let below = given(30).signed(31, Some(&signer));
         let other = given(33).signed(ROOT, None);

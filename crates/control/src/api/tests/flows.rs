@@ -14,8 +14,7 @@ use crate::store::{Note, ProxyStatus, Sample, Store, note, revocation};
 
 #[test]
 fn a_record_is_made_seen_changed_and_removed() {
-    on_both(|world| async move {
-        let api = Api::on(world).await;
+    on_both_with(Api::on, |api| async move {
         let made = api.post("/pools", json!({ "id": "north", "settings": { "site": "fra" } }));
         let made = made.send().await;
         assert_eq!((made.status, &*made.etag()), (201, "\"1\""));
@@ -44,8 +43,7 @@ fn a_record_is_made_seen_changed_and_removed() {
 
 #[test]
 fn lists_go_on_by_cursors_and_refuse_what_is_none() {
-    on_both(|world| async move {
-        let api = Api::on(world).await;
+    on_both_with(Api::on, |api| async move {
         for seed in 1..=5 {
             let settings = json!({ "tags": [if seed % 2 == 0 { "even" } else { "odd" }] });
             let (id, public_key) = (format!("bus-{seed}"), key(seed));
@@ -117,8 +115,7 @@ async fn what_cannot_be_read_or_cannot_be_is_a_problem() {
 
 #[test]
 fn a_repeated_post_acts_once_and_answers_the_same() {
-    on_both(|world| async move {
-        let api = Api::on(world).await;
+    on_both_with(Api::on, |api| async move {
         let ask = |name: &str, once: &str| {
             let body = json!({ "id": name, "settings": { "uses": 1 } });
             api.post("/tokens", body).header("idempotency-key", once).send()
@@ -228,8 +225,7 @@ async fn a_key_that_has_expired_and_one_that_was_removed_open_nothing() {
 
 #[test]
 fn a_tenant_goes_with_a_line_for_each_and_its_name_is_not_given_again() {
-    on_both(|world| async move {
-        let api = Api::on(world).await;
+    on_both_with(Api::on, |api| async move {
         let make = || {
             let body = json!({ "id": "bank", "owner": "ben", "password": PASSWORD });
             api.ask("POST", "/tenants").key("home-owner").json(body).send()
@@ -265,8 +261,7 @@ async fn the_last_owner_stays() {
 
 #[test]
 fn a_tenant_hears_of_those_proxies_alone_that_serve_it() {
-    on_both(|world| async move {
-        let api = Api::on(world).await;
+    on_both_with(Api::on, |api| async move {
         let home = |path: &str, body: Value| api.post_in("home", path, body).status();
         for (pool, tenants) in [("all", json!(["tram"])), ("own", json!(["ferry"]))] {
             let body = json!({ "id": pool, "settings": { "tenants": tenants } });
@@ -314,8 +309,7 @@ fn status_of(proxy: &str, hash: &str, silent_ms: i64, connected: bool) -> ProxyS
 
 #[test]
 fn a_revocation_says_who_has_confirmed_it() {
-    on_both(|world| async move {
-        let api = Api::on(world).await;
+    on_both_with(Api::on, |api| async move {
         for seed in 11..=13 {
             api.create("/proxies", proxy(seed)).await;
         }

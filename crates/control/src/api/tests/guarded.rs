@@ -23,8 +23,7 @@ async fn turns<T>(most: usize, work: impl Future<Output = T>) -> Option<T> {
 
 #[test]
 fn a_post_whose_caller_leaves_in_its_middle_acts_once() {
-    on_both(|world| async move {
-        let api = Api::on(world).await;
+    on_both_with(Api::on, |api| async move {
         let ask = |once: &str| {
             let ask = api.post("/tokens", json!({ "settings": { "uses": 1 } }));
             ask.header("idempotency-key", once).send()

@@ -27,8 +27,7 @@ async fn watched(world: World) -> (Api, String) {
 
 #[test]
 fn who_has_missed_more_than_a_page_hears_all_of_it() {
-    on_both(|world| async move {
-        let (api, last) = watched(world).await;
+    on_both_with(watched, |(api, last)| async move {
         let latest = api.app.store.latest_change().await.unwrap();
         lines(&api, "ferry", latest + 1, latest + 1_500).await;
         lines(&api, "tram", latest + 1_501, latest + 3_700).await;
@@ -43,8 +42,7 @@ fn who_has_missed_more_than_a_page_hears_all_of_it() {
 
 #[test]
 fn an_unknown_position_is_reported_as_lost_and_new_events_follow() {
-    on_both(|world| async move {
-        let (api, last) = watched(world).await;
+    on_both_with(watched, |(api, last)| async move {
         let latest = api.app.store.latest_change().await.unwrap();
         lines(&api, "tram", latest + 1, latest + 9).await;
         api.world.tamper(&format!("DELETE FROM change WHERE sequence < {}", latest + 5)).await;

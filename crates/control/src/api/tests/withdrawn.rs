@@ -9,8 +9,7 @@ use crate::store::{Note, ProxyStatus, note, revocation};
 
 #[test]
 fn a_key_stands_for_one_thing_alone() {
-    on_both(|world| async move {
-        let api = Api::on(world).await;
+    on_both_with(Api::on, |api| async move {
         api.device("bus-1", 1).await;
         let taken = "the key already belongs to a box, proxy, anchor or delegate";
         let other = api.post_in("ferry", "/proxies", proxy(1)).send().await;
@@ -28,8 +27,7 @@ fn a_key_stands_for_one_thing_alone() {
 
 #[test]
 fn a_delegates_key_does_not_join_and_a_boxs_does_not_sign() {
-    on_both(|world| async move {
-        let api = elsewhere(world).await;
+    on_both_with(elsewhere, |api| async move {
         let (one, other) = (given(30).signed(ROOT, None), given(33).signed(ROOT, None));
         delegates(&api, &[&one, &other]).await;
         let text = token(&api, "delegate-33", 2).await;
@@ -46,8 +44,7 @@ fn a_delegates_key_does_not_join_and_a_boxs_does_not_sign() {
 
 #[test]
 fn however_many_are_below_a_delegate_one_entry_cuts_them_off() {
-    on_both(|world| async move {
-        let api = elsewhere(world).await;
+    on_both_with(elsewhere, |api| async move {
         delegates(&api, &[&given(30).signed(ROOT, None), &given(33).signed(ROOT, None)]).await;
         let mut change = api.app.store.change(Actor::new("test"), now_ms()).await.unwrap();
         for number in 0..250_u8 {
@@ -84,8 +81,7 @@ async fn more_keys_than_members_hold_are_not_revoked() {
 
 #[test]
 fn a_delegate_whose_key_was_revoked_stays_so_whatever_its_row_says() {
-    on_both(|world| async move {
-        let api = elsewhere(world).await;
+    on_both_with(elsewhere, |api| async move {
         let signer = signer(2);
         let [below, later] = [30, 32].map(|seed| given(seed).signed(31, Some(&signer)));
         delegates(&api, &[&signer, &below]).await;

@@ -33,8 +33,7 @@ fn sign(approval: &Approval, by: &Identity) -> Signed<Approval> {
 
 #[test]
 fn a_roll_out_waits_until_the_right_person_has_approved_this_configuration() {
-    on_both(|world| async move {
-        let port = with_approver(world).await;
+    on_both_with(with_approver, |port| async move {
         let mut device = TestMember::device(&port, 1).await;
         roll_out(&port, 1, Scope::Tenant, json!({ "lanes": [] }), &[100]).await;
         device.rest(1_000).await;

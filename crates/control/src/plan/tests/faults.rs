@@ -17,8 +17,7 @@ async fn succeed(port: &Port) {
 
 #[test]
 fn a_roll_out_goes_on_where_it_was_after_its_controller_died() {
-    on_both(|world| async move {
-        let port = Port::new(world).await;
+    on_both_with(Port::new, |port| async move {
         let mut boxes = boxes(&port, 4).await;
         roll_out(&port, 1, Scope::Tenant, json!({ "lanes": [] }), &[25, 100]).await;
         eventually("the first wave", async || {
@@ -62,8 +61,7 @@ fn admitted_after_restart(proxy: &TestMember) -> Vec<(PublicKey, usize)> {
 
 #[test]
 fn a_box_whose_row_was_deleted_is_out_once_it_is_read_and_no_other_is() {
-    on_both(|world| async move {
-        let port = Port::new(world).await;
+    on_both_with(Port::new, |port| async move {
         let mut proxy = TestMember::new(&port, 20, Role::Proxy, None, "192.0.2.1:1").await;
         let _boxes = boxes(&port, 2).await;
         proxy.until("both", |it| it.admitted().len() == 2).await;
@@ -88,8 +86,7 @@ fn a_box_whose_row_was_deleted_is_out_once_it_is_read_and_no_other_is() {
 
 #[test]
 fn a_revocation_that_was_deleted_comes_back_from_a_proxy() {
-    on_both(|world| async move {
-        let port = Port::new(world).await;
+    on_both_with(Port::new, |port| async move {
         let mut proxy = TestMember::new(&port, 20, Role::Proxy, None, "192.0.2.1:1").await;
         let gone = identity(1).public_key();
         port.revoke(1).await;
@@ -121,8 +118,7 @@ fn a_revocation_that_was_deleted_comes_back_from_a_proxy() {
 
 #[test]
 fn what_was_taken_out_of_the_chain_of_revocations_is_not_signed_over() {
-    on_both(|world| async move {
-        let port = Port::new(world).await;
+    on_both_with(Port::new, |port| async move {
         for seed in 1..=3 {
             port.revoke(seed).await;
         }

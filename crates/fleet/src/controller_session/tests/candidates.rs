@@ -12,8 +12,7 @@ fn server_keys(stream: &TestStream) -> Vec<PublicKey> {
 
 #[test]
 fn a_box_goes_to_proved_proxies_alone() {
-    let published = published(0, &[22]);
-    let mut stream = TestStream::of(BOX, &published);
+    let mut stream = TestStream::of(BOX, &published(0, &[22]));
     let proxies = vec![
         candidate(chain(PROXY, Role::Proxy, ROOT)),
         candidate(chain(21, Role::Proxy, CONTROLLER)),
@@ -28,8 +27,7 @@ fn a_box_goes_to_proved_proxies_alone() {
 
 #[test]
 fn a_delegate_signs_for_as_many_proxies_of_a_list_as_it_may() {
-    let published = published(0, &[]);
-    let mut stream = TestStream::of(BOX, &published);
+    let mut stream = TestStream::of(BOX, &published(0, &[]));
     let pool = delegate(30, &[Role::Proxy], Some(2));
     let chain = |seed| testing::chain(&[(ROOT, &pool), (30, &statement(seed, Role::Proxy))]);
     let proxies = [20, 20, 21, 22].map(|seed| candidate(chain(seed))).into();

@@ -62,8 +62,7 @@ fn who_knows_no_end_of_a_drain_is_not_sent_one() {
 
 #[test]
 fn a_box_cannot_be_drained() {
-    let published = published(0, &[]);
-    let mut stream = TestStream::of(BOX, &published);
+    let mut stream = TestStream::of(BOX, &published(0, &[]));
     stream.session.drain(true);
     stream.turn(1);
     assert_eq!(drains(&mut stream), [false; 0]);

@@ -8,8 +8,7 @@ fn taken(stream: &TestStream) -> Option<Version> {
 
 fn configured(published: &Arc<Published>) -> TestStream {
     let mut stream = TestStream::of(BOX, published);
-    stream.configure(7, "a = 1");
-    stream.turn(1);
+    stream.configure(1, 7, "a = 1");
     assert_eq!(texts(&stream.events).last(), Some(&Some("a = 1")));
     stream
 }
@@ -142,8 +141,7 @@ fn a_member_whose_stream_is_lost_midway_is_sent_the_whole_again() {
     stream.agent.on_stream_down(at(1));
     assert_eq!(admitted(&stream.agent).len(), 0, "a part is in force nowhere");
     stream.session = ControllerSession::new(at(2), key(PROXY), true, published.clone());
-    stream.agent.on_stream_up(at(2));
-    stream.turn(2);
+    stream.up(2);
     stream.session.desire_table(table(1, &members), None);
     stream.turn(2);
     assert_eq!(admitted(&stream.agent).len(), 200, "{:?}", stream.warnings());
@@ -155,7 +153,7 @@ fn after_a_change_of_controllers() -> (Agent, Agent) {
     let mut of_box = TestStream::of(BOX, &before);
     let proxies = vec![candidate(chain(PROXY, Role::Proxy, ROOT))];
     of_box.desire(BOX, 1, Candidates { proxies });
-    of_box.configure(1, "a = 1");
+    of_box.desire(BOX, 1, configuration("a = 1"));
     let mut of_proxy = TestStream::of(PROXY, &before);
     of_proxy.session.desire_table(table(1, &[BOX]), None);
     let list = sign(&trust_list(2, ROOT, 3), ROOT);

@@ -27,8 +27,7 @@ fn a_restored_controller_learns_what_it_forgot() {
     assert!(stream.agent.persisted().trust().is_revoked(&key(31)));
     let restored = published(1, &[30]);
     stream.session = ControllerSession::new(at(1), key(PROXY), true, restored);
-    stream.agent.on_stream_up(at(1));
-    stream.turn(1);
+    stream.up(1);
     let surplus = stream.reported.iter().find_map(|event| match event {
         ControllerSessionEvent::Surplus(entries, head) => Some((entries.clone(), head.clone())),
         _ => None,
@@ -55,8 +54,7 @@ fn a_chain_that_forked_within_an_epoch_is_seen_and_heals() {
         let forked = published(0, fork);
         stream.session = ControllerSession::new(at(1), key(PROXY), true, forked.clone());
         stream.reported.clear();
-        stream.agent.on_stream_up(at(1));
-        stream.turn(1);
+        stream.up(1);
         let head = forked.revocations.head();
         assert!(
             !stream.reported.contains(&ControllerSessionEvent::Revoked(head)),
@@ -138,8 +136,7 @@ fn a_proxy_hands_back_more_revocations_than_a_queue_holds() {
     let agent = member(PROXY, &published(0, &[]));
     let mut stream = TestStream::new(agent, PROXY, true, &Arc::new(full));
     stream.session = ControllerSession::new(at(60), key(PROXY), true, published(1, &[30]));
-    stream.agent.on_stream_up(at(60));
-    stream.turn(60);
+    stream.up(60);
     let handed_back = stream.reported.iter().find_map(|event| match event {
         ControllerSessionEvent::Surplus(entries, _) => Some(entries.len() as u64),
         _ => None,

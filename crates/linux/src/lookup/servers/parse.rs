@@ -9,10 +9,6 @@ pub(super) fn networkd(text: &str) -> Vec<(IpAddr, u16)> {
     values.flat_map(str::split_whitespace).filter_map(server).collect()
 }
 
-pub(super) fn networkd_portal(text: &str) -> Option<&str> {
-    text.lines().find_map(|line| line.trim().strip_prefix("CAPTIVE_PORTAL="))
-}
-
 /// The state of a device of NetworkManager: a key file with DHCP's options.
 pub(super) fn network_manager(text: &str) -> Vec<(IpAddr, u16)> {
     let keys = ["domain_name_servers=", "dhcp6_name_servers="];

@@ -51,9 +51,8 @@ impl Begun {
 
 #[test]
 fn an_answer_comes_in_where_its_connection_went_out() {
-    run_sandboxed(|| {
-        let crossing = Crossing::new();
-        let Crossing { machine, tunnel, lan, wifi, modem } = &crossing;
+    on_crossing(|crossing| {
+        let Crossing { machine, tunnel, lan, wifi, modem } = crossing;
         let instance = Instance::new("rw0").unwrap();
         let mut keeper = keep(machine, "rw0", a_box(false));
         let other = NetNs::create("other").unwrap();

@@ -51,9 +51,7 @@ fn keeper(machine: &NetNs, options: FilterOptions) -> FilterKeeper {
 
 #[test]
 fn a_client_begins_no_more_connections_than_its_share() {
-    run_sandboxed(|| {
-        let crossing = Crossing::new();
-        let Crossing { machine, tunnel, lan: outside, .. } = &crossing;
+    on_crossing(|Crossing { machine, tunnel, lan: outside, .. }| {
         for address in ["10.1.0.3/24", "fd01::3/64", "fd01:0:0:7::1/64", "fd01:0:0:7::2/64"] {
             tunnel.ip(&format!("address add {address} dev eth0")).unwrap();
         }
@@ -122,9 +120,7 @@ fn a_client_begins_no_more_connections_than_its_share() {
 
 #[test]
 fn a_host_behind_a_box_begins_no_more_connections_than_its_share() {
-    run_sandboxed(|| {
-        let crossing = Crossing::new();
-        let Crossing { machine, tunnel, lan, .. } = &crossing;
+    on_crossing(|Crossing { machine, tunnel, lan, .. }| {
         let share = Share { connections: 320, ..Share::default() };
         let options = FilterOptions { share: Some(share), ..a_box(false) };
         let mut keeper = keeper(machine, options);
@@ -150,9 +146,7 @@ fn a_host_behind_a_box_begins_no_more_connections_than_its_share() {
 
 #[test]
 fn hosts_that_find_no_place_share_one_bound() {
-    run_sandboxed(|| {
-        let crossing = Crossing::new();
-        let Crossing { machine, tunnel, lan, .. } = &crossing;
+    on_crossing(|Crossing { machine, tunnel, lan, .. }| {
         let share = Some(Share::default());
         let _keeper = keeper(machine, FilterOptions { share, ..a_box(false) });
         // As if another host had forged this many hardware addresses.
@@ -173,9 +167,7 @@ fn hosts_that_find_no_place_share_one_bound() {
 
 #[test]
 fn what_begins_outside_is_counted_by_its_destination() {
-    run_sandboxed(|| {
-        let crossing = Crossing::new();
-        let Crossing { machine, tunnel, lan: outside, .. } = &crossing;
+    on_crossing(|Crossing { machine, tunnel, lan: outside, .. }| {
         tunnel.ip("address add 10.1.0.3/24 dev eth0").unwrap();
         let share = Some(Share { connections: 320, prefixes: Vec::new() });
         let mut keeper = keeper(machine, FilterOptions { share, ..a_server(true, false) });
@@ -189,9 +181,7 @@ fn what_begins_outside_is_counted_by_its_destination() {
 
 #[test]
 fn bounds_that_fail_leave_the_filters_and_are_tried_again() {
-    run_sandboxed(|| {
-        let crossing = Crossing::new();
-        let Crossing { machine, tunnel, lan: outside, .. } = &crossing;
+    on_crossing(|Crossing { machine, tunnel, lan: outside, .. }| {
         let program = ["/usr/sbin/nft", "/sbin/nft", "/usr/bin/nft"];
         let program = program.into_iter().find(|path| std::path::Path::new(path).exists()).unwrap();
         std::fs::copy(program, "/run/nft").unwrap();
@@ -285,9 +275,7 @@ fn stream(from: &NetNs, (bad, good): (&str, &str), to: (&NetNs, &str)) -> u32 {
 
 #[test]
 fn a_client_leaves_room_for_the_fragments_of_others() {
-    run_sandboxed(|| {
-        let crossing = Crossing::new();
-        let Crossing { machine, tunnel, lan: outside, .. } = &crossing;
+    on_crossing(|Crossing { machine, tunnel, lan: outside, .. }| {
         for address in ["10.1.0.3/24", "fd01::3/64"] {
             tunnel.ip(&format!("address add {address} dev eth0")).unwrap();
         }

@@ -103,7 +103,8 @@ fn begin(
     let mut resolver = Resolvers::default();
     resolver.set_servers(Instant::ZERO, &servers, &[], || driver.waker());
     let portals = Portals::new(file.uplinks.portal_probe(), driver.waker());
-    let fleet = options.membership.take().map(|its| FleetOptions::with_merge(its, merge));
+    let with_merge = |membership| FleetOptions { membership, merge, offline_max: None };
+    let fleet = options.membership.take().map(with_merge);
     let fleet = fleet.map(|fleet| Fleet::start(fleet, driver.waker())).transpose()?;
     let streams = file.streams.as_ref();
     let mut streams =

@@ -4,9 +4,11 @@ fn at(seconds: u64) -> Instant {
     Instant::ZERO + Duration::from_secs(seconds)
 }
 
-fn resolver(names: &[&str]) -> Resolver {
+fn resolver(names: &[&str], address: &str) -> Resolver {
     let names = names.iter().map(|name| name.parse().unwrap()).collect();
-    Resolver::new(names, Waker::new().unwrap())
+    let mut resolver = Resolver::new(names, Waker::new().unwrap());
+    resolver.set_uplink(at(0), &uplink(0, address));
+    resolver
 }
 
 fn uplink(id: u32, address: &str) -> Uplink {
@@ -39,8 +41,7 @@ fn poll(resolver: &mut Resolver, now: Instant) -> Vec<UplinkId> {
 
 #[test]
 fn addresses_need_no_search_and_count_for_the_families_of_the_uplink() {
-    let mut resolver = resolver(&["192.0.2.1:4433", "[2001:db8::1]:4433"]);
-    resolver.set_uplink(at(0), &uplink(0, "10.0.0.2/24"));
+    let mut resolver = resolver(&["192.0.2.1:4433", "[2001:db8::1]:4433"], "10.0.0.2/24");
     let mut second = uplink(1, "10.0.0.2/24");
     second.addresses.push("2001:db8:1::2/64".parse().unwrap());
     resolver.set_uplink(at(0), &second);
@@ -49,15 +50,14 @@ fn addresses_need_no_search_and_count_for_the_families_of_the_uplink() {
     assert_eq!(resolver.found(UplinkId(1)).len(), 2);
     assert_eq!(resolver.poll_timeout(), None, "once and for all");
     assert!(resolver.may_reach(true, false) && resolver.may_reach(false, true));
-    let six = super::tests::resolver(&["[2001:db8::1]:4433"]);
+    let six = super::tests::resolver(&["[2001:db8::1]:4433"], "10.0.0.2/24");
     assert!(!six.may_reach(true, false) && six.may_reach(false, true));
 }
 
 #[test]
 fn an_address_of_the_uplinks_own_family_waits_for_nothing() {
     for other in ["192.0.2.33:1", "nowhere.invalid:1"] {
-        let mut resolver = resolver(&[other, "[2001:db8::1]:4433"]);
-        resolver.set_uplink(at(0), &uplink(0, "2001:db8:1::2/64"));
+        let mut resolver = resolver(&[other, "[2001:db8::1]:4433"], "2001:db8:1::2/64");
         assert_eq!(resolver.handle_timeout(at(0)), [FIRST], "{other}");
         let own = ["[2001:db8::1]:4433".parse().unwrap()];
         assert_eq!(resolver.found(FIRST), own, "{other}");
@@ -71,8 +71,7 @@ fn an_address_of_the_uplinks_own_family_waits_for_nothing() {
 
 #[test]
 fn a_name_that_cannot_be_found_is_tried_again_ever_more_seldom() {
-    let mut resolver = resolver(&["nowhere.invalid:1"]);
-    resolver.set_uplink(at(0), &uplink(0, "10.0.0.2/24"));
+    let mut resolver = resolver(&["nowhere.invalid:1"], "10.0.0.2/24");
     let mut now = at(0);
     for rest in [2, 4, 8, 16, 30, 30] {
         assert_eq!(resolver.poll_timeout(), Some(now));
@@ -88,8 +87,7 @@ fn a_name_that_cannot_be_found_is_tried_again_ever_more_seldom() {
 
 #[test]
 fn a_server_that_may_have_moved_is_looked_up_again() {
-    let mut resolver = resolver(&["localhost:4433"]);
-    resolver.set_uplink(at(0), &uplink(0, "127.0.0.9/8"));
+    let mut resolver = resolver(&["localhost:4433"], "127.0.0.9/8");
     resolver.handle_timeout(at(0));
     assert_eq!(poll(&mut resolver, at(0)), [FIRST]);
     assert!(resolver.found(FIRST).iter().all(|found| found.ip().is_loopback()));
@@ -114,8 +112,7 @@ fn a_server_that_may_have_moved_is_looked_up_again() {
 
 #[test]
 fn an_answer_counts_for_its_uplink_and_for_the_network_that_gave_it() {
-    let mut resolver = resolver(&["localhost:4433"]);
-    resolver.set_uplink(at(0), &uplink(0, "127.0.0.9/8"));
+    let mut resolver = resolver(&["localhost:4433"], "127.0.0.9/8");
     resolver.handle_timeout(at(0));
     resolver.set_uplink(at(0), &uplink(1, "127.0.0.8/8"));
     resolver.set_uplink(at(0), &uplink(0, "127.0.1.9/8"));
@@ -137,8 +134,7 @@ fn an_answer_counts_for_its_uplink_and_for_the_network_that_gave_it() {
 
 #[test]
 fn what_routers_say_is_kept_while_it_holds_and_bounded() {
-    let mut resolver = resolver(&["192.0.2.33:1"]);
-    resolver.set_uplink(at(0), &uplink(0, "2001:db8:1::2/64"));
+    let mut resolver = resolver(&["192.0.2.33:1"], "2001:db8:1::2/64");
     let of_others = RouterUpdate { index: 901, ..nat64("2001:db8:66::", 60) };
     assert_eq!(resolver.on_router_updates(at(0), vec![of_others, nat64("64:ff9b::", 60)]), [FIRST]);
     assert_eq!(resolver.handle_timeout(at(0)), []);
@@ -162,8 +158,7 @@ fn name_server(number: u8) -> Vec<RouterUpdate> {
 
 #[test]
 fn a_network_that_says_ever_new_things_has_one_thread_and_stops_no_other() {
-    let mut resolver = resolver(&["nowhere.invalid:1"]);
-    resolver.set_uplink(at(0), &uplink(0, "10.0.0.2/24"));
+    let mut resolver = resolver(&["nowhere.invalid:1"], "10.0.0.2/24");
     resolver.handle_timeout(at(0));
     for number in 1..=100 {
         resolver.on_router_updates(at(0), name_server(number));
@@ -183,8 +178,7 @@ fn a_network_that_says_ever_new_things_has_one_thread_and_stops_no_other() {
 
 #[test]
 fn router_updates_shorten_a_rest_but_not_below_the_first() {
-    let mut resolver = resolver(&["nowhere.invalid:1"]);
-    resolver.set_uplink(at(0), &uplink(0, "10.0.0.2/24"));
+    let mut resolver = resolver(&["nowhere.invalid:1"], "10.0.0.2/24");
     let mut now = at(0);
     for _ in 0..4 {
         now = resolver.poll_timeout().unwrap();

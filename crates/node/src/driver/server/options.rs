@@ -34,7 +34,8 @@ impl ServerOptions {
             memory_max: file.limits.memory_mb.bytes(),
             client_memory_max: file.limits.client_memory_mb.bytes(),
         };
-        Ok(Self { config, serving, host: HostOptions::from(&file), shards: file.shards() })
+        let shards = file.shards.get() as u16;
+        Ok(Self { config, serving, host: HostOptions::from(&file), shards })
     }
 
     pub(in crate::driver) fn open(

@@ -62,10 +62,6 @@ impl Model {
         self.aggregation.best.get().unwrap_or(0.0).min(self.volume())
     }
 
-    pub(super) fn is_congested(&self) -> bool {
-        self.queued || self.lossy
-    }
-
     pub(super) fn on_batch(&mut self, now: Instant, bytes: u64) {
         let rate = self.rate();
         self.aggregation.on_batch(now, bytes as f64, rate);

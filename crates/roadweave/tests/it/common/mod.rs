@@ -27,11 +27,11 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::thread::{sleep, spawn};
+use std::thread::sleep;
 use std::time::Duration;
 
 pub use roadweave_linux::netns::{
-    NetNs, WAIT_MAX, Watch, cable, run_sandboxed, wait_or_show, wait_until, wait_within,
+    NetNs, WAIT_MAX, Watch, cable, echo, run_sandboxed, wait_or_show, wait_until, wait_within,
 };
 use serde_json::Value;
 
@@ -78,6 +78,15 @@ pub struct TestNetwork {
     pub cloud: NetNs,
     /// A program with its arguments that starts the daemons, if any.
     pub wrapper: Vec<String>,
+}
+
+/// Ends them in turn.
+pub fn interrupt(daemons: impl IntoIterator<Item = Daemon>) {
+    daemons.into_iter().for_each(Daemon::interrupt);
+}
+
+pub fn on_network(test: impl FnOnce(TestNetwork)) {
+    run_sandboxed(|| test(TestNetwork::new()));
 }
 
 impl TestNetwork {
@@ -141,6 +150,14 @@ impl TestNetwork {
     pub fn route_uplink(&self, number: u8) {
         let route = format!("route replace default via 10.{number}.0.1 metric {number}00");
         self.vehicle.ip(&route).unwrap();
+    }
+
+    pub fn set_rp_filters(&self, values: &[(&str, &str)]) {
+        for (interface, value) in values {
+            self.vehicle
+                .set_sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), value)
+                .unwrap();
+        }
     }
 
     /// Drops all packets at the server's end of an uplink, or ends that: the modem stays up.
@@ -216,6 +233,12 @@ impl TestNetwork {
         self.start(&self.vehicle, "client", name)
     }
 
+    pub fn start_joined(&self, name: &str) -> Daemon {
+        let client = self.start_client(name);
+        client.wait_for(" joined ");
+        client
+    }
+
     pub fn start_server(&self) -> Daemon {
         let server = self.start(&self.server, "server", "server");
         server.wait_for("the server runs");
@@ -231,9 +254,7 @@ impl TestNetwork {
 
     pub fn start_both(&self) -> (Daemon, Daemon) {
         let server = self.start_server();
-        let client = self.start_client("client");
-        client.wait_for("joined");
-        (server, client)
+        (server, self.start_joined("client"))
     }
 
     pub fn start_with_echo(&self) -> (Daemon, Daemon) {
@@ -309,13 +330,13 @@ impl TestNetwork {
 
     pub fn echo(&self, namespace: &NetNs, address: &str) {
         let address = SocketAddr::new(address.parse().unwrap(), ECHO_PORT);
-        let socket = namespace.enter(|| UdpSocket::bind(address).unwrap()).unwrap();
-        spawn(move || {
-            let mut buffer = vec![0; 65_536];
-            while let Ok((length, from)) = socket.recv_from(&mut buffer) {
-                let _ = socket.send_to(&buffer[..length], from);
-            }
-        });
+        echo(namespace.enter(|| UdpSocket::bind(address).unwrap()).unwrap());
+    }
+
+    /// Starts the server's echo and waits for it.
+    pub fn wait_for_echo(&self) -> Duration {
+        self.echo(&self.server, GATEWAY_V4);
+        self.wait_for_traffic()
     }
 
     pub fn socket_to(&self, address: &str) -> UdpSocket {

@@ -115,8 +115,7 @@ impl World {
 
     pub fn start_with_anchor(&self) -> [Daemon; 3] {
         let (anchor, proxy) = (self.start_anchor(), self.start_proxy("proxy"));
-        let client = self.network.start_client("client");
-        client.wait_for("joined");
+        let client = self.network.start_joined("client");
         anchor.wait_for("attached");
         self.network.wait_for_traffic();
         [anchor, proxy, client]

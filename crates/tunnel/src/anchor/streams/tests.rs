@@ -14,8 +14,11 @@ const OTHER_BOX: u8 = 2;
 const PROXIES: [u8; 2] = [50, 51];
 const MEMORY: usize = 32 << 20;
 
+/// With one of two boxes attached.
 fn anchor() -> Anchor {
-    anchor_with(&[BOX, OTHER_BOX], None)
+    let mut anchor = anchor_with(&[BOX, OTHER_BOX], None);
+    attach(&mut anchor, at(10), (BOX, 1), on(0, 0), 7);
+    anchor
 }
 
 fn anchor_with(devices: &[u8], rate_limit: Option<Rate>) -> Anchor {
@@ -66,7 +69,6 @@ fn unbound(anchor: &Anchor) -> u64 {
 #[test]
 fn frames_count_by_attachments_that_the_client_has_signed_for() {
     let mut anchor = anchor();
-    attach(&mut anchor, at(10), (BOX, 1), on(0, 0), 7);
     attach(&mut anchor, at(10), (OTHER_BOX, 1), on(0, 1), 7);
     let first = open(&mut anchor, at(20), on(0, 0), 0).expect("its own");
     let other = open(&mut anchor, at(20), on(0, 1), 0).expect("its own");
@@ -87,7 +89,6 @@ fn frames_count_by_attachments_that_the_client_has_signed_for() {
 #[test]
 fn frames_of_former_streams_are_not_taken_for_those_of_today() {
     let mut anchor = anchor();
-    attach(&mut anchor, at(10), (BOX, 1), on(0, 0), 7);
     let first = open(&mut anchor, at(20), on(0, 0), 0).expect("its own");
     attach(&mut anchor, at(30), (BOX, 2), on(1, 0), 8);
     assert_eq!(anchor.poll_streams_over(), Some(first));
@@ -105,7 +106,6 @@ fn frames_of_former_streams_are_not_taken_for_those_of_today() {
 #[test]
 fn a_client_that_breaks_the_rules_loses_its_own_streams() {
     let mut anchor = anchor();
-    attach(&mut anchor, at(10), (BOX, 1), on(0, 0), 7);
     attach(&mut anchor, at(10), (OTHER_BOX, 1), on(0, 1), 7);
     let first = open(&mut anchor, at(20), on(0, 0), 0).expect("its own");
     let other = open(&mut anchor, at(20), on(0, 1), 0).expect("its own");
@@ -124,7 +124,6 @@ fn a_client_that_breaks_the_rules_loses_its_own_streams() {
 #[test]
 fn streams_wait_for_their_client_two_minutes_and_no_longer() {
     let mut anchor = anchor();
-    attach(&mut anchor, at(10), (BOX, 1), on(0, 0), 7);
     let first = open(&mut anchor, at(20), on(0, 0), 0).expect("its own");
     anchor.end_leg(at(1_000), ConnectionId(0), "the proxy is gone");
     anchor.turn_streams(at(100_000));
@@ -140,7 +139,6 @@ fn streams_wait_for_their_client_two_minutes_and_no_longer() {
 #[test]
 fn the_newest_proxy_alone_says_what_it_takes() {
     let mut anchor = anchor();
-    attach(&mut anchor, at(10), (BOX, 1), on(0, 0), 7);
     attach(&mut anchor, at(20), (BOX, 2), on(1, 0), 7);
     let until = |anchor: &Anchor| {
         let all = anchor.streams.as_ref().expect("it takes some");
@@ -159,7 +157,6 @@ fn the_newest_proxy_alone_says_what_it_takes() {
 #[test]
 fn a_client_opens_no_more_streams_than_its_share() {
     let mut anchor = anchor();
-    attach(&mut anchor, at(10), (BOX, 1), on(0, 0), 7);
     let mut opened = 0;
     for id in 0..1_000_u16 {
         let [high, low] = (id << 1).to_be_bytes();

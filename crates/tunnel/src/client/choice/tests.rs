@@ -5,6 +5,7 @@ use roadweave_identity::Identity;
 
 use super::*;
 use crate::client::candidates::admit;
+use crate::testing::at_second as at;
 
 fn candidate(number: u8, site: &str) -> Candidate {
     Candidate {
@@ -45,10 +46,6 @@ fn run(
         }
     }
     moves
-}
-
-fn at(seconds: u64) -> Instant {
-    Instant::ZERO + Duration::from_secs(seconds)
 }
 
 fn hours(hours: u64) -> Instant {

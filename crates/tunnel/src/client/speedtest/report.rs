@@ -113,7 +113,6 @@ impl SpeedtestReport {
 
 /// Why a speed test cannot begin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum SpeedtestError {
     /// There is no session with a server.
     #[error("there is no session with a server")]

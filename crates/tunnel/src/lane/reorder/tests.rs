@@ -94,15 +94,6 @@ fn strict_waits_for_a_gap_and_discards_what_is_late() {
 }
 
 #[test]
-fn strict_never_lets_a_packet_wait_for_two_gaps_in_turn() {
-    let mut bench = Bench::strict();
-    bench.handle(0, unit(6, 0));
-    bench.handle(100, unit(3, 0));
-    bench.run_until(1000);
-    assert_eq!(bench.out, [(300, 3), (300, 6)], "6 has waited for 300 ms and 3 precedes it");
-}
-
-#[test]
 fn another_wait_alone_breaks_no_promise() {
     let orders: [fn(Duration) -> Order; 2] =
         [|max_buffer| Order::Reorder { max_buffer }, |max_buffer| Order::Adaptive { max_buffer }];

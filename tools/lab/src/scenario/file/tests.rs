@@ -4,7 +4,7 @@ use roadweave_tunnel::FlowClass;
 
 use super::*;
 use crate::event::Action;
-use crate::traffic::{App, Bulk, FrameSource, Tcp, TrafficKind};
+use crate::traffic::{App, Bulk, FrameSource, TrafficKind};
 
 const LINKS: &str = "[[link]]\nname = \"a\"\nrate_kbps = 8_000\ndelay_ms = 20\n\
                      [[link]]\nname = \"b\"\noperator = \"lte\"\n";
@@ -61,7 +61,7 @@ fn everything_that_may_stand_in_a_file_is_understood() {
     assert_eq!(music.kind, TrafficKind::Requests(App::Music));
     let five_thousand = Bulk { bytes: Some(5_000), congestion: CongestionControl::Bbr };
     assert_eq!((bulk.kind.clone(), &*bulk.name), (TrafficKind::Bulk(five_thousand), "bulk"));
-    let seven_thousand = Tcp { bytes: Some(7_000), congestion: CongestionControl::Bbr };
+    let seven_thousand = Bulk { bytes: Some(7_000), congestion: CongestionControl::Bbr };
     assert_eq!((tcp.kind.clone(), &*tcp.name), (TrafficKind::Tcp(seven_thousand), "tcp"));
     let action = Action::Delay(Duration::from_micros(7_500));
     assert_eq!(scenario.events, [crate::event::ScriptEvent { at: ms(2_000), link: 1, action }]);

@@ -8,7 +8,6 @@ fn seen(requests: &[u64], stalled_ms: u64) -> (Viewing, ServerTraffic) {
         levels: ms(&[0, 49, 50, 2_000]),
         stalled: Duration::from_millis(stalled_ms),
         played: Duration::from_secs(1),
-        ..Viewing::default()
     };
     let sent = ServerTraffic {
         source: 1_010,
@@ -17,7 +16,6 @@ fn seen(requests: &[u64], stalled_ms: u64) -> (Viewing, ServerTraffic) {
         datagrams: 100,
         lost: 1,
         further_datagrams: 4,
-        on_links: 0,
     };
     (seen, sent)
 }

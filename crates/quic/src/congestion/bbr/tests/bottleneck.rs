@@ -83,7 +83,7 @@ pub(super) struct World {
     packets: u64,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug)]
 pub(super) struct Seen {
     pub(super) mbps: Vec<f64>,
     pub(super) rtt_mean: f64,
@@ -124,6 +124,11 @@ impl World {
             limited_until: self.now,
             rtt: RttEstimator::new(ms(100)),
         });
+    }
+
+    pub(super) fn run_after(&mut self, before: Duration, span: Duration) -> Seen {
+        self.run(before);
+        self.run(span)
     }
 
     pub(super) fn run(&mut self, span: Duration) -> Seen {
