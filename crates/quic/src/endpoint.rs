@@ -265,6 +265,12 @@ impl Endpoint {
         due
     }
 
+    /// Ends a turn: [`poll_timeout`](Endpoint::poll_timeout) then looks at no connection, and
+    /// neither does the next turn at those that it has nothing for.
+    pub fn settle(&mut self, now: Instant) {
+        self.work.settle(now, &self.connections);
+    }
+
     /// When [`handle_timeout`](Endpoint::handle_timeout) wants to be called next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.work.poll_timeout(&self.connections)
@@ -322,8 +328,7 @@ impl Endpoint {
         let connections = &mut self.connections;
         let mut waits =
             |id: &ConnectionId| connections.get_mut(id).is_some_and(|it| !it.outbox().is_empty());
-        let id = std::iter::from_fn(|| self.work.unsent.pop_first()).find(|id| waits(id))?;
-        self.work.touched.insert(id);
+        let id = std::iter::from_fn(|| self.work.pop_unsent()).find(|id| waits(id))?;
         self.connections.get_mut(&id).map(|connection| Transmit::new(connection.outbox()))
     }
 

@@ -384,6 +384,7 @@ impl Node for Anchor {
                 connection.flush(now);
             }
         }
+        self.endpoint.settle(now);
     }
 
     fn poll_transmit(&mut self) -> Option<Transmit<'_>> {

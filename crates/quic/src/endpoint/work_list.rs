@@ -13,6 +13,8 @@ pub(super) struct WorkList {
     pub(super) drained: BTreeSet<ConnectionId>,
     pub(super) touched: BTreeSet<ConnectionId>,
     pub(super) unsent: BTreeSet<ConnectionId>,
+    /// It is in both sets.
+    latest: Option<ConnectionId>,
     pub(super) deadlines: Deadlines<ConnectionId>,
     /// Connections that are over, with the times at which the library must forget them.
     closing: Deadlines<ConnectionId>,
@@ -22,8 +24,16 @@ type Connections = BTreeMap<ConnectionId, Box<Connection>>;
 
 impl WorkList {
     pub(super) fn touch(&mut self, id: ConnectionId) {
-        self.touched.insert(id);
-        self.unsent.insert(id);
+        if self.latest != Some(id) {
+            self.touched.insert(id);
+            self.unsent.insert(id);
+            self.latest = Some(id);
+        }
+    }
+
+    pub(super) fn pop_unsent(&mut self) -> Option<ConnectionId> {
+        self.latest = None;
+        self.unsent.pop_first()
     }
 
     pub(super) fn on_drained(&mut self, id: ConnectionId) {
@@ -39,11 +49,9 @@ impl WorkList {
         earliest([noted.map(|(at, _)| at), self.closing.earliest(), touched.min()])
     }
 
-    pub(super) fn poll_due(
-        &mut self,
-        now: Instant,
-        connections: &Connections,
-    ) -> Vec<ConnectionId> {
+    /// Notes the deadlines of the connections that had a part in this turn.
+    pub(super) fn settle(&mut self, now: Instant, connections: &Connections) {
+        self.latest = None;
         while let Some(id) = self.touched.pop_first() {
             let alive = !self.drained.contains(&id);
             let connection = connections.get(&id).map(Box::as_ref).filter(|_| alive);
@@ -52,6 +60,14 @@ impl WorkList {
                 self.closing.set(id, Some(now + LINGER));
             }
         }
+    }
+
+    pub(super) fn poll_due(
+        &mut self,
+        now: Instant,
+        connections: &Connections,
+    ) -> Vec<ConnectionId> {
+        self.settle(now, connections);
         due(&self.deadlines, now)
     }
 
@@ -101,6 +117,10 @@ mod tests {
         assert_eq!((drain(&mut endpoint), endpoint.work.unsent.len()), (50, 0));
         endpoint.connection_mut(ids[7]).unwrap().close(Instant::ZERO, 0, "");
         assert!(endpoint.work.unsent.iter().eq([&ids[7]]));
+        let due = endpoint.poll_timeout();
+        endpoint.settle(Instant::ZERO);
+        assert!(due.is_some() && endpoint.work.touched.is_empty());
+        assert_eq!(endpoint.poll_timeout(), due);
         assert_eq!(drain(&mut endpoint), 1);
         let due = endpoint.handle_timeout(Instant::from_millis(150));
         assert!(endpoint.work.unsent.iter().eq(&due), "{due:?}");

@@ -88,6 +88,7 @@ impl Node for Client {
         }
         let (outages, view, event_queue) = self.outages();
         outages.watch(now, &view, event_queue);
+        self.endpoint.settle(now);
     }
 
     fn poll_transmit(&mut self) -> Option<Transmit<'_>> {

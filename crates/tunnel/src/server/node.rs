@@ -73,6 +73,7 @@ impl Node for Server {
         self.turn_touched(now);
         self.keep_to_budget(now);
         self.legs.iter_mut().for_each(|legs| legs.transmit(now));
+        self.endpoint.settle(now);
     }
 
     fn poll_transmit(&mut self) -> Option<Transmit<'_>> {
