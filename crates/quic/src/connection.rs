@@ -71,6 +71,8 @@ pub struct Connection {
 
     paths: Paths,
     max_datagram_size: usize,
+    /// The library may allow another size since the last snapshots.
+    size_is_stale: bool,
     closing: BTreeSet<noq_proto::PathId>,
     wishes: VecDeque<Wish>,
     acknowledges_on_all: bool,
@@ -180,6 +182,7 @@ impl Connection {
             refusal: new.refusal,
             paths: Paths { all: vec![first], ..Paths::default() },
             max_datagram_size: 0,
+            size_is_stale: true,
             closing: BTreeSet::new(),
             wishes: VecDeque::new(),
             acknowledges_on_all: false,
@@ -250,6 +253,9 @@ impl Connection {
 
     fn take_snapshots(&mut self, now: Instant) {
         self.paths.take_snapshots(now);
+        if !std::mem::take(&mut self.size_is_stale) {
+            return;
+        }
         let max = self.quic.datagrams().max_size().unwrap_or(0);
         self.max_datagram_size = max.saturating_sub(PAYLOAD_OVERHEAD);
     }

@@ -87,6 +87,7 @@ impl Connection {
         }
         self.take_signals();
         self.finish_rekeying(now);
+        self.size_is_stale = true;
     }
 
     /// Whether frames have come in on a path since the last call. Anybody on the way can write

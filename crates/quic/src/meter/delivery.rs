@@ -10,6 +10,7 @@ pub(crate) struct DeliveryRate {
     began: Option<Instant>,
     delivered: u64,
     windows: [Rate; 10],
+    best: Rate,
 }
 
 impl DeliveryRate {
@@ -25,6 +26,7 @@ impl DeliveryRate {
         }
         self.windows.rotate_right(1);
         self.windows[0] = Rate::of(self.delivered, elapsed);
+        self.best = self.windows.into_iter().max().unwrap_or_default();
         self.began = Some(now);
         self.delivered = 0;
     }
@@ -34,7 +36,7 @@ impl DeliveryRate {
     }
 
     pub(crate) fn best(&self) -> Rate {
-        self.windows.into_iter().max().unwrap_or_default()
+        self.best
     }
 }
 

@@ -104,8 +104,7 @@ impl Reordering {
     /// The rate beyond which over [`OVERTAKEN_MAX`] packets overtake a late one, which a receiver
     /// then discards; `None` where packets keep their order.
     pub(super) fn rate_max(&self, mtu: u16, min_rtt: Duration) -> Option<Rate> {
-        let is_rule = self.is_common() && self.is_known();
-        let (mean, deviation) = self.usual.filter(|_| is_rule)?;
+        let (mean, deviation) = self.usual.filter(|_| self.is_common() && self.is_known())?;
         let late = mean + deviation * LATE_DEVIATIONS;
         let span = late.saturating_sub(min_rtt).max(GRANULARITY);
         Some(Rate::of(u64::from(mtu) * OVERTAKEN_MAX, span))
