@@ -24,7 +24,7 @@ PAGE = crates/web/page
 PAGE_MODULES = $(PAGE)/node_modules/.package-lock.json
 WEB_ARGS ?=
 
-.PHONY: agreement demo test optimized test-aarch64 fuzz lint deny bench charts \
+.PHONY: agreement demo test optimized test-aarch64 fuzz lint deny bench callgrind charts \
 	fleet fleet-day api-check book images dist dist-test webrtc webrtc-smoke figures \
 	video video-test video-lint web web-test packages clean
 
@@ -113,6 +113,10 @@ bench: packages
 	$(BUILD) --release
 	$(TARGET)/release/roadweave bench tunnel
 	$(TARGET)/release/roadweave bench router
+
+# Instructions of a packet by part of the program: tools/experiments/tunnel-speed.md.
+callgrind: packages
+	@CARGO="$(CARGO)" scripts/instructions.py $(CALLGRIND_ARGS)
 
 # A local fleet with two boxes and video, whose controller and a proxy die: docs/fleet.md.
 fleet: packages
