@@ -252,7 +252,8 @@ impl Endpoint {
     pub fn handle_timeout(&mut self, now: Instant) -> Vec<ConnectionId> {
         self.clock.set(now);
         self.tidy();
-        let mut due = self.work.poll_due(now, &self.connections);
+        self.settle(now);
+        let mut due = work_list::due(&self.work.deadlines, now);
         for id in &due {
             if let Some(connection) = self.connections.get_mut(id) {
                 connection.handle_timeout(now);
@@ -328,7 +329,7 @@ impl Endpoint {
         let connections = &mut self.connections;
         let mut waits =
             |id: &ConnectionId| connections.get_mut(id).is_some_and(|it| !it.outbox().is_empty());
-        let id = std::iter::from_fn(|| self.work.pop_unsent()).find(|id| waits(id))?;
+        let id = std::iter::from_fn(|| self.work.unsent.pop_first()).find(|id| waits(id))?;
         self.connections.get_mut(&id).map(|connection| Transmit::new(connection.outbox()))
     }
 

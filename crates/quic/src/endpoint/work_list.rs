@@ -13,8 +13,6 @@ pub(super) struct WorkList {
     pub(super) drained: BTreeSet<ConnectionId>,
     pub(super) touched: BTreeSet<ConnectionId>,
     pub(super) unsent: BTreeSet<ConnectionId>,
-    /// It is in both sets.
-    latest: Option<ConnectionId>,
     pub(super) deadlines: Deadlines<ConnectionId>,
     /// Connections that are over, with the times at which the library must forget them.
     closing: Deadlines<ConnectionId>,
@@ -24,16 +22,8 @@ type Connections = BTreeMap<ConnectionId, Box<Connection>>;
 
 impl WorkList {
     pub(super) fn touch(&mut self, id: ConnectionId) {
-        if self.latest != Some(id) {
-            self.touched.insert(id);
-            self.unsent.insert(id);
-            self.latest = Some(id);
-        }
-    }
-
-    pub(super) fn pop_unsent(&mut self) -> Option<ConnectionId> {
-        self.latest = None;
-        self.unsent.pop_first()
+        self.touched.insert(id);
+        self.unsent.insert(id);
     }
 
     pub(super) fn on_drained(&mut self, id: ConnectionId) {
@@ -51,7 +41,6 @@ impl WorkList {
 
     /// Notes the deadlines of the connections that had a part in this turn.
     pub(super) fn settle(&mut self, now: Instant, connections: &Connections) {
-        self.latest = None;
         while let Some(id) = self.touched.pop_first() {
             let alive = !self.drained.contains(&id);
             let connection = connections.get(&id).map(Box::as_ref).filter(|_| alive);
@@ -62,15 +51,6 @@ impl WorkList {
         }
     }
 
-    pub(super) fn poll_due(
-        &mut self,
-        now: Instant,
-        connections: &Connections,
-    ) -> Vec<ConnectionId> {
-        self.settle(now, connections);
-        due(&self.deadlines, now)
-    }
-
     pub(super) fn over(&self, now: Instant) -> Vec<ConnectionId> {
         let mut over = due(&self.closing, now);
         let excess = self.closing.iter().len().saturating_sub(CLOSING_MAX);
@@ -79,7 +59,7 @@ impl WorkList {
     }
 }
 
-fn due(deadlines: &Deadlines<ConnectionId>, now: Instant) -> Vec<ConnectionId> {
+pub(super) fn due(deadlines: &Deadlines<ConnectionId>, now: Instant) -> Vec<ConnectionId> {
     deadlines.iter().take_while(|(at, _)| *at <= now).map(|(_, id)| id).collect()
 }
 
