@@ -175,12 +175,6 @@ pub trait Recovery: Send + std::fmt::Debug {
         backlog: u64,
     ) -> Option<Repair>;
 
-    /// Whether [`Recovery::poll_repair`] may have one, whatever the paths. `false` spares the caller
-    /// to bring the paths up to `now`.
-    fn may_repair(&self, _now: Instant) -> bool {
-        true
-    }
-
     /// Sets the urgency of the next new packet: more urgent packets in flight may be sent again
     /// first (XLINK section 5.1).
     fn set_next(&mut self, _urgency: Urgency) {}
@@ -252,10 +246,7 @@ mod testing {
             paths: &[PathSnapshot],
             backlog: u64,
         ) -> Option<Repair> {
-            let may_repair = self.may_repair(now);
-            let repair = self.poll_repair(now, &free(paths), backlog);
-            assert!(may_repair || repair.is_none(), "unannounced: {repair:?}");
-            repair
+            self.poll_repair(now, &free(paths), backlog)
         }
     }
 

@@ -368,11 +368,6 @@ impl Recovery for Xnc {
         None
     }
 
-    fn may_repair(&self, now: Instant) -> bool {
-        let is_due = self.poll_timeout().is_some_and(|at| at <= now);
-        is_due || !self.copies.is_empty() || self.ranges.have_work()
-    }
-
     fn is_settled(&self) -> bool {
         self.flight.is_empty() && self.pending_repairs.is_empty()
     }

@@ -103,12 +103,6 @@ impl Ranges {
         self.note_settled(sequence);
     }
 
-    /// Whether some packets are lost and not repaired, or the oldest range may be forgotten.
-    pub(super) fn have_work(&self) -> bool {
-        let is_over = self.all.front().is_some_and(Range::is_settled);
-        is_over || self.all.len() > RANGES_MAX || !self.pending.is_empty()
-    }
-
     /// Forgets what is settled or expired; returns the first that expired before it was settled.
     pub(super) fn retire(&mut self, now: Instant, expire_after: Duration) -> Option<Range> {
         while let Some(range) = self.all.front().copied() {

@@ -71,10 +71,6 @@ impl RecoveryHistory {
         repair
     }
 
-    pub(crate) fn may_repair(&self, now: Instant) -> bool {
-        self.has_past() || self.present.recovery.may_repair(now)
-    }
-
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let past = self.past.iter().filter_map(|assigned| assigned.recovery.poll_timeout());
         past.chain(self.present.recovery.poll_timeout()).min()

@@ -215,9 +215,6 @@ impl LaneSender {
     }
 
     fn poll_repair(&mut self, now: Instant, carrier: &mut impl Carrier) -> Option<Repair> {
-        if !self.sent.recovery.may_repair(now) {
-            return None;
-        }
         let mut paths = self.resends.offers(carrier.paths(now));
         limit_repairs(&mut paths);
         if let Some(next) = self.queue.next_urgency() {
