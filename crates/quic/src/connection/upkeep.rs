@@ -106,6 +106,7 @@ impl Connection {
         let due = self.quic.poll_timeout().is_some_and(|at| at <= std_now);
         if due {
             self.quic.handle_timeout(std_now);
+            self.size_is_stale = true;
         }
         due
     }

@@ -69,17 +69,14 @@ pub(super) fn reconcile(
     uplinks: &mut Uplinks,
     choice: &Choice,
 ) {
-    let is_due = |id: UplinkId, uplink: &Uplink, connection: &Connection| {
-        let status = path_on(connection, id).map(|path| path.status);
+    let is_due = |(id, uplink): &(&UplinkId, &Uplink)| {
+        let status = path_on(connection, **id).map(|path| path.status);
         uplink.path.due(status).is_some_and(|due| due <= now)
     };
-    let nothing_is_due = !uplinks.all.iter().any(|(id, it)| is_due(*id, it, connection));
+    let due = uplinks.all.iter().filter(is_due).map(|(id, _)| *id).collect();
     // The path with the lowest number is chosen while no round trip is known.
-    for id in if nothing_is_due { Vec::new() } else { uplinks.by_rank() } {
+    for id in uplinks.by_rank(due) {
         let Some(uplink) = uplinks.all.get_mut(&id) else { continue };
-        if !is_due(id, uplink, connection) {
-            continue;
-        }
         let path = path_on(connection, id).map(|path| (path.id, path.status));
         let servers = path_servers(joined_at, choice.servers(id));
         match path {

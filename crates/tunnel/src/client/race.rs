@@ -358,7 +358,7 @@ impl Race {
         let rest = self.next_rest(after);
         let all_rest = if after == After::Superseded { rest } else { Duration::ZERO };
         course.choice.home_first_until += all_rest;
-        let mut ids = course.uplinks.by_rank();
+        let mut ids = course.uplinks.by_rank(course.uplinks.all.keys().copied().collect());
         let wait = if after == After::Restart { RESTART_WAIT } else { Duration::ZERO };
         if after == After::Restart {
             ids.sort_by_key(|id| self.heard_on != Some(*id));

@@ -118,8 +118,7 @@ impl Uplinks {
         self.all.get(&id).map_or(0, |uplink| self.rank_of_name(&uplink.name))
     }
 
-    pub(super) fn by_rank(&self) -> Vec<UplinkId> {
-        let mut ids: Vec<UplinkId> = self.all.keys().copied().collect();
+    pub(super) fn by_rank(&self, mut ids: Vec<UplinkId>) -> Vec<UplinkId> {
         ids.sort_by_key(|id| (self.is_held_back(*id), self.rank_of(*id)));
         ids
     }

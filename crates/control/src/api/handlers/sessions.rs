@@ -142,7 +142,7 @@ pub struct SignIn {
     url: String,
 }
 
-/// What the issuer has handed to a program.
+/// The issuer's answer to a program.
 #[derive(Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Code {
