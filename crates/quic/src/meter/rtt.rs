@@ -33,6 +33,7 @@ struct RecentMin {
     began: Option<Instant>,
     now: Option<Duration>,
     before: Option<Duration>,
+    min: Duration,
 }
 
 impl RecentMin {
@@ -41,11 +42,9 @@ impl RecentMin {
             self.before = self.now.take();
             self.began = Some(now);
         }
-        self.now = Some(self.now.map_or(sample, |least| least.min(sample)));
-    }
-
-    fn min(&self) -> Duration {
-        self.now.into_iter().chain(self.before).min().unwrap_or_default()
+        let now = self.now.map_or(sample, |least| least.min(sample));
+        self.now = Some(now);
+        self.min = self.before.map_or(now, |before| before.min(now));
     }
 }
 
@@ -121,17 +120,17 @@ impl RoundTrip {
 
     /// Minimum of the last 5 to 10 s; zero before the first sample.
     pub(super) fn recent_min(&self) -> Duration {
-        self.recent.min()
+        self.recent.min
     }
 
     /// Minimum of the last 60 to 120 ms; zero before the first sample.
     pub(super) fn fresh_min(&self) -> Duration {
-        self.fresh.min()
+        self.fresh.min
     }
 
     /// Minimum of the last 5 to 10 s; the initial round-trip time before the first sample.
     pub(crate) fn least(&self) -> Duration {
-        if self.is_sampled() { self.recent.min() } else { self.smoothed() }
+        if self.is_sampled() { self.recent.min } else { self.smoothed() }
     }
 
     /// The probe timeout without its backoff (RFC 9002 section 6.2.1).

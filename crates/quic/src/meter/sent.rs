@@ -95,6 +95,10 @@ impl SentPackets {
     }
 
     pub(super) fn oldest_after(&self, pn: u64) -> Option<&SentPacket> {
+        let oldest = self.oldest()?;
+        if oldest.pn > pn {
+            return Some(oldest);
+        }
         let newer = self.packets.partition_point(|packet| packet.pn <= pn);
         self.packets.range(newer..).find(|packet| !packet.settled)
     }
