@@ -175,6 +175,11 @@ pub trait Recovery: Send + std::fmt::Debug {
         backlog: u64,
     ) -> Option<Repair>;
 
+    /// Whether it repairs more in room that is spare.
+    fn uses_spare_room(&self) -> bool {
+        false
+    }
+
     /// Sets the urgency of the next new packet: more urgent packets in flight may be sent again
     /// first (XLINK section 5.1).
     fn set_next(&mut self, _urgency: Urgency) {}

@@ -311,7 +311,8 @@ impl LaneSender {
         self.expire(now);
         while self.send_again(now, carrier) {}
         while self.resends.again.is_empty() && self.send_next(now, carrier) {}
-        if backlog > 0 && self.queue.bytes == 0 {
+        let is_spare = backlog > 0 && self.queue.bytes == 0;
+        if is_spare && self.sent.recovery.each().any(|it| it.uses_spare_room()) {
             self.repair_all(now, carrier);
             while self.send_again(now, carrier) {}
         }
