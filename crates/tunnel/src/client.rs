@@ -28,7 +28,6 @@ use roadweave_stream::Streams;
 
 use crate::lane::{EncoderTarget, LANES_MAX, LaneConfig, Strategy, Superseded, default_lanes};
 use crate::learned::{Learned, keep_learned};
-use crate::node::Node;
 use crate::observe::PacketEvent;
 use crate::session::{MEMORY_MAX, Session, SessionError, SetError, find_lane};
 use crate::streams::{StreamsConfig, StreamsOwner};
@@ -161,6 +160,7 @@ pub struct Client {
     local_networks: Vec<IpNet>,
     streams: Option<ClientStreams>,
     speedtests: Speedtests,
+    upkeep: node::Upkeep,
 }
 
 impl Client {
@@ -206,6 +206,7 @@ impl Client {
             local_networks: Vec::new(),
             streams,
             speedtests: Speedtests::default(),
+            upkeep: node::Upkeep::default(),
         })
     }
 
@@ -322,7 +323,7 @@ impl Client {
         self.config.lanes = lanes;
         self.renew(now, !takes_them);
         self.on_lanes_or_uplinks(now);
-        self.handle_timeout(now);
+        self.on_change(now);
         Ok(())
     }
 
@@ -343,7 +344,7 @@ impl Client {
         }
         self.config.lanes[position].strategy = strategy;
         self.on_lanes_or_uplinks(now);
-        self.handle_timeout(now);
+        self.on_change(now);
         Ok(())
     }
 

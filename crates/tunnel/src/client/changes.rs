@@ -10,7 +10,6 @@ use roadweave_proto::{Instant, UplinkId};
 use super::notices::Notice;
 use super::race::After;
 use super::{Candidate, Client, Portal, admit};
-use crate::node::Node as _;
 
 impl Client {
     /// Adds an uplink that has an address. Call it again when the address has changed.
@@ -21,7 +20,7 @@ impl Client {
         self.choice.on_doubt(now);
         self.outages.blocked.remove(&id);
         self.on_lanes_or_uplinks(now);
-        self.handle_timeout(now);
+        self.on_change(now);
     }
 
     /// Removes an uplink; its path is closed, unless it is the last.
@@ -34,7 +33,7 @@ impl Client {
         self.outages.blocked.remove(&id);
         self.forget_pairs();
         self.on_lanes_or_uplinks(now);
-        self.handle_timeout(now);
+        self.on_change(now);
     }
 
     /// An uplink has new addresses: its path is probed at once, so that the server learns where to
@@ -50,7 +49,7 @@ impl Client {
             connection.suspect_path_on(now, id);
         }
         self.event_queue.notify(now, Notice::Moved { uplink, addresses });
-        self.handle_timeout(now);
+        self.on_change(now);
     }
 
     /// Sets what HTTP over `uplink` shows of a login page. Ignored if its path is validated.
@@ -64,7 +63,7 @@ impl Client {
                 }
             }
         }
-        self.handle_timeout(now);
+        self.on_change(now);
     }
 
     fn release(&mut self, now: Instant, id: UplinkId) {
@@ -101,7 +100,7 @@ impl Client {
             uplink.path.on_new_servers(now);
         }
         self.forget_pairs();
-        self.handle_timeout(now);
+        self.on_change(now);
     }
 
     fn forget_pairs(&mut self) {
@@ -148,7 +147,7 @@ impl Client {
             }
         }
         self.forget_pairs();
-        self.handle_timeout(now);
+        self.on_change(now);
     }
 
     /// This machine slept, or the process stood still, for `lasted` until `now`. Every path must
@@ -166,7 +165,7 @@ impl Client {
         } else if let Some(connection) = self.endpoint.connection_mut(id) {
             connection.suspect_all_paths(now);
         }
-        self.handle_timeout(now);
+        self.on_change(now);
     }
 
     pub(super) fn on_lanes_or_uplinks(&mut self, now: Instant) {

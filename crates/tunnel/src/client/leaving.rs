@@ -54,6 +54,10 @@ impl Leaving {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.sessions.is_empty()
+    }
+
     pub(super) fn take_sent_on(&mut self) -> Vec<Unfinished> {
         let take = |leaving: &mut LeavingSession| std::mem::take(&mut leaving.sent_on);
         self.sessions.iter_mut().flat_map(take).collect()

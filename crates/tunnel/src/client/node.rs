@@ -13,6 +13,7 @@ use super::{Client, ClientStreams, Current, Leaving, Notice, connections, paths}
 use crate::node::{Node, RecvMeta};
 use crate::usage::ip_bytes;
 
+const UPKEEP_INTERVAL: Duration = Duration::from_millis(10);
 /// After a silence of this length any packet means that coverage is back.
 const NO_COVERAGE: Duration = Duration::from_secs(2);
 
@@ -42,34 +43,12 @@ impl Node for Client {
     }
 
     fn handle_timeout(&mut self, now: Instant) {
-        // What connections report decides all else.
         for id in self.endpoint.handle_timeout(now) {
             self.pump(now, id);
         }
-        // Attempts, sessions and the standby end before others begin in their place.
-        let (race, mut course) = self.race(now);
-        race.give_up_unwelcomed(&mut course);
-        self.watch_silence(now);
-        let session = self.in_use().session;
-        self.uplinks.watch_ports(now, connections::paths(&self.endpoint, session));
-        self.release_validated(now);
-        self.tend_standby(now);
-        let (leaving, mut sink) = self.leaving(now);
-        leaving.tend(&mut sink);
-        self.measure(now);
-        // The session has its paths and their policies before it sends.
-        if let Some(current) = &mut self.current {
-            let Self { endpoint, uplinks, choice, .. } = self;
-            if let Some(connection) = endpoint.connection_mut(current.id) {
-                paths::reconcile(now, connection, current.pair.1, uplinks, choice);
-            }
-            current.apply_policies(uplinks, endpoint);
-        }
-        self.outages.watch_caps(now, &self.uplinks, &mut self.event_queue);
-        if self.is_racing(now) {
-            let has_session = self.current.is_some();
-            let (race, mut course) = self.race(now);
-            race.begin(has_session, &mut course);
+        let is_due = !self.is_calm() || self.upkeep.is_due(now, self.usable_paths());
+        if is_due {
+            self.look_after(now);
         }
         if let Some(current) = &mut self.current
             && let Some(connection) = self.endpoint.connection_mut(current.id)
@@ -86,8 +65,12 @@ impl Node for Client {
         if let Some(why) = streams.and_then(|streams| streams.tend(now, has_session)) {
             self.leave(now, why, After::Backoff);
         }
-        let (outages, view, event_queue) = self.outages();
-        outages.watch(now, &view, event_queue);
+        if is_due {
+            let (outages, view, event_queue) = self.outages();
+            outages.watch(now, &view, event_queue);
+            let (due, usable_paths) = (self.upkeep_timeout(), self.usable_paths());
+            self.upkeep = Upkeep { done: Some(now), due, usable_paths };
+        }
         self.endpoint.settle(now);
     }
 
@@ -113,12 +96,84 @@ impl Node for Client {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
+        earliest([
+            self.upkeep.done.map_or(Some(Instant::ZERO), |_| self.upkeep.due),
+            self.current.as_ref().and_then(|current| current.session.poll_timeout()),
+            self.endpoint.poll_timeout(),
+            self.speedtests.poll_timeout(),
+            self.streams.as_ref().and_then(ClientStreams::poll_timeout),
+        ])
+    }
+}
+
+/// What a turn does besides the session: not again within [`UPKEEP_INTERVAL`] while packets alone
+/// come and go.
+#[derive(Debug, Default)]
+pub(super) struct Upkeep {
+    /// `None`: something has changed since.
+    done: Option<Instant>,
+    due: Option<Instant>,
+    usable_paths: usize,
+}
+
+impl Upkeep {
+    fn is_due(&self, now: Instant, usable_paths: usize) -> bool {
+        let is_old = self.done.is_none_or(|done| now >= done + UPKEEP_INTERVAL);
+        is_old || self.usable_paths != usable_paths || self.due.is_some_and(|due| due <= now)
+    }
+}
+
+impl Client {
+    /// Takes a turn in which nothing is left for later: something has changed.
+    pub(super) fn on_change(&mut self, now: Instant) {
+        self.upkeep.done = None;
+        self.handle_timeout(now);
+    }
+
+    /// Whether there is a session that answers, and no other connection beside it is under way.
+    fn is_calm(&self) -> bool {
+        let is_settled = self.current.is_some() && self.silence.since.is_none();
+        is_settled && self.race.is_idle() && self.leaving.is_empty()
+    }
+
+    fn usable_paths(&self) -> usize {
+        self.paths().iter().filter(|path| path.is_usable()).count()
+    }
+
+    fn look_after(&mut self, now: Instant) {
+        // Attempts, sessions and the standby end before others begin in their place.
+        let (race, mut course) = self.race(now);
+        race.give_up_unwelcomed(&mut course);
+        self.watch_silence(now);
+        let session = self.in_use().session;
+        self.uplinks.watch_ports(now, connections::paths(&self.endpoint, session));
+        self.release_validated(now);
+        self.tend_standby(now);
+        let (leaving, mut sink) = self.leaving(now);
+        leaving.tend(&mut sink);
+        self.measure(now);
+        // The session has its paths and their policies before it sends.
+        if let Some(current) = &mut self.current {
+            let Self { endpoint, uplinks, choice, .. } = self;
+            if let Some(connection) = endpoint.connection_mut(current.id) {
+                paths::reconcile(now, connection, current.pair.1, uplinks, choice);
+            }
+            current.apply_policies(uplinks, endpoint);
+        }
+        self.outages.watch_caps(now, &self.uplinks, &mut self.event_queue);
+        if self.is_racing(now) {
+            let has_session = self.current.is_some();
+            let (race, mut course) = self.race(now);
+            race.begin(has_session, &mut course);
+        }
+    }
+
+    fn upkeep_timeout(&self) -> Option<Instant> {
         let (view, race) = (self.view(), &self.race);
         let next_attempt = || race.poll_timeout(&view);
         let welcomed = race.replacement.as_ref().map(|replacement| replacement.since);
         let own = match &self.current {
             Some(current) => earliest([
-                current.session.poll_timeout(),
                 paths::poll_timeout(current.pair.1, &view),
                 self.silence.poll_timeout(welcomed, current.doubted, next_attempt),
                 race.renews.then(next_attempt).flatten(),
@@ -131,18 +186,13 @@ impl Node for Client {
             race.welcome_timeout(),
             self.outages.poll_timeout(&view),
             self.uplinks.port_timeout(self.paths()),
-            self.endpoint.poll_timeout(),
             has_several.then(|| self.standby.poll_timeout(&view)).flatten(),
             self.leaving.poll_timeout(),
             self.choice.poll_timeout(),
             has_several.then(|| self.prober.poll_timeout()).flatten(),
-            self.speedtests.poll_timeout(),
-            self.streams.as_ref().and_then(ClientStreams::poll_timeout),
         ])
     }
-}
 
-impl Client {
     pub(super) fn leaving(&mut self, now: Instant) -> (&mut Leaving, Sink<'_>) {
         let Self { leaving, streams, current, drops, endpoint, .. } = self;
         let (current, streams) = (current.as_mut(), streams.as_mut());
@@ -152,6 +202,12 @@ impl Client {
 
     fn pump(&mut self, now: Instant, id: ConnectionId) {
         while let Some(event) = self.endpoint.connection_mut(id).and_then(Connection::poll_event) {
+            if !matches!(
+                event,
+                Event::Received { .. } | Event::Acknowledged { .. } | Event::Lost { .. }
+            ) {
+                self.upkeep.done = None;
+            }
             if self.race.owns(id) {
                 self.on_attempt_event(now, id, event);
             } else if self.current.as_ref().is_some_and(|current| current.id == id) {
@@ -294,6 +350,7 @@ impl Client {
     }
 
     fn on_probe_outcome(&mut self, now: Instant, outcome: &ProbeOutcome) {
+        self.upkeep.done = None;
         let ProbeOutcome { uplink, server, rtt } = *outcome;
         if let Some(candidate) = self.choice.candidates.probed(uplink, server) {
             self.choice.on_outcome(now, candidate, uplink, rtt);

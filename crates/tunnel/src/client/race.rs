@@ -246,6 +246,10 @@ impl Race {
         }
     }
 
+    pub(super) fn is_idle(&self) -> bool {
+        self.attempts.is_empty() && self.replacement.is_none() && !self.renews
+    }
+
     pub(super) fn owns(&self, id: ConnectionId) -> bool {
         self.attempts.contains_key(&id)
     }
