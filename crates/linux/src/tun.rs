@@ -176,13 +176,16 @@ impl Tun {
         self.statistics
     }
 
-    /// Reads waiting packets, at most 32 reads, and passes each inner packet to `sink`.
+    /// How often a turn of a loop should read at most.
+    pub const READS_MAX: usize = 32;
+
+    /// Reads waiting packets, in at most `reads` calls, and passes each inner packet to `sink`.
     ///
     /// Packets have 1 byte to the MTU and complete checksums. Returns their number; more may wait
     /// after a full batch. Fails if the interface was removed or set down.
-    pub fn read_batch(&mut self, mut sink: impl FnMut(&[u8])) -> io::Result<usize> {
+    pub fn read_batch(&mut self, reads: usize, mut sink: impl FnMut(&[u8])) -> io::Result<usize> {
         let mut count = 0;
-        for _ in 0..READS_MAX {
+        for _ in 0..reads {
             let length = match rustix::io::read(&self.fd, &mut self.buffer[..]) {
                 Ok(length) => length,
                 Err(Errno::AGAIN) => break,
@@ -367,7 +370,6 @@ impl InterfaceRequest {
 
 const DEVICE: &str = "/dev/net/tun";
 const INTERFACE_NAME: usize = 16;
-const READS_MAX: usize = 32;
 
 const TUNSETIFF: Opcode = opcode::write::<i32>(b'T', 202);
 const TUNGETIFF: Opcode = opcode::read::<u32>(b'T', 210);

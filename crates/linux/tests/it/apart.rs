@@ -132,7 +132,7 @@ impl<'a> TestAnchor<'a> {
 
     fn listen(&mut self) {
         let (tun, heard) = (self.tun.as_mut().unwrap(), &mut self.heard);
-        tun.read_batch(|packet| heard.extend(text_of(packet))).unwrap();
+        tun.read_batch(Tun::READS_MAX, |packet| heard.extend(text_of(packet))).unwrap();
     }
 
     fn hear(&mut self, text: &str) {

@@ -63,7 +63,7 @@ fn bridge(mut a: Tun, mut b: Tun, stop: &AtomicBool, largest: &AtomicU64) -> (Tu
         for forward in [true, false] {
             let (from, to) = if forward { (&mut a, &mut b) } else { (&mut b, &mut a) };
             packets.clear();
-            from.read_batch(|packet| {
+            from.read_batch(Tun::READS_MAX, |packet| {
                 largest.fetch_max(packet.len() as u64, Ordering::Relaxed);
                 packets.push(packet.to_vec());
             })
@@ -251,7 +251,7 @@ fn of_several_queues_a_flow_comes_back_by_that_which_it_went_by() {
             for (number, queue) in queues.iter_mut().enumerate() {
                 let mut ports = Vec::new();
                 let port_of = |packet: &[u8]| u16::from_be_bytes([packet[22], packet[23]]);
-                queue.read_batch(|packet| ports.push(port_of(packet))).unwrap();
+                queue.read_batch(Tun::READS_MAX, |packet| ports.push(port_of(packet))).unwrap();
                 let expected = if number == at { vec![port] } else { vec![] };
                 assert_eq!(ports, expected, "flow {flow} of queue {at}, read at {number}");
             }

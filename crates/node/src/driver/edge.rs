@@ -58,9 +58,13 @@ impl Edge {
         }
     }
 
-    pub(super) fn read_tun(&mut self, handle: impl FnMut(&[u8])) -> Result<(), DriverError> {
+    pub(super) fn read_tun(
+        &mut self,
+        reads: usize,
+        handle: impl FnMut(&[u8]),
+    ) -> Result<(), DriverError> {
         let Some(tun) = &mut self.tun else { return Ok(()) };
-        let taken = tun.read_batch(handle).map(drop);
+        let taken = tun.read_batch(reads, handle).map(drop);
         taken.map_err(|source| DriverError::TunGone { name: tun.name().to_owned(), source })
     }
 
@@ -68,7 +72,7 @@ impl Edge {
         let mut packets = 0;
         for _ in 0..DISCARDS_MAX {
             let before = packets;
-            self.read_tun(|_| packets += 1)?;
+            self.read_tun(Tun::READS_MAX, |_| packets += 1)?;
             if packets == before {
                 break;
             }

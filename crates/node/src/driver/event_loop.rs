@@ -15,7 +15,7 @@ use std::time::Duration;
 use roadweave_linux::pauses::{Pause, Pauses, Readings, TURN_MAX};
 use roadweave_linux::{
     Clock, DeviceError, Event, Instance, InstanceLock, Interest, Poller, Signal, Signals, Token,
-    UplinkSocket, Waker, wait_readable,
+    Tun, UplinkSocket, Waker, wait_readable,
 };
 use roadweave_proto::{DropCounters, Instant, Marks, UplinkId};
 use roadweave_tunnel::{Node, deliver, flush, turn};
@@ -305,14 +305,14 @@ impl<N: Node> Driver<N> {
 
     fn read_tun(&mut self, now: Instant) -> Result<(), DriverError> {
         self.ack_coalescing.on_packets(now);
-        self.edge.read_tun(|packet| self.node.handle_inner(now, packet))?;
-        let began = self.edge.clock.now();
-        if self.yield_policy.is_due(began) {
+        if self.yield_policy.is_due(now) {
+            // What came with the first packet is read with what comes meanwhile.
+            self.edge.read_tun(1, |packet| self.node.handle_inner(now, packet))?;
+            let began = self.edge.clock.now();
             rustix::thread::sched_yield();
             self.yield_policy.on_yielded(began, self.edge.clock.now());
-            self.edge.read_tun(|packet| self.node.handle_inner(now, packet))?;
         }
-        Ok(())
+        self.edge.read_tun(Tun::READS_MAX, |packet| self.node.handle_inner(now, packet))
     }
 
     fn read_socket<R: LoopRole<N>>(

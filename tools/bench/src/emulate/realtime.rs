@@ -143,7 +143,7 @@ impl Emulator {
         let device = &mut self.devices[link][end];
         let now = self.clock.now();
         let bridge = &mut self.bridge;
-        let result = device.tun.read_batch(|packet| {
+        let result = device.tun.read_batch(Tun::READS_MAX, |packet| {
             let _ = bridge.handle_packet(now, LinkDirection { link, direction }, packet.to_vec());
         });
         if result.is_err() {
