@@ -44,11 +44,11 @@ check: packages
 	scripts/size.py
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --all-targets $(MEMBERS) -- -D warnings
-	@ONLY='/src/|/lab/' CARGO="$(CARGO)" scripts/test.sh $(MEMBERS)
+	@CARGO="$(CARGO)" scripts/test.sh $(MEMBERS) --lib --test lab
 
 # Checks too slow for each change: more seeds, long fuzzing, browsers, packages, figures.
 nightly: packages
-	ROADWEAVE_SEEDS=240 $(CARGO) test --quiet $(MEMBERS) --test it random_world
+	ROADWEAVE_SEEDS=240 $(CARGO) test --quiet $(MEMBERS) --test lab random_world
 	$(MAKE) fuzz FUZZ_SECONDS=600 FUZZ_ARGS=--keep
 	$(MAKE) agreement web-test webrtc-smoke api-check
 	$(MAKE) figures FIGURES_ARGS=--quick

@@ -79,7 +79,7 @@ draw() {
     lola-3) "$lab" lab delays --traces "$drives" --json ;;
     lola-8) encoder --ways $encoder ;;
     lola-9) encoder --ways lola,xnc --uplinks att,verizon ;;
-    networking24-table4) $CARGO test --quiet --package roadweave-lab --test it router -- --nocapture ;;
+    networking24-table4) $CARGO test --quiet --package roadweave-lab --test lab router -- --nocapture ;;
     esac
 }
 

@@ -1,6 +1,6 @@
 //! No strategy beats the clairvoyant bound in any figure, in random worlds.
 //!
-//! A failure prints the seed; `ROADWEAVE_SEED=<seed> cargo test -p roadweave-lab --test it bound`
+//! A failure prints the seed; `ROADWEAVE_SEED=<seed> cargo test -p roadweave-lab --test lab bound`
 //! runs it alone, `ROADWEAVE_SEEDS=<count>` runs more of them.
 
 use std::time::Duration;
@@ -176,7 +176,7 @@ fn check(scenario: &Scenario, strategy: &str, bound: &Bound) -> f64 {
     }
     assert!(
         figures.iter().all(|(found, best)| found >= best),
-        "{strategy} beats the bound; ROADWEAVE_SEED={} cargo test -p roadweave-lab --test it bound\n\
+        "{strategy} beats the bound; ROADWEAVE_SEED={} cargo test -p roadweave-lab --test lab bound\n\
          {figures:?}\n{bound:?}\n{scenario:?}",
         scenario.seed
     );

@@ -90,7 +90,6 @@ fn a_port_that_leads_nowhere_is_left_for_another() {
         world.lose_binding(0);
         world.remove_uplink(1);
         check_soon(&mut world, ms(11_500), ms(100));
-        assert!(world.all_paths_usable() || world.links() > 1);
     }
     let mut world = World::new(WorldConfig { lanes_up: vec![lane("minrtt")], ..two_links() });
     world.lose_binding(1);

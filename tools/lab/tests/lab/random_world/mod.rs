@@ -8,7 +8,7 @@
 //!                    └──► at the end: everything flows again, every packet is accounted for
 //! ```
 //!
-//! A failure prints the plan; `ROADWEAVE_SEED=<seed> cargo test -p roadweave-lab --test it
+//! A failure prints the plan; `ROADWEAVE_SEED=<seed> cargo test -p roadweave-lab --test lab
 //! random_world` runs it alone, `ROADWEAVE_SEEDS=<count>` runs more of them, from `ROADWEAVE_FIRST`
 //! on.
 
@@ -32,7 +32,7 @@ fn ensure(holds: bool, why: impl FnOnce() -> String) -> Result<(), String> {
 fn run_all<O>(seeds: Range<u64>, run: impl Fn(u64) -> Result<O, String>) -> Vec<O> {
     let replay = |seed: u64, why: &str| {
         eprintln!(
-            "\n{why}\nROADWEAVE_SEED={seed} cargo test -p roadweave-lab --test it random_world"
+            "\n{why}\nROADWEAVE_SEED={seed} cargo test -p roadweave-lab --test lab random_world"
         );
     };
     let run = |seed| match catch_unwind(AssertUnwindSafe(|| run(seed))) {

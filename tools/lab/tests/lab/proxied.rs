@@ -224,6 +224,7 @@ fn packets_larger_than_the_leg_takes_come_in_parts() {
 fn a_leg_that_loses_one_in_a_hundred_costs_that_and_no_delay() {
     let mut nodes = joined(Config { leg_loss: 0.01, ..Config::proxied(1) });
     let inner = nodes.config().inner_address(0);
+    let start = nodes.now();
     // 30 Mbit/s in frames of 33 ms.
     for frame in 0..100_u64 {
         for at in 0..104 {
@@ -232,7 +233,11 @@ fn a_leg_that_loses_one_in_a_hundred_costs_that_and_no_delay() {
         nodes.run(ms(33));
     }
     nodes.run(ms(500));
-    let lost = 1.0 - nodes.arrivals().len() as f64 / (100.0 * 104.0);
+    let came = nodes.arrivals();
+    let delay = |it: &Arrival| it.at - (start + ms(33 * (number(&it.packet) / 104)));
+    let most = came.iter().map(delay).max().unwrap();
+    assert!(most <= ms(60), "{most:?}");
+    let lost = 1.0 - came.len() as f64 / (100.0 * 104.0);
     assert!((0.005..0.015).contains(&lost), "{lost}");
     let leg = nodes.server(0).proxy_status().unwrap().legs[0].clone();
     let counted = leg.datagrams_lost as f64 / leg.datagrams_sent as f64;
@@ -366,7 +371,7 @@ fn send_all(nodes: &mut Nodes, number: u64) {
     }
 }
 
-/// `ROADWEAVE_SEED=<seed> cargo test -p roadweave-lab --test it no_packet_of_a_tenant` replays one.
+/// `ROADWEAVE_SEED=<seed> cargo test -p roadweave-lab --test lab no_packet_of_a_tenant` replays one.
 #[test]
 fn no_packet_of_a_tenant_comes_out_at_another() {
     for seed in dice::seeds(24) {
