@@ -18,7 +18,7 @@ use bytes::Bytes;
 use roadweave_proto::Instant;
 
 /// Symbols by a key that mostly counts upwards; the oldest are discarded first.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Pool {
     bytes_max: usize,
     bytes: usize,
@@ -54,15 +54,7 @@ struct Held {
 
 impl Pool {
     pub(crate) fn new(bytes_max: usize) -> Self {
-        Self {
-            bytes_max,
-            bytes: 0,
-            len: 0,
-            ring: Vec::new(),
-            stragglers: HashMap::default(),
-            order: VecDeque::new(),
-            insertions: 0,
-        }
+        Self { bytes_max, ..Self::default() }
     }
 
     /// Stores `symbol`; returns the number of others discarded for it.

@@ -15,14 +15,8 @@ use crate::Encoder;
 use crate::gf256;
 use crate::test_support::{Noise, at, coded, encoder, symbol};
 
-type Delivered = Vec<(PacketId, Bytes)>;
-
 fn range(start: u32, count: u16, seed: u32) -> CodedRange {
     CodedRange { start: PacketId(start), count, seed }
-}
-
-fn decoder() -> Decoder {
-    Decoder::new(DecoderConfig::default())
 }
 
 fn symbols(count: u64) -> Vec<Bytes> {
@@ -36,6 +30,56 @@ fn assert_conservation(decoder: &Decoder) {
     assert_eq!(stats.sources + stats.coded, all, "{stats:?}, {} pending", decoder.pending());
 }
 
+/// A decoder and a sender whose first packet is packet 0.
+struct Bench {
+    symbols: Vec<Bytes>,
+    encoder: Encoder,
+    decoder: Decoder,
+    out: Vec<(PacketId, Bytes)>,
+}
+
+impl Bench {
+    fn new(symbols: Vec<Bytes>) -> Self {
+        Self::with(DecoderConfig::default(), symbols)
+    }
+
+    fn with(config: DecoderConfig, symbols: Vec<Bytes>) -> Self {
+        let encoder = encoder(PacketId(0), &symbols);
+        Self { symbols, encoder, decoder: Decoder::new(config), out: Vec::new() }
+    }
+
+    fn source(&mut self, millis: u64, id: u32) -> SourceOutcome {
+        let symbol = self.symbols[id as usize].clone();
+        self.decoder.on_source(at(millis), PacketId(id), symbol, &mut self.out)
+    }
+
+    fn coded(&mut self, millis: u64, range: CodedRange) -> CodedOutcome {
+        let payload = coded(&self.encoder, range);
+        self.coded_with(millis, range, payload)
+    }
+
+    fn coded_with(
+        &mut self,
+        millis: u64,
+        range: CodedRange,
+        payload: impl Into<Bytes>,
+    ) -> CodedOutcome {
+        self.decoder.on_coded(at(millis), range, payload.into(), &mut self.out)
+    }
+
+    fn pending(&self) -> usize {
+        self.decoder.pending()
+    }
+
+    fn drops(&self, reason: DropReason) -> u64 {
+        self.decoder.stats().drops.get(reason)
+    }
+
+    fn sent(&self, id: u32) -> (PacketId, Bytes) {
+        (PacketId(id), self.symbols[id as usize].clone())
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Arrival {
     Source(usize),
@@ -43,52 +87,40 @@ enum Arrival {
 }
 
 struct Schedule {
-    symbols: Vec<Bytes>,
-    encoder: Encoder,
+    bench: Bench,
     delivered: BTreeSet<usize>,
     /// By packet: delivered with other bytes than sent.
     wrong: BTreeSet<usize>,
 }
 
 impl Schedule {
-    fn new(lengths: &[usize]) -> Self {
-        let symbols: Vec<Bytes> =
-            lengths.iter().zip(0..).map(|(length, seed)| symbol(*length, seed)).collect();
-        let encoder = encoder(PacketId(0), &symbols);
-        Self { symbols, encoder, delivered: BTreeSet::new(), wrong: BTreeSet::new() }
+    fn new(config: DecoderConfig, lengths: &[usize]) -> Self {
+        let symbols = lengths.iter().zip(0..).map(|(length, seed)| symbol(*length, seed));
+        let bench = Bench::with(config, symbols.collect());
+        Self { bench, delivered: BTreeSet::new(), wrong: BTreeSet::new() }
     }
 
     /// Gives an arrival to the decoder, with the byte at `byte` inverted.
-    fn arrive_unchecked(&mut self, decoder: &mut Decoder, arrival: Arrival, byte: Option<usize>) {
-        let mut out = Vec::new();
+    fn arrive(&mut self, arrival: Arrival, byte: Option<usize>) {
         match arrival {
-            Arrival::Source(index) => {
-                let id = PacketId(index as u32);
-                decoder.on_source(at(0), id, self.symbols[index].clone(), &mut out);
-            }
+            Arrival::Source(index) => _ = self.bench.source(0, index as u32),
             Arrival::Coded { first, count, seed } => {
                 let range = range(first as u32, count as u16, seed);
-                let mut payload = coded(&self.encoder, range).to_vec();
+                let mut payload = coded(&self.bench.encoder, range).to_vec();
                 if let Some(byte) = byte {
                     payload[byte] ^= 0xff;
                 }
-                decoder.on_coded(at(0), range, payload.into(), &mut out);
+                self.bench.coded_with(0, range, payload);
             }
         }
-        for (id, symbol) in out {
+        for (id, symbol) in std::mem::take(&mut self.bench.out) {
             let index = id.0 as usize;
             assert!(self.delivered.insert(index), "{id} was delivered twice");
-            if symbol != self.symbols[index] {
+            if symbol != self.bench.symbols[index] {
                 self.wrong.insert(index);
             }
         }
-    }
-
-    fn arrive(&mut self, decoder: &mut Decoder, arrival: Arrival) -> Result<(), TestCaseError> {
-        self.arrive_unchecked(decoder, arrival, None);
-        prop_assert!(self.wrong.is_empty(), "wrong packets: {:?}", self.wrong);
-        assert_conservation(decoder);
-        Ok(())
+        assert_conservation(&self.bench.decoder);
     }
 }
 
@@ -142,9 +174,10 @@ proptest! {
         arrivals in arrivals(60, 120),
     ) {
         let config = DecoderConfig { known_bytes_max, equation_bytes_max, ..DecoderConfig::default() };
-        let (mut schedule, mut decoder) = (Schedule::new(&lengths), Decoder::new(config));
+        let mut schedule = Schedule::new(config, &lengths);
         for arrival in arrivals {
-            schedule.arrive(&mut decoder, arrival)?;
+            schedule.arrive(arrival, None);
+            prop_assert!(schedule.wrong.is_empty(), "wrong packets: {:?}", schedule.wrong);
         }
     }
 
@@ -156,12 +189,12 @@ proptest! {
         wrong in any::<prop::sample::Index>(),
         byte in 10usize..20,
     ) {
-        let (mut schedule, mut decoder) = (Schedule::new(&lengths), decoder());
+        let mut schedule = Schedule::new(DecoderConfig::default(), &lengths);
         let wrong = wrong.index(arrivals.len());
         let mut touched = BTreeSet::new();
         for (index, arrival) in arrivals.into_iter().enumerate() {
             match arrival {
-                Arrival::Source(_) => schedule.arrive_unchecked(&mut decoder, arrival, None),
+                Arrival::Source(_) => schedule.arrive(arrival, None),
                 Arrival::Coded { first, seed, .. } => {
                     let first = first / 10 * 10;
                     let arrival = Arrival::Coded { first, count: 10, seed };
@@ -169,10 +202,9 @@ proptest! {
                     if index == wrong {
                         touched.extend(first..first + 10);
                     }
-                    schedule.arrive_unchecked(&mut decoder, arrival, flipped);
+                    schedule.arrive(arrival, flipped);
                 }
             }
-            assert_conservation(&decoder);
         }
         for packet in schedule.wrong {
             prop_assert!(touched.contains(&packet), "packet {} is wrong", packet);
@@ -189,7 +221,7 @@ proptest! {
         wrong in any::<prop::sample::Index>(),
         byte in 0usize..20,
     ) {
-        let (mut schedule, mut decoder) = (Schedule::new(&lengths), decoder());
+        let mut schedule = Schedule::new(DecoderConfig::default(), &lengths);
         let wrong = wrong.index(arrivals.len());
         let mut came = vec![usize::MAX; 60];
         let (mut ranges, mut reached) = (Vec::new(), Vec::new());
@@ -201,8 +233,7 @@ proptest! {
                 }
                 Arrival::Coded { first, count, .. } => ranges.push((index, first..first + count)),
             }
-            schedule.arrive_unchecked(&mut decoder, arrival, (index == wrong).then_some(byte));
-            assert_conservation(&decoder);
+            schedule.arrive(arrival, (index == wrong).then_some(byte));
         }
         let mut touched = BTreeSet::new();
         while let Some((at, packets)) = reached.pop() {
@@ -255,116 +286,97 @@ proptest! {
 
 #[test]
 fn equations_older_than_the_expiry_count_no_more() {
-    let symbols = symbols(3);
-    let encoder = encoder(PacketId(0), &symbols);
-    let (mut decoder, mut out) = (decoder(), Delivered::new());
+    let mut bench = Bench::new(symbols(3));
     for (millis, seed) in [(0, 1), (10, 2), (705, 3)] {
-        let range = range(0, 3, seed);
-        let outcome = decoder.on_coded(at(millis), range, coded(&encoder, range), &mut out);
-        assert_eq!(outcome, CodedOutcome::Kept);
+        assert_eq!(bench.coded(millis, range(0, 3, seed)), CodedOutcome::Kept);
     }
-    assert_eq!(decoder.stats().drops.get(DropReason::Late), 1);
-    let fresh = range(0, 3, 4);
-    let outcome = decoder.on_coded(at(709), fresh, coded(&encoder, fresh), &mut out);
-    assert_eq!(outcome, CodedOutcome::Determined(3));
-    assert_eq!(decoder.pending(), 0);
-    decoder.expire(at(2000));
-    assert_eq!(decoder.bytes(), 0);
+    assert_eq!(bench.drops(DropReason::Late), 1);
+    assert_eq!(bench.coded(709, range(0, 3, 4)), CodedOutcome::Determined(3));
+    assert_eq!(bench.pending(), 0);
+    bench.decoder.expire(at(2000));
+    assert_eq!(bench.decoder.bytes(), 0);
 }
 
 #[test]
 fn malformed_input_is_refused() {
-    let (mut decoder, mut out) = (decoder(), Delivered::new());
+    let mut bench = Bench::new(vec![]);
     for bytes in [&b""[..], &[0], &[0, 0], &[0, 2, 1], &[0, 1, 1, 0]] {
-        let outcome =
-            decoder.on_source(at(0), PacketId(0), Bytes::copy_from_slice(bytes), &mut out);
+        let symbol = Bytes::copy_from_slice(bytes);
+        let outcome = bench.decoder.on_source(at(0), PacketId(0), symbol, &mut bench.out);
         assert_eq!(outcome, SourceOutcome::Malformed, "{bytes:?}");
     }
     for (count, length) in [(0, 9), (65, 9), (u16::MAX, 9), (2, 0), (2, 2), (2, 16_386)] {
-        let payload = Bytes::from(vec![1; length]);
-        let outcome = decoder.on_coded(at(0), range(0, count, 1), payload, &mut out);
+        let outcome = bench.coded_with(0, range(0, count, 1), vec![1; length]);
         assert_eq!(outcome, CodedOutcome::Malformed, "{length} bytes over {count}");
     }
-    assert_eq!(decoder.stats().drops.get(DropReason::MalformedMessage), 11);
-    assert!(out.is_empty());
+    assert_eq!(bench.drops(DropReason::MalformedMessage), 11);
+    assert!(bench.out.is_empty());
 }
 
 #[test]
 fn a_packet_that_comes_brings_no_old_equation_back() {
-    let symbols = symbols(2);
-    let encoder = encoder(PacketId(0), &symbols);
-    let (mut decoder, mut out) = (decoder(), Delivered::new());
-    decoder.on_coded(at(10), range(0, 2, 1), coded(&encoder, range(0, 2, 1)), &mut out);
-    decoder.expire(at(700));
-    decoder.on_source(at(711), PacketId(0), symbols[0].clone(), &mut out);
-    assert_eq!(out, [(PacketId(0), symbols[0].clone())]);
-    assert_eq!((decoder.pending(), decoder.stats().drops.get(DropReason::Late)), (0, 1));
+    let mut bench = Bench::new(symbols(2));
+    bench.coded(10, range(0, 2, 1));
+    bench.decoder.expire(at(700));
+    bench.source(711, 0);
+    assert_eq!(bench.out, [bench.sent(0)]);
+    assert_eq!((bench.pending(), bench.drops(DropReason::Late)), (0, 1));
 }
 
-/// A decoder with memory for one delivered symbol, and a source of true coded packets. It knows
-/// packet 10, because an equation covers it; packets 11 and 12 are missing.
-fn forgetful() -> (Decoder, impl Fn(CodedRange) -> Bytes) {
+/// The decoder has memory for one delivered symbol. It knows packet 10, because an equation covers
+/// it; packets 11 and 12 are missing.
+fn forgetful() -> Bench {
     let config = DecoderConfig { known_bytes_max: 160, ..DecoderConfig::default() };
-    let mut decoder = Decoder::new(config);
-    let symbols = symbols(21);
-    let encoder = encoder(PacketId(0), &symbols);
-    let mut out = Delivered::new();
-    decoder.on_source(at(0), PacketId(10), symbols[10].clone(), &mut out);
-    let equation = range(10, 3, 1);
-    let outcome = decoder.on_coded(at(0), equation, coded(&encoder, equation), &mut out);
-    assert_eq!(outcome, CodedOutcome::Kept);
-    decoder.on_source(at(0), PacketId(20), symbols[20].clone(), &mut out);
+    let mut bench = Bench::with(config, symbols(21));
+    bench.source(0, 10);
+    assert_eq!(bench.coded(0, range(10, 3, 1)), CodedOutcome::Kept);
+    bench.source(0, 20);
+    let decoder = &bench.decoder;
     assert!(decoder.known.get(decoder.window.as_ref().unwrap().full_id(PacketId(10))).is_none());
-    (decoder, move |range| coded(&encoder, range))
+    bench.out.clear();
+    bench
 }
 
 #[test]
 fn a_symbol_is_known_while_an_equation_covers_it() {
-    let (mut decoder, coded) = forgetful();
-    let mut out = Delivered::new();
-    let outcome = decoder.on_coded(at(0), range(10, 3, 2), coded(range(10, 3, 2)), &mut out);
-    assert_eq!(outcome, CodedOutcome::Determined(2));
-    assert_conservation(&decoder);
+    let mut bench = forgetful();
+    assert_eq!(bench.coded(0, range(10, 3, 2)), CodedOutcome::Determined(2));
+    assert_conservation(&bench.decoder);
 }
 
 #[test]
 fn a_symbol_that_no_equation_covers_any_more_costs_nothing() {
-    let symbols = symbols(4);
-    let encoder = encoder(PacketId(0), &symbols);
-    let (mut decoder, mut out) = (decoder(), Delivered::new());
-    decoder.on_source(at(0), PacketId(0), symbols[0].clone(), &mut out);
-    decoder.on_coded(at(0), range(0, 3, 1), coded(&encoder, range(0, 3, 1)), &mut out);
-    let younger = coded(&encoder, range(1, 3, 1));
-    decoder.on_coded(at(500), range(1, 3, 1), younger.clone(), &mut out);
-    decoder.expire(at(800));
-    assert_eq!((decoder.pending(), decoder.bytes()), (1, younger.len() + 640 + 1024));
+    let mut bench = Bench::new(symbols(4));
+    bench.source(0, 0);
+    bench.coded(0, range(0, 3, 1));
+    let younger = range(1, 3, 1);
+    bench.coded(500, younger);
+    bench.decoder.expire(at(800));
+    let length = coded(&bench.encoder, younger).len();
+    assert_eq!((bench.pending(), bench.decoder.bytes()), (1, length + 640 + 1024));
 }
 
 #[test]
 fn blocks_that_join_share_what_each_of_them_knows() {
-    let (mut decoder, coded) = forgetful();
-    let mut out = Delivered::new();
-    let outcome = decoder.on_coded(at(0), range(8, 3, 1), coded(range(8, 3, 1)), &mut out);
+    let mut bench = forgetful();
+    let outcome = bench.coded(0, range(8, 3, 1));
     assert_eq!(outcome, CodedOutcome::Kept, "packet 10 counts as missing here");
-    let outcome = decoder.on_coded(at(0), range(10, 2, 1), coded(range(10, 2, 1)), &mut out);
-    assert_eq!(outcome, CodedOutcome::Determined(2));
-    assert_eq!(out.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [11, 12]);
-    assert_eq!(decoder.pending(), 1);
-    assert_conservation(&decoder);
+    assert_eq!(bench.coded(0, range(10, 2, 1)), CodedOutcome::Determined(2));
+    assert_eq!(bench.out.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [11, 12]);
+    assert_eq!(bench.pending(), 1);
+    assert_conservation(&bench.decoder);
 }
 
 /// The false equation is detected when its block joins one that knows packet 10.
 #[test]
 fn an_equation_that_joins_blocks_does_not_answer_for_theirs() {
-    let (mut decoder, coded) = forgetful();
-    let mut out = Delivered::new();
-    let garbage = Bytes::from(Noise::new(8).bytes(30));
-    let outcome = decoder.on_coded(at(0), range(9, 2, 1), garbage, &mut out);
+    let mut bench = forgetful();
+    let outcome = bench.coded_with(0, range(9, 2, 1), Noise::new(8).bytes(30));
     assert_eq!(outcome, CodedOutcome::Kept, "packet 10 counts as missing here");
-    let outcome = decoder.on_coded(at(0), range(10, 4, 2), coded(range(10, 4, 2)), &mut out);
-    assert_eq!((outcome, decoder.pending()), (CodedOutcome::Kept, 2));
-    assert_eq!(decoder.stats().drops.get(DropReason::Inconsistent), 1);
-    assert_conservation(&decoder);
+    let outcome = bench.coded(0, range(10, 4, 2));
+    assert_eq!((outcome, bench.pending()), (CodedOutcome::Kept, 2));
+    assert_eq!(bench.drops(DropReason::Inconsistent), 1);
+    assert_conservation(&bench.decoder);
 }
 
 /// Packet 0 was delivered and dropped; two equations over missing packets determine it alone.
@@ -378,36 +390,24 @@ fn a_coded_packet_that_determines_only_what_was_delivered_is_redundant() {
     let [_, one, two] = coefficients(3, 1);
     let is_multiple = |seed: &u32| gf256::mul(one, coefficients(2, *seed)[1]) == two;
     let seed = (0..10_000).find(is_multiple).expect("one of 255 is");
-    let symbols = symbols(3);
-    let encoder = encoder(PacketId(0), &symbols);
     let config = DecoderConfig { known_bytes_max: 0, ..DecoderConfig::default() };
-    let (mut decoder, mut out) = (Decoder::new(config), Delivered::new());
-    decoder.on_source(at(0), PacketId(0), symbols[0].clone(), &mut out);
-    let [first, second] = [range(0, 3, 1), range(1, 2, seed)];
-    let outcome = decoder.on_coded(at(0), first, coded(&encoder, first), &mut out);
-    assert_eq!(outcome, CodedOutcome::Kept);
-    let outcome = decoder.on_coded(at(0), second, coded(&encoder, second), &mut out);
-    assert_eq!((outcome, decoder.pending()), (CodedOutcome::Redundant, 1));
-    assert_eq!(out.len(), 1);
-    assert_conservation(&decoder);
+    let mut bench = Bench::with(config, symbols(3));
+    bench.source(0, 0);
+    assert_eq!(bench.coded(0, range(0, 3, 1)), CodedOutcome::Kept);
+    let outcome = bench.coded(0, range(1, 2, seed));
+    assert_eq!((outcome, bench.pending()), (CodedOutcome::Redundant, 1));
+    assert_eq!(bench.out.len(), 1);
+    assert_conservation(&bench.decoder);
 }
 
 #[test]
 fn packets_delivered_long_ago_are_unknown_but_not_delivered_again() {
     let config = DecoderConfig { known_bytes_max: 500, ..DecoderConfig::default() };
-    let mut decoder = Decoder::new(config);
-    let symbols = symbols(20);
-    let encoder = encoder(PacketId(0), &symbols);
-    let mut out = Delivered::new();
-    for id in 1..20 {
-        decoder.on_source(at(0), PacketId(id), symbols[id as usize].clone(), &mut out);
-    }
-    for seed in 0..4 {
-        let range = range(0, 4, seed);
-        decoder.on_coded(at(0), range, coded(&encoder, range), &mut out);
-    }
-    assert_eq!(out.len(), 20);
-    assert_eq!(out[19], (PacketId(0), symbols[0].clone()));
-    assert_eq!((decoder.stats().recovered, decoder.stats().redundant), (1, 3));
-    assert_conservation(&decoder);
+    let mut bench = Bench::with(config, symbols(20));
+    (1..20).for_each(|id| _ = bench.source(0, id));
+    (0..4).for_each(|seed| _ = bench.coded(0, range(0, 4, seed)));
+    assert_eq!(bench.out.len(), 20);
+    assert_eq!(bench.out[19], bench.sent(0));
+    assert_eq!((bench.decoder.stats().recovered, bench.decoder.stats().redundant), (1, 3));
+    assert_conservation(&bench.decoder);
 }

@@ -2,9 +2,13 @@
 
 use super::*;
 
+fn decoder() -> Decoder {
+    Decoder::new(DecoderConfig::default())
+}
+
 /// Handles a packet on a lane of single packets: a source packet, or a coded packet over another.
 fn arrive(decoder: &mut Decoder, millis: u64, id: u32, is_source: bool) -> bool {
-    let mut out = Delivered::new();
+    let mut out = Vec::new();
     let body = symbol(9, id.into());
     if is_source {
         let outcome = decoder.on_source(at(millis), PacketId(id), body, &mut out);
@@ -18,7 +22,7 @@ fn arrive(decoder: &mut Decoder, millis: u64, id: u32, is_source: bool) -> bool 
 
 #[test]
 fn a_jump_is_refused_while_packets_come_and_after_a_silence_believed_the_second_time() {
-    let (mut decoder, mut out) = (decoder(), Delivered::new());
+    let (mut decoder, mut out) = (decoder(), Vec::new());
     let mut source =
         |millis, id| decoder.on_source(at(millis), PacketId(id), symbol(9, 9), &mut out);
     assert_eq!(source(0, 7), SourceOutcome::New);
