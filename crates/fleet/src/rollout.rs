@@ -71,21 +71,6 @@ pub enum RolloutState {
     Done,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Tally {
-    waiting: u32,
-    offered: u32,
-    reached: u32,
-    confirmed: u32,
-    failed: u32,
-}
-
-impl Tally {
-    fn begun(&self) -> u32 {
-        self.offered + self.reached + self.confirmed + self.failed
-    }
-}
-
 impl Rollout {
     /// A rollout to `boxes`; its first wave begins now.
     pub fn new(
@@ -140,18 +125,12 @@ impl Rollout {
         self.boxes.keys().copied()
     }
 
-    fn tally(&self) -> Tally {
-        let mut tally = Tally::default();
-        for progress in self.boxes.values() {
-            *match progress {
-                Progress::Waiting => &mut tally.waiting,
-                Progress::Offered => &mut tally.offered,
-                Progress::Reached => &mut tally.reached,
-                Progress::Confirmed => &mut tally.confirmed,
-                Progress::Failed => &mut tally.failed,
-            } += 1;
-        }
-        tally
+    fn count(&self, progress: Progress) -> u32 {
+        self.boxes.values().filter(|it| **it == progress).count() as u32
+    }
+
+    fn begun(&self) -> u32 {
+        self.boxes.len() as u32 - self.count(Progress::Waiting)
     }
 
     /// Takes the outcome at a box; ignored if the box was not sent the version.
@@ -185,11 +164,10 @@ impl Rollout {
     /// Advances: returns whether another wave has begun, or the last one has ended. It looks at
     /// every box: call it after outcomes, and every minute for waits.
     pub fn poll(&mut self, now: Instant) -> bool {
-        let tally = self.tally();
-        if self.state != RolloutState::Running || !self.is_wave_settled(tally, now) {
+        if self.state != RolloutState::Running || !self.is_wave_settled(now) {
             return false;
         }
-        match tally.waiting {
+        match self.count(Progress::Waiting) {
             0 => self.state = RolloutState::Done,
             _ => self.begin_wave(now),
         }
@@ -206,13 +184,13 @@ impl Rollout {
     /// A person resumes it: failures until now do not halt it again.
     pub fn resume(&mut self, now: Instant) {
         if matches!(self.state, RolloutState::Halted { .. }) {
-            (self.pardoned, self.since) = (self.tally().failed, now);
+            (self.pardoned, self.since) = (self.count(Progress::Failed), now);
             self.state = RolloutState::Running;
         }
     }
 
     fn begin_wave(&mut self, now: Instant) {
-        let begun = self.tally().begun() as usize;
+        let begun = self.begun() as usize;
         let size = self.plan.boxes_until(self.waves, self.boxes.len());
         let mut order: Vec<_> = self
             .boxes
@@ -229,23 +207,22 @@ impl Rollout {
         self.since = now;
     }
 
-    fn is_wave_settled(&self, tally: Tally, now: Instant) -> bool {
+    fn is_wave_settled(&self, now: Instant) -> bool {
         let is_over = now.since(self.since) >= self.plan.patience;
-        let is_awaited = tally.offered > 0 || tally.reached > 0;
+        let awaited = self.count(Progress::Offered) + self.count(Progress::Reached);
         // Silence proves nothing: boxes in garages, or boxes that the version has silenced.
-        let enough = tally.confirmed * 100 >= tally.begun() * u32::from(self.plan.confirmed_min);
-        (is_over || !is_awaited) && enough
+        let confirmed_min = self.begun() * u32::from(self.plan.confirmed_min);
+        (is_over || awaited == 0) && self.count(Progress::Confirmed) * 100 >= confirmed_min
     }
 
     fn halt_if_too_many_failed(&mut self) {
-        let tally = self.tally();
-        let failed = tally.failed.saturating_sub(self.pardoned);
-        let tolerated = self.plan.tolerated(tally.begun());
+        let failed = self.count(Progress::Failed).saturating_sub(self.pardoned);
+        let begun = self.begun();
+        let tolerated = self.plan.tolerated(begun);
         if failed > tolerated {
             self.halt(&format!(
-                "{failed} of {} boxes refused the version or rolled it back; at most {tolerated} \
-                 may",
-                tally.begun()
+                "{failed} of {begun} boxes refused the version or rolled it back; at most \
+                 {tolerated} may"
             ));
         }
     }
