@@ -117,6 +117,17 @@ impl TestStream {
         self.reported.extend(std::iter::from_fn(|| self.session.poll_event()));
     }
 
+    fn is_confirmed(&self, head: Head) -> bool {
+        self.reported.contains(&ControllerSessionEvent::Revoked(head))
+    }
+
+    fn surplus(&self) -> Option<(&[Revocation], &Signed<Head>)> {
+        self.reported.iter().find_map(|event| match event {
+            ControllerSessionEvent::Surplus(entries, head) => Some((&entries[..], head)),
+            _ => None,
+        })
+    }
+
     fn warnings(&self) -> Vec<&String> {
         let events = self.events.iter();
         let warnings = events.filter_map(|event| match event {

@@ -52,6 +52,11 @@ impl World {
         self.fleet.proxies.insert(id(seed), serde_json::from_value(proxy).unwrap());
     }
 
+    fn set_tenant(&mut self, name: &str, settings: TenantSettings) {
+        let tenant = Tenant { id: name.to_owned(), host: false, settings };
+        self.fleet.tenants.insert((name.to_owned(), name.to_owned()), tenant);
+    }
+
     fn planning(&self) -> Planning<'_> {
         Planning { fleet: &self.fleet, documents: &self.documents, epoch: 0 }
     }
@@ -69,6 +74,15 @@ impl World {
         let rollout = json!({ "id": "", "wave": 0, "wave_since_ms": 0, "settings": settings });
         self.fleet.configs.insert(id(number), serde_json::from_value(config).unwrap());
         self.fleet.rollouts.insert(id(number), serde_json::from_value(rollout).unwrap());
+    }
+
+    /// The anchors that the first proxy is sent, which counts as done.
+    fn send_anchors(&mut self) -> Vec<Anchor> {
+        let drafts = self.planning().anchors();
+        let Content::Anchors(list) = &drafts[0].content else { panic!("{drafts:?}") };
+        let anchors = list.anchors.clone();
+        self.write(&drafts);
+        anchors
     }
 
     fn device(&mut self, seed: u8) -> &mut Device {
@@ -96,6 +110,10 @@ impl World {
         written.outcome = Some(outcome);
         self.rollouts.hear(&key, written);
     }
+}
+
+fn keys(anchors: &[Anchor]) -> Vec<PublicKey> {
+    anchors.iter().map(|it| it.chain.claimed().unwrap().key).collect()
 }
 
 #[test]
@@ -126,16 +144,8 @@ fn a_roll_out_that_fails_stops_by_itself_and_an_operator_takes_it_back() {
 #[test]
 fn an_anchor_that_is_drained_gives_way_to_the_tenants_other_one() {
     let mut world = World::new(0, &[20]);
-    let settings = TenantSettings { egress: Egress::Anchor, ..Default::default() };
-    let tenant = Tenant { id: "north".to_owned(), host: false, settings };
-    world.fleet.tenants.insert(id("north"), tenant);
-    let anchors = |world: &mut World| {
-        let drafts = world.planning().anchors();
-        let Content::Anchors(list) = &drafts[0].content else { panic!("{drafts:?}") };
-        let keys: Vec<_> = list.anchors.iter().map(|it| it.chain.claimed().unwrap().key).collect();
-        world.write(&drafts);
-        keys
-    };
+    world.set_tenant("north", TenantSettings { egress: Egress::Anchor, ..Default::default() });
+    let anchors = |world: &mut World| keys(&world.send_anchors());
     world.gate(31, ProxyRole::Anchor);
     assert_eq!(anchors(&mut world), [key(31)]);
     world.gate(30, ProxyRole::Anchor);
@@ -150,17 +160,12 @@ fn an_anchor_that_is_drained_gives_way_to_the_tenants_other_one() {
 #[test]
 fn a_proxy_is_sent_a_few_anchors_of_a_tenant_and_the_others_are_counted() {
     let mut world = World::new(0, &[20]);
-    let settings = TenantSettings { egress: Egress::Anchor, ..Default::default() };
-    let tenant = Tenant { id: "north".to_owned(), host: false, settings };
-    world.fleet.tenants.insert(id("north"), tenant);
+    world.set_tenant("north", TenantSettings { egress: Egress::Anchor, ..Default::default() });
     (30..34).for_each(|seed| world.gate(seed, ProxyRole::Anchor));
     assert_eq!(world.planning().anchors_left_out(), BTreeMap::new());
     (34..36).for_each(|seed| world.gate(seed, ProxyRole::Anchor));
     world.fleet.proxies.get_mut(&id(30)).unwrap().state = ProxyState::Draining;
-    let drafts = world.planning().anchors();
-    let Content::Anchors(list) = &drafts[0].content else { panic!("{drafts:?}") };
-    let keys: Vec<_> = list.anchors.iter().map(|it| it.chain.claimed().unwrap().key).collect();
-    assert_eq!(keys, [31, 32, 33, 34].map(key));
+    assert_eq!(keys(&world.send_anchors()), [31, 32, 33, 34].map(key));
     assert_eq!(world.planning().anchors_left_out(), [("north".to_owned(), 2)].into());
 }
 
@@ -168,27 +173,20 @@ fn a_proxy_is_sent_a_few_anchors_of_a_tenant_and_the_others_are_counted() {
 fn a_proxy_knows_the_anchors_addresses_in_the_networks_of_its_tenant_alone() {
     let mut world = World::new(0, &[20]);
     world.gate(30, ProxyRole::Anchor);
-    let tenant = |name: &str, prefixes: &[&str]| {
+    let set = |world: &mut World, name: &str, prefixes: &[&str]| {
         let prefixes = prefixes.iter().map(|it| it.parse().unwrap()).collect();
         let settings = TenantSettings { egress: Egress::Anchor, prefixes, ..Default::default() };
-        let id = (name.to_owned(), name.to_owned());
-        (id, Tenant { id: name.to_owned(), host: false, settings })
+        world.set_tenant(name, settings);
     };
     let gateways = |world: &mut World| -> Vec<String> {
-        let drafts = world.planning().anchors();
-        let Content::Anchors(list) = &drafts[0].content else { panic!("{drafts:?}") };
-        let named = list.anchors.iter().flat_map(|it| &it.gateways).map(ToString::to_string);
-        let named = named.collect();
-        world.write(&drafts);
-        named
+        let anchors = world.send_anchors();
+        anchors.iter().flat_map(|it| &it.gateways).map(ToString::to_string).collect()
     };
-    world.fleet.tenants.extend([
-        tenant("north", &["10.7.0.0/24", "fd07::/64"]),
-        tenant("south", &["10.8.0.0/24"]),
-    ]);
+    set(&mut world, "north", &["10.7.0.0/24", "fd07::/64"]);
+    set(&mut world, "south", &["10.8.0.0/24"]);
     assert_eq!(gateways(&mut world), ["10.7.0.1/24", "fd07::1/64"]);
     assert!(world.planning().anchors().is_empty(), "nothing new");
-    world.fleet.tenants.extend([tenant("north", &["10.9.0.0/16"])]);
+    set(&mut world, "north", &["10.9.0.0/16"]);
     assert_eq!(gateways(&mut world), ["10.9.0.1/16"]);
 }
 
@@ -252,9 +250,7 @@ fn a_table_has_a_box_as_it_is_now_and_none_that_was_revoked() {
     assert_eq!(members(&world), [(key(1), (0, None)), (key(2), (0, None))].into());
     world.device(1).settings.prefixes = vec!["10.9.0.0/24".parse().unwrap()];
     assert_eq!(members(&world), [(key(1), (1, None)), (key(2), (0, None))].into());
-    let settings = TenantSettings { offline_max_s: Some(60), ..Default::default() };
-    let tenant = Tenant { id: "north".to_owned(), host: false, settings };
-    world.fleet.tenants.insert(id("north"), tenant);
+    world.set_tenant("north", TenantSettings { offline_max_s: Some(60), ..Default::default() });
     assert_eq!(members(&world), [(key(1), (1, Some(60))), (key(2), (0, Some(60)))].into());
     world.device(1).state = DeviceState::Revoked;
     assert_eq!(members(&world), [(key(2), (0, Some(60)))].into());

@@ -9,13 +9,10 @@ fn revocations_reach_a_proxy_and_are_confirmed_once_sessions_have_ended() {
     stream.turn(1);
     assert!(stream.events.contains(&AgentEvent::Revoked(vec![key(BOX)])));
     let head = published(0, &[BOX]).revocations.head();
-    assert!(
-        !stream.reported.contains(&ControllerSessionEvent::Revoked(head)),
-        "its session has not ended yet"
-    );
+    assert!(!stream.is_confirmed(head), "its session has not ended yet");
     stream.agent.on_revoked();
     stream.turn(1);
-    assert!(stream.reported.contains(&ControllerSessionEvent::Revoked(head)));
+    assert!(stream.is_confirmed(head));
     let mut again = restart(&stream.agent, PROXY);
     assert_eq!(again.poll_event(), Some(AgentEvent::Revoked(vec![key(BOX)])));
 }
@@ -28,13 +25,9 @@ fn a_restored_controller_learns_what_it_forgot() {
     let restored = published(1, &[30]);
     stream.session = ControllerSession::new(at(1), key(PROXY), true, restored);
     stream.up(1);
-    let surplus = stream.reported.iter().find_map(|event| match event {
-        ControllerSessionEvent::Surplus(entries, head) => Some((entries.clone(), head.clone())),
-        _ => None,
-    });
-    let (entries, head) = surplus.expect("the proxy hands back what it holds");
+    let (entries, head) = stream.surplus().expect("the proxy hands back what it holds");
     let mut former = Revocations::default();
-    former.extend(&entries, &head, [key(CONTROLLER)]).expect("signed by this controller");
+    former.extend(entries, head, [key(CONTROLLER)]).expect("signed by this controller");
     assert!(former.is_revoked(&key(31)));
     assert!(
         stream.agent.persisted().trust().is_revoked(&key(31)),
@@ -56,13 +49,8 @@ fn a_chain_that_forked_within_an_epoch_is_seen_and_heals() {
         stream.reported.clear();
         stream.up(1);
         let head = forked.revocations.head();
-        assert!(
-            !stream.reported.contains(&ControllerSessionEvent::Revoked(head)),
-            "it is not in force there"
-        );
-        let is_surplus =
-            |event: &ControllerSessionEvent| matches!(event, ControllerSessionEvent::Surplus(..));
-        assert!(stream.reported.iter().any(is_surplus), "{:?}", stream.reported);
+        assert!(!stream.is_confirmed(head), "it is not in force there");
+        assert!(stream.surplus().is_some(), "{:?}", stream.reported);
         assert!(stream.agent.persisted().trust().is_revoked(&key(31)), "nothing is forgotten");
         stream.session.publish(published(0, &[fork, &[41, 31]].concat()));
         stream.turn(2);
@@ -73,11 +61,7 @@ fn a_chain_that_forked_within_an_epoch_is_seen_and_heals() {
         assert!([30, 31, 41].iter().all(|seed| trust.is_revoked(&key(*seed))));
         let head = published(0, &[fork, &[41, 31]].concat()).revocations.head();
         assert_eq!(trust.revocations().head(), head);
-        assert!(
-            stream.reported.contains(&ControllerSessionEvent::Revoked(head)),
-            "{:?}",
-            stream.reported
-        );
+        assert!(stream.is_confirmed(head), "{:?}", stream.reported);
     }
 }
 
@@ -137,10 +121,7 @@ fn a_proxy_hands_back_more_revocations_than_a_queue_holds() {
     let mut stream = TestStream::new(agent, PROXY, true, &Arc::new(full));
     stream.session = ControllerSession::new(at(60), key(PROXY), true, published(1, &[30]));
     stream.up(60);
-    let handed_back = stream.reported.iter().find_map(|event| match event {
-        ControllerSessionEvent::Surplus(entries, _) => Some(entries.len() as u64),
-        _ => None,
-    });
+    let handed_back = stream.surplus().map(|(entries, _)| entries.len() as u64);
     assert_eq!(handed_back, Some(ENTRIES));
 }
 
