@@ -47,9 +47,9 @@ pub struct TestId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadDirection {
     /// The client.
-    Up,
+    Up = 0,
     /// The server.
-    Down,
+    Down = 1,
 }
 
 /// The load of a test, at most.
@@ -63,21 +63,22 @@ pub struct TestBounds {
     pub bytes: u64,
 }
 
-/// Why a server refuses a test.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TestRefusal {
-    /// Not given, or a number unknown here.
-    Other,
-    /// Disabled by configuration.
-    Off,
-    /// Another test of this client is under way.
-    UnderWay,
-    /// This client has reached its number of tests in an hour.
-    TooOften,
-    /// Too many tests of other clients are under way.
-    TooMany,
-    /// None of the named paths is known.
-    UnknownPath,
+crate::named! {
+    /// Why a server refuses a test; the order is that of the numbers on the wire.
+    TestRefusal {
+        /// Not given, or a number unknown here.
+        Other = "speedtest-other",
+        /// Disabled by configuration.
+        Off = "speedtest-off",
+        /// Another test of this client is under way.
+        UnderWay = "speedtest-under-way",
+        /// This client has reached its number of tests in an hour.
+        TooOften = "speedtest-too-often",
+        /// Too many tests of other clients are under way.
+        TooMany = "speedtest-too-many",
+        /// None of the named paths is known.
+        UnknownPath = "speedtest-unknown-path",
+    }
 }
 
 /// Counters of the load that one end has sent, or received, in a test.
@@ -162,7 +163,7 @@ impl Speedtest {
                 }
             }
             TestWord::Grant(bounds) => put_bounds(out, bounds),
-            TestWord::Refuse(why) => put_field(out, FIELD_REFUSAL, &[number_of(*why)]),
+            TestWord::Refuse(why) => put_field(out, FIELD_REFUSAL, &[*why as u8]),
             TestWord::Sent(counts) | TestWord::Received(counts) => put_counts(out, counts),
             TestWord::Stop => {}
         }
@@ -171,10 +172,7 @@ impl Speedtest {
 
 fn put_bounds(out: &mut BytesMut, bounds: &TestBounds) {
     let mut value = [0; 13];
-    value[0] = match bounds.direction {
-        LoadDirection::Up => 0,
-        LoadDirection::Down => 1,
-    };
+    value[0] = bounds.direction as u8;
     let millis = u32::try_from(bounds.duration.as_millis()).unwrap_or(u32::MAX);
     value[1..5].copy_from_slice(&millis.to_be_bytes());
     value[5..].copy_from_slice(&bounds.bytes.to_be_bytes());
@@ -205,22 +203,8 @@ fn paths(fields: &Fields) -> Result<Vec<PathId>, ControlError> {
     }
 }
 
-/// By number; unknown numbers are `Other`.
-const REFUSALS: [TestRefusal; 6] = [
-    TestRefusal::Other,
-    TestRefusal::Off,
-    TestRefusal::UnderWay,
-    TestRefusal::TooOften,
-    TestRefusal::TooMany,
-    TestRefusal::UnknownPath,
-];
-
 fn refusal([number]: [u8; 1]) -> TestRefusal {
-    REFUSALS.get(usize::from(number)).copied().unwrap_or(TestRefusal::Other)
-}
-
-fn number_of(why: TestRefusal) -> u8 {
-    REFUSALS.iter().position(|it| *it == why).unwrap_or_default() as u8
+    TestRefusal::ALL.get(usize::from(number)).copied().unwrap_or(TestRefusal::Other)
 }
 
 fn put_counts(out: &mut BytesMut, counts: &LoadCounts) {
@@ -310,7 +294,7 @@ mod tests {
         let paths = (0..TEST_PATHS_MAX as u32).map(PathId).collect();
         reads_back(TestWord::Ask { bounds, paths });
         reads_back(TestWord::Grant(TestBounds { direction: LoadDirection::Up, ..bounds }));
-        REFUSALS.into_iter().for_each(|why| reads_back(TestWord::Refuse(why)));
+        TestRefusal::ALL.into_iter().for_each(|why| reads_back(TestWord::Refuse(why)));
         reads_back(TestWord::Sent(counts));
         reads_back(TestWord::Received(counts));
         reads_back(TestWord::Stop);

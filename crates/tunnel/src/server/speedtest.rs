@@ -38,7 +38,7 @@ pub(super) fn on_word(
             let word = match begin(now, joined, connection, (test, bounds, paths), rules) {
                 Ok(granted) => TestWord::Grant(granted),
                 Err(why) => {
-                    rules.shared.refuse(|all| all.count_silently(kind_of(why)));
+                    rules.shared.refuse(|all| all.count_silently(why.name()));
                     TestWord::Refuse(why)
                 }
             };
@@ -106,15 +106,4 @@ fn say(connection: &mut Connection, test: TestId, word: TestWord) {
     let said = Control::Speedtest(Speedtest { test, word });
     // A client that asks so often that there is no room gets no answer.
     let _ = connection.send_message(said.to_bytes());
-}
-
-fn kind_of(why: TestRefusal) -> &'static str {
-    match why {
-        TestRefusal::Off => "speedtest-off",
-        TestRefusal::UnderWay => "speedtest-under-way",
-        TestRefusal::TooOften => "speedtest-too-often",
-        TestRefusal::TooMany => "speedtest-too-many",
-        TestRefusal::UnknownPath => "speedtest-unknown-path",
-        TestRefusal::Other => "speedtest-other",
-    }
 }
