@@ -25,18 +25,18 @@ pub struct Version {
     pub number: u64,
 }
 
-/// The kinds of documents; one of each is in force.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    /// The settings of a box.
-    Configuration,
-    /// The proxies that a box may choose among.
-    Candidates,
-    /// The anchors that a proxy uses.
-    Anchors,
-    /// Who may connect to a proxy or an anchor ([`Table`](crate::Table)).
-    Table,
+roadweave_proto::named! {
+    /// The kinds of documents; one of each is in force.
+    Kind {
+        /// The settings of a box.
+        Configuration = "configuration",
+        /// The proxies that a box may choose among.
+        Candidates = "candidates",
+        /// The anchors that a proxy uses.
+        Anchors = "anchors",
+        /// Who may connect to a proxy or an anchor ([`Table`](crate::Table)).
+        Table = "table",
+    }
 }
 
 /// The content of a document.

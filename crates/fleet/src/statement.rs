@@ -8,18 +8,18 @@ use serde::{Deserialize, Serialize};
 use crate::envelope::Payload;
 use crate::name::Name;
 
-/// The role of a key in the fleet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Role {
-    /// A vehicle's box.
-    Box,
-    /// Ends multipath at the edge.
-    Proxy,
-    /// Holds the inner prefix of tenants.
-    Anchor,
-    /// Signs for others: a token, a pool of proxies, an operator's machine.
-    Delegate,
+roadweave_proto::named! {
+    /// The role of a key in the fleet.
+    Role {
+        /// A vehicle's box.
+        Box = "box",
+        /// Ends multipath at the edge.
+        Proxy = "proxy",
+        /// Holds the inner prefix of tenants.
+        Anchor = "anchor",
+        /// Signs for others: a token, a pool of proxies, an operator's machine.
+        Delegate = "delegate",
+    }
 }
 
 /// The tenants of something.

@@ -21,7 +21,7 @@ mod thread;
 mod worker;
 
 pub use join::{JoinError, JoinOptions, Joined, join};
-pub use membership::{Membership, MembershipError, role_name};
+pub use membership::{Membership, MembershipError};
 pub use store::StoreError;
 pub use thread::Merge;
 

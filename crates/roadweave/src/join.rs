@@ -7,7 +7,7 @@ use anyhow::Result;
 use roadweave_config::{default_state_directory, read_text};
 use roadweave_fleet::{JoinToken, Kind, Name, Role};
 use roadweave_linux::become_owner_of;
-use roadweave_node::fleet::{JoinOptions, Joined, join, role_name};
+use roadweave_node::fleet::{JoinOptions, Joined, join};
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 
@@ -97,7 +97,7 @@ impl JoinArgs {
 fn summary(joined: &Joined, option: &str) -> String {
     let Joined { before, moved_to, tenant, name, role, key, key_path, documents } = joined;
     let had = if *before { "had already joined" } else { "has joined" };
-    let role = role_name(*role);
+    let role = role.name();
     let mut text = format!(
         "This {role} {had}: {name} of {tenant}\nkey {key}, private half in {}\n",
         key_path.display()

@@ -14,7 +14,7 @@ use roadweave_linux::{Clock, DeviceError};
 use roadweave_proto::Instant;
 
 use super::controller_route::ControllerRoute;
-use super::membership::{SOFTWARE, role_name};
+use super::membership::SOFTWARE;
 use super::store::{StateStore, StoreError};
 use super::worker::{FleetWorker, KEEP_ALIVE, names};
 
@@ -181,7 +181,7 @@ fn already(
     if !is_same || store.key()?.public_key() != key {
         return Err(JoinError::Elsewhere {
             directory: state_directory.clone(),
-            role: role_name(role),
+            role: role.name(),
             name,
             tenant: persisted.tenant().clone(),
         });

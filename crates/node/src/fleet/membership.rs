@@ -32,8 +32,8 @@ pub enum MembershipError {
     #[error(
         "{} holds the state of a {}, and this is a {}; give each its own state directory",
         directory.display(),
-        role_name(*found),
-        role_name(*wanted)
+        found.name(),
+        wanted.name()
     )]
     OtherRole {
         /// The state directory.
@@ -143,16 +143,6 @@ fn about(persisted: &PersistedState, key: PublicKey) -> Result<(Role, String), S
     match who.key == key {
         true => Ok((who.role, who.name.to_string())),
         false => Err(format!("it admits the key {}, but the key here is {key}", who.key)),
-    }
-}
-
-/// The name of a role in messages.
-pub fn role_name(role: Role) -> &'static str {
-    match role {
-        Role::Box => "box",
-        Role::Proxy => "proxy",
-        Role::Anchor => "anchor",
-        Role::Delegate => "delegate",
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use roadweave_fleet::{AgentEvent, Egress, Kind, Outcome, Role, Version};
+use roadweave_fleet::{AgentEvent, Egress, Outcome, Role, Version};
 use roadweave_linux::threads::lock;
 use roadweave_linux::{Uplink, Waker, processor_time};
 use roadweave_proto::{Instant, Rate, ServerName};
@@ -13,7 +13,6 @@ use super::controller_route::ControllerRoute;
 use super::figures::FigureSampler;
 use super::mailbox::{FleetCommands, FleetMailbox, FleetUpdates, ServerFigures};
 use super::members::Members;
-use super::membership::role_name;
 use super::worker::FleetWorker;
 use crate::status::{DocumentStatus, FleetStatus};
 
@@ -216,11 +215,12 @@ impl<C> Thread<C> {
                 Outcome::Refused { why } => ("refused", Some(why)),
             };
             let version = format!("{}.{}", report.version.epoch, report.version.number);
-            DocumentStatus { kind: kind(report.kind), version, outcome: outcome.to_owned(), why }
+            let (kind, outcome) = (report.kind.name().to_owned(), outcome.to_owned());
+            DocumentStatus { kind, version, outcome, why }
         });
         *lock(&self.mailbox.status) = FleetStatus {
             name: self.name.clone(),
-            role: role_name(self.role).to_owned(),
+            role: self.role.name().to_owned(),
             tenant: persisted.tenant().to_string(),
             controller: contact.as_ref().map(|(address, way)| format!("{address} over {way}")),
             away_since: agent.away_since(),
@@ -249,16 +249,6 @@ fn anchor(
     let (name, gateways) = (tenant.to_string(), gateways.clone());
     let addresses = Vec::new();
     Some((ProxyTenant { name, anchor: server.key, addresses, gateways, rate_limit }, names))
-}
-
-fn kind(kind: Kind) -> String {
-    let word = match kind {
-        Kind::Configuration => "configuration",
-        Kind::Candidates => "candidates",
-        Kind::Anchors => "anchors",
-        Kind::Table => "table",
-    };
-    word.to_owned()
 }
 
 #[cfg(test)]

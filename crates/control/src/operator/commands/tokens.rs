@@ -70,7 +70,7 @@ fn create(options: Create, context: &CommandContext) -> Result<()> {
     let said = delegate.as_ref().and_then(|delegate| delegate.chain.claimed());
     let grant = said.as_ref().and_then(|said| said.grant.as_ref());
     let only = grant.filter(|grant| grant.roles.len() == 1);
-    let only = only.and_then(|grant| grant.roles.first()).and_then(|role| role_name(*role));
+    let only = only.and_then(|grant| grant.roles.first()).map(|role| role.name());
     let role = options.role.as_deref().or(only).unwrap_or("box").to_owned();
     let mut tags = options.tag;
     if let Some(grant) = grant.filter(|_| tags.is_empty() && role == "box") {
@@ -137,15 +137,6 @@ fn carrying(join: &str, delegate: Delegate) -> Result<String> {
 }
 
 const TOO_LONG: &str = "the token is too long: use a delegate with a shorter chain, or fewer tags";
-
-fn role_name(role: Role) -> Option<&'static str> {
-    match role {
-        Role::Box => Some("box"),
-        Role::Proxy => Some("proxy"),
-        Role::Anchor => Some("anchor"),
-        Role::Delegate => None,
-    }
-}
 
 const COLUMNS: &str = "NAME=id, LEFT=uses_left, EXPIRES=expires_ms, FOR=settings.role, \
                        TAGS=settings.tags, APPROVAL=settings.approval, \
