@@ -64,6 +64,21 @@ impl Gateway {
 }
 
 impl Uplink {
+    /// An uplink with a carrier and an Ethernet's MTU, and without gateways.
+    pub fn new(id: UplinkId, name: impl Into<String>, index: u32, addresses: Vec<IpNet>) -> Self {
+        Self {
+            id,
+            name: name.into(),
+            index,
+            carrier: true,
+            mtu: 1500,
+            addresses,
+            gateway_v4: None,
+            gateway_v6: None,
+            conflict: None,
+        }
+    }
+
     /// Whether packets of the family can be sent over it.
     pub fn is_usable(&self, ipv4: bool) -> bool {
         self.carrier && self.addresses.iter().any(|prefix| prefix.addr().is_ipv4() == ipv4)
@@ -403,15 +418,11 @@ fn describe(
     let gateway_v4 = find_gateway(&link, &addresses, routes, true);
     let gateway_v6 = find_gateway(&link, &addresses, routes, false);
     Uplink {
-        id,
-        index: link.index,
         carrier: link.up && link.carrier,
         mtu: link.mtu,
-        name: link.name,
-        addresses,
         gateway_v4,
         gateway_v6,
-        conflict: None,
+        ..Uplink::new(id, link.name, link.index, addresses)
     }
 }
 
@@ -509,15 +520,12 @@ mod tests {
     fn the_best_default_route_over_the_interface_names_the_gateway() {
         let addresses = [(2, "192.168.8.100/24".parse().unwrap())];
         let route = |interface, metric, gateway: &str, protocol| Route {
-            destination: crate::netlink::DEFAULT_V4,
             gateway: Some(gateway.parse().unwrap()),
             interface: Some(interface),
             table: MAIN_TABLE,
             metric,
             protocol,
-            preferred_source: None,
-            local: false,
-            passes_by: false,
+            ..Route::default()
         };
         let routes = [
             route(3, 1, "10.0.0.1", 4),

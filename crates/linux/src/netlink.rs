@@ -40,7 +40,7 @@ pub struct Netlink {
 }
 
 /// One interface.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkInterface {
     /// The kernel's number for it.
     pub index: u32,
@@ -82,7 +82,7 @@ pub(crate) struct Lease {
 }
 
 /// A route, either found or to be added or removed.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Route {
     /// The network that the route leads to.
     pub destination: IpNet,
@@ -463,9 +463,7 @@ pub(crate) fn test_link(index: u32, name: &str) -> NetworkInterface {
         name: name.to_owned(),
         up: true,
         carrier: true,
-        loopback: false,
-        point_to_point: false,
         mtu: 1500,
-        group: 0,
+        ..NetworkInterface::default()
     }
 }

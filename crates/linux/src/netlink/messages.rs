@@ -18,13 +18,11 @@ use crate::process::ROUTE_PROTOCOL;
 pub(crate) fn parse_link(message: &LinkMessage) -> NetworkInterface {
     let mut link = NetworkInterface {
         index: message.header.index,
-        name: String::new(),
         up: message.header.flags.contains(LinkFlags::Up),
         carrier: message.header.flags.contains(LinkFlags::LowerUp),
         loopback: message.header.flags.contains(LinkFlags::Loopback),
         point_to_point: message.header.flags.intersects(LinkFlags::Pointopoint | LinkFlags::Noarp),
-        mtu: 0,
-        group: 0,
+        ..NetworkInterface::default()
     };
     for attribute in &message.attributes {
         match attribute {
@@ -125,14 +123,11 @@ fn parse_route(message: &RouteMessage) -> Option<Route> {
             AddressFamily::Inet6 => DEFAULT_V6,
             _ => return None,
         },
-        gateway: None,
-        interface: None,
         table: u32::from(message.header.table),
-        metric: 0,
         protocol: message.header.protocol.into(),
-        preferred_source: None,
         local: message.header.kind == RouteType::Local,
         passes_by: message.header.kind == RouteType::Throw,
+        ..Route::default()
     };
     for attribute in &message.attributes {
         match attribute {

@@ -16,17 +16,7 @@ pub(super) struct RoutePlan {
 }
 
 pub(super) fn refusal(destination: IpNet, table: u32, metric: u32) -> Route {
-    Route {
-        destination,
-        gateway: None,
-        interface: None,
-        table,
-        metric,
-        protocol: ROUTE_PROTOCOL,
-        preferred_source: None,
-        local: false,
-        passes_by: false,
-    }
+    Route { destination, table, metric, protocol: ROUTE_PROTOCOL, ..Route::default() }
 }
 
 pub(super) fn tun_route(tun: u32, prefix: IpNet, table: u32) -> Route {

@@ -159,16 +159,10 @@ mod tests {
 
     #[test]
     fn a_grant_within_its_bounds_is_taken_and_another_is_refused_with_the_reason() {
+        let addresses = prefixes(&["10.3.4.5/8", "fd00::5/64"]);
         let uplink = Uplink {
-            id: UplinkId(0),
-            name: "wwan0".to_owned(),
-            index: 3,
-            carrier: true,
-            mtu: 1500,
-            addresses: prefixes(&["10.3.4.5/8", "fd00::5/64"]),
             gateway_v4: Some(Gateway::Known("10.0.0.1".parse().unwrap())),
-            gateway_v6: None,
-            conflict: None,
+            ..Uplink::new(UplinkId(0), "wwan0", 3, addresses)
         };
         let guessing = Uplink {
             gateway_v4: Some(Gateway::Guessed("10.77.0.1".parse().unwrap())),

@@ -47,15 +47,8 @@ impl World {
             inside: Vec::new(),
         };
         let uplink = Uplink {
-            id: UplinkId(0),
-            name: "wwan0".to_owned(),
-            index: WWAN,
-            carrier: true,
-            mtu: 1500,
-            addresses: vec![prefix(lease)],
             gateway_v4: Some(Gateway::Known("10.9.0.1".parse().unwrap())),
-            gateway_v6: None,
-            conflict: None,
+            ..Uplink::new(UplinkId(0), "wwan0", WWAN, vec![prefix(lease)])
         };
         Self {
             settings: RouteSettings {

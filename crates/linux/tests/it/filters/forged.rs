@@ -10,17 +10,7 @@ use roadweave_proto::{DropReason, Instant, UplinkId};
 use super::*;
 
 fn uplink(id: u32, name: &str) -> Uplink {
-    Uplink {
-        id: UplinkId(id),
-        name: name.to_owned(),
-        index: 1000 + id,
-        carrier: true,
-        mtu: 1500,
-        addresses: Vec::new(),
-        gateway_v4: None,
-        gateway_v6: None,
-        conflict: None,
-    }
+    Uplink::new(UplinkId(id), name, 1000 + id, Vec::new())
 }
 
 struct Begun(Exchange);

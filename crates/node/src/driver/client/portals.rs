@@ -181,17 +181,9 @@ mod tests {
     }
 
     fn uplink(index: u32, address: &str) -> Uplink {
-        Uplink {
-            id: UplinkId(1),
-            index,
-            name: "wlan0".to_owned(),
-            carrier: true,
-            mtu: 1_500,
-            addresses: vec![address.parse().expect("an address")],
-            gateway_v4: Some(Gateway::Direct),
-            gateway_v6: None,
-            conflict: None,
-        }
+        let addresses = vec![address.parse().expect("an address")];
+        let uplink = Uplink::new(UplinkId(1), "wlan0", index, addresses);
+        Uplink { gateway_v4: Some(Gateway::Direct), ..uplink }
     }
 
     fn portals() -> Portals {

@@ -12,17 +12,8 @@ fn resolver(names: &[&str], address: &str) -> Resolver {
 }
 
 fn uplink(id: u32, address: &str) -> Uplink {
-    Uplink {
-        id: UplinkId(id),
-        name: format!("none{id}"),
-        index: 900 + id,
-        carrier: true,
-        mtu: 1500,
-        addresses: vec![address.parse().unwrap()],
-        gateway_v4: None,
-        gateway_v6: None,
-        conflict: None,
-    }
+    let addresses = vec![address.parse().unwrap()];
+    Uplink::new(UplinkId(id), format!("none{id}"), 900 + id, addresses)
 }
 
 const FIRST: UplinkId = UplinkId(0);

@@ -331,17 +331,9 @@ fn begin(rig: &mut Rig, count: usize) {
 }
 
 fn loopback(address: &str) -> ControllerRoute {
-    ControllerRoute::Uplink(Uplink {
-        id: roadweave_proto::UplinkId(1),
-        name: "lo".to_owned(),
-        index: 1,
-        carrier: true,
-        mtu: 1_500,
-        addresses: vec![address.parse().expect("a prefix")],
-        gateway_v4: Some(Gateway::Direct),
-        gateway_v6: None,
-        conflict: None,
-    })
+    let addresses = vec![address.parse().expect("a prefix")];
+    let uplink = Uplink::new(roadweave_proto::UplinkId(1), "lo", 1, addresses);
+    ControllerRoute::Uplink(Uplink { gateway_v4: Some(Gateway::Direct), ..uplink })
 }
 
 #[test]
