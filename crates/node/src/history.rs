@@ -14,7 +14,7 @@ const EVENTS: usize = 100;
 const LATELY: Duration = Duration::from_secs(60);
 
 /// The recent history of an instance.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct History {
     /// The newest status; the last known one while the instance does not answer.
     pub status: Option<Status>,
@@ -66,18 +66,7 @@ pub struct Link {
 impl History {
     /// An empty history; the status is read every `interval`.
     pub fn new(interval: Duration) -> Self {
-        Self {
-            status: None,
-            read_at: None,
-            away: None,
-            goodput: None,
-            links: BTreeMap::new(),
-            clients: BTreeMap::new(),
-            events: VecDeque::new(),
-            events_added: 0,
-            delays: VecDeque::new(),
-            interval,
-        }
+        Self { interval, ..Self::default() }
     }
 
     /// Adds a status.

@@ -13,11 +13,13 @@ use crate::fleet::handle::{Fleet, FleetOptions};
 use crate::fleet::testing::{Controller, ROOT, chain, key, name, published};
 use crate::fleet::{JoinOptions, Membership, join};
 
-fn joined(controller: &Controller, directory: &Path, role: Role) -> PublicKey {
-    let (token, state_directory) = (controller.token(), directory.to_owned());
+fn joined(role: Role) -> (Controller, tempfile::TempDir, PublicKey) {
+    let (controller, folder) = (Controller::start(), tempfile::tempdir().expect("a folder"));
+    let (token, state_directory) = (controller.token(), folder.path().to_owned());
     let addresses = Vec::new();
     let options = JoinOptions { token, name: name("it"), role, addresses, state_directory };
-    join(options).expect("joined").key
+    let own = join(options).expect("joined").key;
+    (controller, folder, own)
 }
 
 fn start(directory: &Path, role: Role, offline_max: Option<Duration>) -> Fleet<String> {
@@ -61,8 +63,7 @@ fn names(updates: &FleetUpdates<String>) -> Option<Vec<&str>> {
 
 #[test]
 fn a_proxy_lets_in_by_the_table_ends_who_is_revoked_and_goes_on_alone() {
-    let (controller, folder) = (Controller::start(), tempfile::tempdir().expect("a folder"));
-    let own = joined(&controller, folder.path(), Role::Proxy);
+    let (controller, folder, own) = joined(Role::Proxy);
     let stranger = Member { chain: chain(key(8), "bus-8", Role::Box, 99), ..box_of(8) };
     controller.set_table(own, 1, vec![box_of(6), box_of(7), stranger]);
     let fleet = start(folder.path(), Role::Proxy, None);
@@ -108,8 +109,7 @@ fn hear(fleet: &Fleet<String>, controller: &Controller) {
 
 #[test]
 fn a_box_confirms_every_batch_of_revocations_by_itself() {
-    let (controller, folder) = (Controller::start(), tempfile::tempdir().expect("a folder"));
-    joined(&controller, folder.path(), Role::Box);
+    let (controller, folder, _) = joined(Role::Box);
     let fleet = start(folder.path(), Role::Box, None);
     fleet.command(|it| it.session = Some(Some(key(1))));
     for serial in 1..=3 {
@@ -138,8 +138,7 @@ fn hang(paths: &[PathBuf]) {
 
 #[test]
 fn who_is_revoked_is_out_while_the_disk_hangs_and_a_stop_does_not_wait_for_it() {
-    let (controller, folder) = (Controller::start(), tempfile::tempdir().expect("a folder"));
-    joined(&controller, folder.path(), Role::Proxy);
+    let (controller, folder, _) = joined(Role::Proxy);
     let fleet = start(folder.path(), Role::Proxy, None);
     assert!(fleet.wait_in_step(Duration::from_secs(10)));
     let pipes = beside(folder.path());
@@ -159,8 +158,7 @@ fn who_is_revoked_is_out_while_the_disk_hangs_and_a_stop_does_not_wait_for_it() 
 
 #[test]
 fn a_revocation_is_confirmed_once_it_is_on_the_disk() {
-    let (controller, folder) = (Controller::start(), tempfile::tempdir().expect("a folder"));
-    joined(&controller, folder.path(), Role::Proxy);
+    let (controller, folder, _) = joined(Role::Proxy);
     let fleet = start(folder.path(), Role::Proxy, None);
     assert!(fleet.wait_in_step(Duration::from_secs(10)));
     let taken = beside(folder.path());
@@ -177,8 +175,7 @@ fn a_revocation_is_confirmed_once_it_is_on_the_disk() {
 
 #[test]
 fn a_configuration_that_cannot_be_used_is_refused_and_the_former_stays() {
-    let (controller, folder) = (Controller::start(), tempfile::tempdir().expect("a folder"));
-    let own = joined(&controller, folder.path(), Role::Box);
+    let (controller, folder, own) = joined(Role::Box);
     let fleet = start(folder.path(), Role::Box, None);
     fleet.command(|it| it.session = Some(Some(key(1))));
     let text = |text: &str| Configuration { text: text.to_owned(), approval: None };
@@ -207,8 +204,7 @@ fn a_configuration_that_cannot_be_used_is_refused_and_the_former_stays() {
 
 #[test]
 fn a_configuration_is_on_the_disk_before_it_is_in_force() {
-    let (controller, folder) = (Controller::start(), tempfile::tempdir().expect("a folder"));
-    let own = joined(&controller, folder.path(), Role::Box);
+    let (controller, folder, own) = joined(Role::Box);
     let pipes = beside(folder.path());
     let (met, has_met) = std::sync::mpsc::channel();
     let hanging = pipes.clone();
@@ -238,8 +234,7 @@ fn a_configuration_is_on_the_disk_before_it_is_in_force() {
 
 #[test]
 fn after_offline_max_no_member_is_admitted_until_a_controller_is_there() {
-    let (controller, folder) = (Controller::start(), tempfile::tempdir().expect("a folder"));
-    joined(&controller, folder.path(), Role::Proxy);
+    let (controller, folder, _) = joined(Role::Proxy);
     controller.store().is_down = true;
     let fleet = start(folder.path(), Role::Proxy, Some(Duration::from_millis(300)));
     assert_eq!(fleet.updates().is_closed, None);
