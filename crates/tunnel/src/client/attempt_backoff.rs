@@ -55,7 +55,6 @@ impl AttemptBackoff {
 mod tests {
     use super::*;
 
-    /// The times in milliseconds at which a client begins that would begin every 100 ms.
     fn begins(backoff: &mut AttemptBackoff, seed: u64, seconds: u64) -> Vec<u64> {
         let mut pairs = Pairs::new(seed);
         let mut begin = |at: &u64| {

@@ -66,7 +66,6 @@ pub fn admit(wanted: Vec<Candidate>) -> Vec<Candidate> {
 #[derive(Debug, Default)]
 pub(super) struct Candidates {
     pub(super) all: Vec<Candidate>,
-    /// Addresses of a candidate that count for one uplink only.
     of_uplink: BTreeMap<(usize, UplinkId), Vec<SocketAddr>>,
 }
 
@@ -102,7 +101,6 @@ impl Candidates {
         self.of_uplink.retain(|(_, uplink), _| *uplink != gone);
     }
 
-    /// The candidate that a probe of `server` over `uplink` asks.
     pub(super) fn probed(&self, uplink: UplinkId, server: SocketAddr) -> Option<usize> {
         (0..self.all.len()).find(|it| self.addresses(*it, uplink).first() == Some(&server))
     }

@@ -75,7 +75,6 @@ impl Choice {
         self.states.len() > 1
     }
 
-    /// The server in use, or the one that is tried first.
     pub(super) fn home(&self) -> &Candidate {
         &self.candidates.all[self.current]
     }
@@ -123,7 +122,6 @@ impl Choice {
         }
     }
 
-    /// The server in use proved its identity and refused.
     pub(super) fn on_home_refused(&mut self, now: Instant, why: &str) {
         if self.has_several() {
             self.on_failure(now, self.current, why);

@@ -66,7 +66,6 @@ impl Current {
         }
     }
 
-    /// Names a path at both ends after its uplink.
     pub(super) fn name_path(&mut self, path: PathId, uplink: String, endpoint: &mut Endpoint) {
         self.session.name_path(path, &uplink);
         connections::send(endpoint, self.id, &Control::PathName { path, uplink });

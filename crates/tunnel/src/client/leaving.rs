@@ -23,7 +23,6 @@ use crate::session::Session;
 #[derive(Debug, Default)]
 pub(super) struct Leaving {
     sessions: Vec<LeavingSession>,
-    /// Packets of sessions that have ended.
     late_inner: VecDeque<Bytes>,
 }
 
@@ -110,7 +109,6 @@ impl Leaving {
         connections::close(sink.endpoint, sink.now, current.id, reason);
     }
 
-    /// Keeps what a session that has ended holds for this side.
     pub(super) fn take_inner(&mut self, session: &mut Session) {
         self.late_inner.extend(std::iter::from_fn(|| session.poll_inner()));
     }

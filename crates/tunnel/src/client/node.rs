@@ -124,13 +124,11 @@ impl Upkeep {
 }
 
 impl Client {
-    /// Takes a turn in which nothing is left for later: something has changed.
     pub(super) fn on_change(&mut self, now: Instant) {
         self.upkeep.done = None;
         self.handle_timeout(now);
     }
 
-    /// Whether there is a session that answers, and no other connection beside it is under way.
     fn is_calm(&self) -> bool {
         let is_settled = self.current.is_some() && self.silence.since.is_none();
         is_settled && self.race.is_idle() && self.leaving.is_empty()

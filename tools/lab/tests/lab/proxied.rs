@@ -371,7 +371,7 @@ fn send_all(nodes: &mut Nodes, number: u64) {
     }
 }
 
-/// `ROADWEAVE_SEED=<seed> cargo test -p roadweave-lab --test lab no_packet_of_a_tenant` replays one.
+/// `ROADWEAVE_SEED=<seed> cargo test -p roadweave-lab --test lab no_packet_of_a` replays one.
 #[test]
 fn no_packet_of_a_tenant_comes_out_at_another() {
     for seed in dice::seeds(24) {
