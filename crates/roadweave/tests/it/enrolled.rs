@@ -49,7 +49,10 @@ fn a_session_on_signed_documents_outlives_its_controller_and_ends_with_the_key()
 
 #[test]
 fn what_a_controller_says_of_keys_holds_on_the_shards_of_a_server() {
-    in_world(|world| check_session_on_signed_documents(World { shards: 2, ..world }));
+    in_world(|mut world| {
+        world.shards = 2;
+        check_session_on_signed_documents(world);
+    });
 }
 
 fn check_session_on_signed_documents(mut world: World) {
