@@ -63,6 +63,7 @@ impl Node for Client {
         let has_session = self.current.is_some();
         let streams = self.streams.as_mut();
         if let Some(why) = streams.and_then(|streams| streams.tend(now, has_session)) {
+            self.upkeep.done = None;
             self.leave(now, why, After::Backoff);
         }
         if is_due {
