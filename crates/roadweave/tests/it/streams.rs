@@ -1,6 +1,6 @@
 //! The SOCKS5 and HTTP CONNECT proxy of a box, as applications and as an attacker see it.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
 use std::time::Duration;
 
