@@ -175,9 +175,9 @@ pub trait Recovery: Send + std::fmt::Debug {
         backlog: u64,
     ) -> Option<Repair>;
 
-    /// Whether it repairs more in room that is spare.
-    fn uses_spare_room(&self) -> bool {
-        false
+    /// Whether to ask again once nothing waits, for spare room and for what a full path refused.
+    fn asks_twice(&self) -> bool {
+        true
     }
 
     /// Sets the urgency of the next new packet: more urgent packets in flight may be sent again

@@ -308,10 +308,6 @@ impl Recovery for Xlink {
         }
     }
 
-    fn uses_spare_room(&self) -> bool {
-        true
-    }
-
     fn is_settled(&self) -> bool {
         self.reliable.is_settled()
     }

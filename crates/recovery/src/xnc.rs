@@ -368,6 +368,10 @@ impl Recovery for Xnc {
         None
     }
 
+    fn asks_twice(&self) -> bool {
+        false // losses are gathered for a moment
+    }
+
     fn is_settled(&self) -> bool {
         self.flight.is_empty() && self.pending_repairs.is_empty()
     }

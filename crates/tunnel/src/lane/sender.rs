@@ -312,7 +312,7 @@ impl LaneSender {
         while self.send_again(now, carrier) {}
         while self.resends.again.is_empty() && self.send_next(now, carrier) {}
         let is_spare = backlog > 0 && self.queue.bytes == 0;
-        if is_spare && self.sent.recovery.each().any(|it| it.uses_spare_room()) {
+        if is_spare && self.sent.recovery.each().any(|it| it.asks_twice()) {
             self.repair_all(now, carrier);
             while self.send_again(now, carrier) {}
         }

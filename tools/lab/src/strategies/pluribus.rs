@@ -162,10 +162,6 @@ impl Recovery for Pluribus {
         Some(Repair::Coded { start, count, lost: 0, shares: vec![(path.id, 1)] })
     }
 
-    fn uses_spare_room(&self) -> bool {
-        true
-    }
-
     fn is_settled(&self) -> bool {
         self.window.is_empty()
     }
