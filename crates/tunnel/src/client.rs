@@ -428,7 +428,7 @@ impl Client {
 
     /// The streams with everything that came for them, if the server takes any. When the owner
     /// changes, the former streams are over. Without a session streams wait.
-    /// [`Node::handle_timeout`] sends what was written.
+    /// [`handle_timeout`](crate::Node::handle_timeout) sends what was written.
     pub fn streams(&mut self, now: Instant) -> Option<(StreamsOwner, &mut Streams)> {
         let session = self.current.as_mut().map(|current| &mut current.session);
         self.streams.as_mut()?.poll(now, session)
