@@ -43,6 +43,7 @@ impl Node for Client {
     }
 
     fn handle_timeout(&mut self, now: Instant) {
+        // What connections report decides all else.
         for id in self.endpoint.handle_timeout(now) {
             self.pump(now, id);
         }
@@ -310,7 +311,6 @@ impl Client {
         }
     }
 
-    /// The first packet of an attempt asks a silent session again.
     fn on_attempt_heard(&mut self, now: Instant, id: ConnectionId) {
         if self.race.on_packet(now, id)
             && self.silence.since.is_some()
