@@ -1,12 +1,12 @@
-// What the page shows. All that comes from elsewhere is put in as text, never as markup.
+// The page's content. Strings from the program are inserted as text, never as markup.
 
-import type { Lane, Link, State, Told } from './client';
+import type { ClientEvent, Lane, Link, State } from './client';
 import { DASHES, colour } from './charts';
 import { ago, bytes, megabits, milliseconds, percent, seconds, technology } from './format';
 import type { LinkSample, Samples } from './samples';
 
-/** What somebody wants. */
-export interface Wishes {
+/** What the user can change. */
+export interface Actions {
   pause(link: Link): void;
   follow(lane: Lane, strategy: string): void;
 }
@@ -15,7 +15,7 @@ export function byId<T extends HTMLElement = HTMLElement>(id: string): T {
   return document.getElementById(id) as T;
 }
 
-/** Sets a text where it is another one: a screen reader hears no repetition. */
+/** Sets a text only if it changed: a screen reader reads each change aloud. */
 export function write(element: Element | null, text: string): void {
   if (element && element.textContent !== text) element.textContent = text;
 }
@@ -31,7 +31,7 @@ function make<K extends keyof HTMLElementTagNameMap>(
   return element;
 }
 
-/** How old figures may be before that is told. */
+/** The age from which figures count as outdated. */
 const SILENT_MS = 2_500;
 
 interface Mood {
@@ -66,7 +66,7 @@ export class Board {
 
   constructor(
     private readonly samples: Samples,
-    private readonly wishes: Wishes,
+    private readonly actions: Actions,
   ) {}
 
   show(state: State): void {
@@ -156,7 +156,7 @@ export class Board {
       button.hidden = state.read_only;
       button.disabled = isAway;
       write(button, `${link.paused ? 'Resume' : 'Pause'} ${link.shown}`);
-      button.onclick = () => this.wishes.pause(link);
+      button.onclick = () => this.actions.pause(link);
     });
     if (state.links.length === 0 && list.childElementCount === 0) {
       list.append(make('li', 'card none', 'There is no uplink.'));
@@ -210,7 +210,7 @@ export class Board {
       button.setAttribute('aria-label', `Change the strategy of ${lane.shown}`);
       form.onsubmit = (event) => {
         event.preventDefault();
-        if (select.value) this.wishes.follow(lane, select.value);
+        if (select.value) this.actions.follow(lane, select.value);
         select.value = '';
       };
     });
@@ -233,11 +233,11 @@ export class Board {
 
   private showEvents({ run, events }: State): void {
     const list = byId('events');
-    // A program that was started anew counts anew, too.
+    // A restarted program numbers its events from 1 again.
     const newest = `${run} ${events[0]?.number ?? 0}`;
     if (newest !== this.newestEvent) {
       this.newestEvent = newest;
-      const item = ({ text }: Told) =>
+      const item = ({ text }: ClientEvent) =>
         make('li', '', make('span', 'ago'), make('span', 'text', text));
       list.replaceChildren(...events.map(item));
       if (events.length === 0) list.append(make('li', '', 'Nothing has happened yet.'));

@@ -5,7 +5,7 @@ import 'uplot/dist/uPlot.min.css';
 
 import { SPAN_S, type LinkSample, type Sample, type Samples } from './samples';
 
-/** A link's lines are told apart by dashes as well as by colour. */
+/** Lines of links differ in dashes as well as in colour. */
 export const DASHES: number[][] = [[], [8, 4], [2, 3], [10, 3, 2, 3], [5, 5], [14, 4]];
 
 /** The colours of links, from the style sheet, so that they fit light and dark. */

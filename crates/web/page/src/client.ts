@@ -1,4 +1,4 @@
-// What the program answers (crates/web/src/api.rs), and how it is asked.
+// Requests to the program and its answers (crates/web/src/api.rs).
 
 /** One uplink. */
 export interface Link {
@@ -25,7 +25,7 @@ export interface Lane {
   strategy: string;
 }
 
-export interface Told {
+export interface ClientEvent {
   number: number;
   ago_ms: number;
   text: string;
@@ -53,17 +53,17 @@ export interface State {
   links: Link[];
   lanes: Lane[];
   strategies: string[];
-  events: Told[];
+  events: ClientEvent[];
   samples: { names: string[]; rows: Row[] };
 }
 
-/** The token is missing or another one. */
-export class Stranger extends Error {}
+/** The token is missing or wrong. */
+export class Unauthorized extends Error {}
 
-const KEPT = 'roadweave token';
+const STORED = 'roadweave token';
 const WAIT_MS = 5_000;
 
-/** The token: of the address, where it is taken away from, or as it was kept. */
+/** The token of the address, which is then removed there, or the stored one. */
 export function token(): string | null {
   const found = /^#token=([0-9a-fA-F]{64})$/.exec(location.hash)?.[1];
   if (found) {
@@ -71,7 +71,7 @@ export function token(): string | null {
     history.replaceState(null, '', location.pathname);
   }
   try {
-    return found ?? localStorage.getItem(KEPT);
+    return found ?? localStorage.getItem(STORED);
   } catch {
     return found ?? null;
   }
@@ -79,18 +79,18 @@ export function token(): string | null {
 
 export function keep(value: string): void {
   try {
-    localStorage.setItem(KEPT, value);
+    localStorage.setItem(STORED, value);
   } catch {
-    // Where nothing may be kept, the address is needed each time.
+    // Without storage the address with the token is needed each time.
   }
 }
 
-/** This browser has the token no more. */
+/** Deletes the token from this browser. */
 export function forget(): void {
   try {
-    localStorage.removeItem(KEPT);
+    localStorage.removeItem(STORED);
   } catch {
-    // It kept none.
+    // Without storage there is nothing to delete.
   }
 }
 
@@ -98,7 +98,7 @@ export async function read(token: string, after: number): Promise<State> {
   return (await ask(token, `state?after=${after}`)) as State;
 }
 
-/** Changes something; returns what the user should know of it. */
+/** Changes a setting; returns a notice for the user, if there is one. */
 export async function change(token: string, what: string, change: object): Promise<string | null> {
   const answer = await ask(token, what, change);
   return (answer as { notice: string | null }).notice;
@@ -116,7 +116,7 @@ async function ask(token: string, what: string, content?: object): Promise<unkno
     redirect: 'error',
     signal: AbortSignal.timeout(content ? 3 * WAIT_MS : WAIT_MS),
   });
-  if (answer.status === 401) throw new Stranger('the token is missing or incorrect');
+  if (answer.status === 401) throw new Unauthorized('the token is missing or incorrect');
   const value: unknown = await answer.json();
   if (!answer.ok) throw new Error((value as { error?: string }).error ?? `${answer.status}`);
   return value;

@@ -1,10 +1,10 @@
-// The page: asks the program up to five times a second while somebody looks, and shows the answer.
+// The page: asks the program up to five times a second while it is visible, and shows the answer.
 
 import './style.css';
 
 import { Board, banner, byId, write } from './board';
 import { Charts } from './charts';
-import { type Lane, type Link, Stranger, change, forget, keep, read, token } from './client';
+import { type Lane, type Link, Unauthorized, change, forget, keep, read, token } from './client';
 import { ago } from './format';
 import { Samples } from './samples';
 import { choose } from './theme';
@@ -12,7 +12,7 @@ import { choose } from './theme';
 const INTERVAL_MS = 200;
 /** While the program does not answer. */
 const REST_MS = 2_000;
-/** While nobody looks: the page is in the background. */
+/** While the page is in the background. */
 const HIDDEN_MS = 5_000;
 const TABLE_MS = 2_000;
 
@@ -52,7 +52,7 @@ async function turn(): Promise<void> {
     }
   } catch (error) {
     rest = REST_MS;
-    if (error instanceof Stranger) {
+    if (error instanceof Unauthorized) {
       secret = null;
       enter('That is not the token of this box.');
       return;

@@ -7,7 +7,7 @@ export const SPAN_S = 300;
 /** As many as the program keeps. */
 const COUNT_MAX = 1_600;
 
-/** One link in one sample; null where it had no path, or nobody answered. */
+/** One link in one sample; null without a path or an answer. */
 export interface LinkSample {
   sent: number;
   received: number;
@@ -41,7 +41,7 @@ export class Samples {
     return this.all.at(-1)?.number ?? 0;
   }
 
-  /** Takes what was read. Returns false where the program was started anew, and all of it is needed. */
+  /** Adds an answer. Returns false if the program restarted, so that all samples are needed. */
   take(state: State): boolean {
     const offset = Date.now() - state.now_ms;
     if (state.run !== this.run) {

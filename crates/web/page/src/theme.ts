@@ -1,4 +1,4 @@
-// Light and dark: as the system has it, or as somebody wants it.
+// Light or dark, as the system or the user chooses.
 
 const KEPT = 'roadweave colours';
 const CHOICES = ['system', 'light', 'dark'] as const;
