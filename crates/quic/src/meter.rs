@@ -15,8 +15,8 @@
 //! 20 ms, half of the packets arrive too late for it. Nor does it report acknowledgements after
 //! that. Therefore the library waits far longer than a packet takes (`transport`), and this record
 //! has a threshold that learns, as RACK has (RFC 8985 section 6.2): the latest arrival in the last
-//! seconds (`reordering`), and a quarter more. Where packets keep their order, the threshold is
-//! twice the round-trip time.
+//! seconds (`reordering`), and a quarter more. It is at least two round trips; a round trip and a
+//! quarter where packets are known to keep their order.
 
 mod delivery;
 pub(crate) mod forecast;
@@ -235,9 +235,10 @@ impl Meter {
     }
 
     fn loss_delay(&self) -> Duration {
-        let usual = self.rtt.smoothed().max(self.rtt.latest()) * 2;
+        let usual = self.rtt.smoothed().max(self.rtt.latest());
         let late = self.reordering.most();
-        usual.max(late + late / 4).max(GRANULARITY)
+        let slack = if self.reordering.keeps_order() { usual / 4 } else { usual };
+        (usual + slack).max(late + late / 4).max(GRANULARITY)
     }
 
     /// The rate beyond which late packets come too late; `None` where packets keep their order.

@@ -44,6 +44,11 @@ impl Reordering {
         late > 0 && late.saturating_mul(LATE_SHARE) >= all
     }
 
+    /// Whether no packet was overtaken in the last seconds, out of many.
+    pub(super) fn keeps_order(&self) -> bool {
+        self.spans[1].all >= ORDERED_MIN && self.spans.iter().all(|span| span.late == 0)
+    }
+
     fn is_known(&self) -> bool {
         self.spans.iter().map(|span| span.late).fold(0, u32::saturating_add) >= LATE_MIN
     }
@@ -127,6 +132,8 @@ pub(crate) struct LostPacket {
 
 const LATE_SHARE: u32 = 64;
 const LATE_MIN: u32 = 16;
+/// Packets of a whole span.
+const ORDERED_MIN: u32 = 64;
 const LATENESS_MEMORY: Duration = Duration::from_secs(5);
 /// Bounds what a peer's acknowledgements can make this side wait for.
 const LATENESS_MAX: Duration = Duration::from_secs(2);

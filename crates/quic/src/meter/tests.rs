@@ -42,6 +42,11 @@ fn acknowledge(meter: &mut Meter, start: Instant, at: u32, packets: &[u32]) -> b
     all_came
 }
 
+fn acknowledge_at(meter: &mut Meter, now: Instant, sent: Instant, pn: u32) {
+    meter.on_acknowledged(now, sent, 1000, pn.into());
+    meter.on_acks_end(now);
+}
+
 fn losses(meter: &mut Meter) -> Vec<u64> {
     let losses = meter.take_losses().map(|losses| losses.packets).unwrap_or_default();
     losses.iter().map(|packet| packet.pn).collect()
@@ -157,7 +162,7 @@ fn gaps_between_numbers_cost_nothing() {
 }
 
 #[test]
-fn where_packets_keep_their_order_one_is_lost_after_two_round_trips() {
+fn an_overtaken_packet_is_lost_after_two_round_trips() {
     let (mut meter, start) = sent(4);
     assert_eq!(meter.loss_due(), None, "none was overtaken");
     acknowledge(&mut meter, start, 43, &[3]);
@@ -168,6 +173,25 @@ fn where_packets_keep_their_order_one_is_lost_after_two_round_trips() {
     assert_eq!(losses(&mut meter), [1, 2]);
     assert_eq!(losses(&mut meter), [0; 0], "the controller hears of each once");
     assert_eq!((meter.loss_due(), meter.in_flight()), (None, 0));
+}
+
+#[test]
+fn where_packets_are_known_to_keep_their_order_one_is_lost_after_a_round_trip_and_a_quarter() {
+    let (mut meter, start) = meter();
+    for pn in 0..200 {
+        meter.on_sent(start + MS * 60 * pn, 1000, pn.into());
+        acknowledge_at(&mut meter, start + MS * (60 * pn + 40), start + MS * 60 * pn, pn);
+    }
+    let later = start + MS * 12_000;
+    (200..202).for_each(|pn| meter.on_sent(later, 1000, pn));
+    acknowledge_at(&mut meter, later + MS * 40, later, 201);
+    assert_eq!(meter.loss_due(), Some(later + MS * 50));
+    // It comes after all: packets do not keep their order.
+    acknowledge_at(&mut meter, later + MS * 45, later, 200);
+    meter.on_sent(later + MS * 50, 1000, 202);
+    meter.on_sent(later + MS * 50, 1000, 203);
+    acknowledge_at(&mut meter, later + MS * 90, later + MS * 50, 203);
+    assert!(meter.loss_due() > Some(later + MS * 129));
 }
 
 #[test]

@@ -148,11 +148,11 @@ fn after_losses(losses: &[f64]) -> Vec<(bool, f64)> {
 
 #[test]
 fn a_moment_in_which_much_is_lost_is_an_outage_and_more_is_congestion() {
-    let outage = [vec![0.9, 0.9, 0.9], vec![0.0; 12], vec![0.9]].concat();
+    let outage = [vec![0.9; 11], vec![0.0; 12], vec![0.9]].concat();
     assert!(after_losses(&outage).iter().all(|after| *after == (false, 1.0)));
-    assert_eq!(after_losses(&[0.5; 4]).last(), Some(&(true, 0.7)));
-    let overflowing = [0.3, 0.0].repeat(4);
-    assert_eq!(after_losses(&overflowing)[4], (true, 0.7), "every other round");
+    assert_eq!(after_losses(&[0.5; 12]).last(), Some(&(true, 0.7)));
+    let overflowing = [0.3, 0.0].repeat(7);
+    assert_eq!(after_losses(&overflowing)[12], (true, 0.7), "every other round");
 }
 
 #[test]
