@@ -67,7 +67,7 @@ draw() {
     cellfusion-9) compare minrtt,bonding,xnc ;;
     cellfusion-11) compare xnc,minrtt,ecf,xlink,redundant,xnc-sigcomm23 ;;
     cellfusion-12) compare xnc,pluribus ;;
-    cellfusion-13) compare xnc,xnc-no-coding,xnc-no-qoe,xnc-no-spread ;;
+    cellfusion-13) compare xnc,xnc-no-coding,xnc-no-qoe,xnc-combinations ;;
     cellfusion-theorem) $CARGO bench --quiet --package roadweave-coding --bench theorem ;;
     xlink-6) vod minrtt,xlink:95-80+first,xlink:1-1+first ;;
     xlink-8) "$lab" lab downloads $rtts --mebibytes $megabytes --congestion cubic --strategy xlink \

@@ -21,7 +21,7 @@ head=$(git rev-parse --verify "${2:-${tree:-HEAD}}^{commit}")
 work=$PWD/target/same-bytes
 drives=${DRIVES:-$work/drives-$seconds}
 strategies=best-single,minrtt,minrtt-unreliable,xnc,xnc-patient,xnc-sigcomm23,xnc-no-coding
-strategies=$strategies,xnc-no-qoe,xnc-no-spread,xnc-runs,ecf,xlink,pluribus,redundant,bonding
+strategies=$strategies,xnc-no-qoe,xnc-combinations,xnc-runs,ecf,xlink,pluribus,redundant,bonding
 strategies=$strategies,raven,raven:95,lola,xlink:90-60
 
 outputs() {

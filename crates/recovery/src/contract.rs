@@ -4,20 +4,12 @@ use roadweave_proto::{PacketId, PathId, PathSnapshot};
 
 use crate::testing::{Among, at, path, sent};
 use crate::{
-    Detection, Recovery, RecoveryConfig, RecoveryStats, Reliable, Repair, Spread, Thresholds,
-    Xlink, Xnc, XncConfig,
+    Detection, Recovery, RecoveryConfig, RecoveryStats, Reliable, Repair, Thresholds, Xlink, Xnc,
+    XncConfig,
 };
 
-const WATCHFUL: [&str; 8] = [
-    "xnc",
-    "xnc-sigcomm23",
-    "xnc-no-coding",
-    "xnc-no-qoe",
-    "xnc-no-spread",
-    "xnc-runs",
-    "reliable",
-    "xlink",
-];
+const WATCHFUL: [&str; 7] =
+    ["xnc", "xnc-sigcomm23", "xnc-no-coding", "xnc-no-qoe", "xnc-runs", "reliable", "xlink"];
 const FLOOD: u32 = 1 << 18;
 
 fn recovery(name: &str) -> Box<dyn Recovery> {
@@ -30,7 +22,6 @@ fn recovery(name: &str) -> Box<dyn Recovery> {
         "xnc-sigcomm23" => XncConfig::sigcomm23(lane),
         "xnc-no-coding" => XncConfig { codes: false, ..usual },
         "xnc-no-qoe" => XncConfig { detection: Detection::Quic, ..usual },
-        "xnc-no-spread" => XncConfig { spread: Spread::Fastest, ..usual },
         "xnc-runs" => XncConfig { bridges: false, ..usual },
         other => panic!("no recovery is called {other}"),
     };
@@ -145,8 +136,4 @@ fn ablations_leave_out_what_their_name_says() {
     assert_eq!(fired("xnc-sigcomm23").iter().filter(|repair| is_coded(repair)).count(), 1);
     let uncoded = fired("xnc-no-coding");
     assert!(!uncoded.is_empty() && !uncoded.iter().any(is_coded), "{uncoded:?}");
-    for repair in fired("xnc-no-spread") {
-        let Repair::Coded { shares, .. } = repair else { panic!("{repair:?}") };
-        assert!(matches!(shares[..], [(PathId(0), _)]), "{shares:?}");
-    }
 }

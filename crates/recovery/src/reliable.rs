@@ -19,6 +19,7 @@ pub struct Reliable {
     flight: Flight<Instant>,
     lost: VecDeque<PacketId>,
     give_up: Duration,
+    ack_delay: Duration,
     stats: RecoveryStats,
 }
 
@@ -32,8 +33,15 @@ impl Reliable {
             flight: Flight::new(),
             lost: VecDeque::new(),
             give_up: config.expire_after,
+            ack_delay: Duration::ZERO,
             stats: RecoveryStats::default(),
         }
+    }
+
+    /// Waits for acknowledgements longer than a path's probe timeout does.
+    #[must_use]
+    pub fn with_ack_delay(self, ack_delay: Duration) -> Self {
+        Self { ack_delay, ..self }
     }
 
     pub(crate) fn flight(&self) -> &Flight<Instant> {
@@ -46,7 +54,7 @@ impl Recovery for Reliable {
         let pto = paths
             .iter()
             .find(|path| path.id == packet.path)
-            .map_or(Duration::from_secs(1), |path| path.pto);
+            .map_or(Duration::from_secs(1), |path| path.pto + self.ack_delay);
         if self.flight.on_sent(now, packet.id, packet.path, pto, now).is_some() {
             self.stats.abandoned += 1;
         }
@@ -89,8 +97,9 @@ impl Recovery for Reliable {
         paths: &[PathOffer<'_>],
         _backlog: u64,
     ) -> Option<Repair> {
+        let ack_delay = self.ack_delay;
         let loss_delay = |path: &PathSnapshot, transmissions: u32| {
-            path.pto * (1 << (transmissions - 1).min(BACKOFF_MAX))
+            (path.pto + ack_delay) * (1 << (transmissions - 1).min(BACKOFF_MAX))
         };
         while let Some(overdue) = self.flight.poll_overdue(now, paths, loss_delay) {
             self.stats.lost += 1;
@@ -138,6 +147,15 @@ mod tests {
         RecoveryConfig { deadline: Duration::from_millis(100), expire_after: Reliable::GIVE_UP };
 
     const AGAIN: Option<Repair> = Some(Repair::Again { id: PacketId(0) });
+
+    #[test]
+    fn delayed_acknowledgements_are_waited_for() {
+        let paths = [path(0, 40, 100)];
+        let mut recovery = Reliable::new(RELIABLE).with_ack_delay(Duration::from_millis(23));
+        recovery.on_sent(at(0), sent(0, 0), &paths);
+        assert_eq!(recovery.poll_repair_among(at(72), &paths, 0), None);
+        assert_eq!(recovery.poll_repair_among(at(73), &paths, 0), AGAIN);
+    }
 
     #[test]
     fn a_packet_is_sent_again_until_it_is_acknowledged() {

@@ -5,12 +5,15 @@
 //!             │ loss: min(threshold, PTO), or QUIC's own                    (section 4.4.1)
 //!             ▼
 //!         lost packets, gathered for a moment ─► groups of a range (group.rs)
-//!             │ n lost ─► n' = n + 3 coded packets, b = free windows        (section 4.5.1)
+//!             │ n lost ─► n' = n + 3 packets, b = free windows              (section 4.5.1)
 //!             ▼
 //!         b < n': wait, until the range expires                            (section 4.4.3)
 //!         b ≥ n': up to b coded packets over all paths, at most ρ·n' each   (section 4.5.2)
 //!         n = 1: the packet itself on every usable path
 //! ```
+//!
+//! By default a repair has n + 2 packets and begins with the lost ones themselves: each of these
+//! helps at once, while combinations help once n of the repair have arrived.
 //!
 //! [`Spread::ByLoss`] sends no more than that, and no path carries more of it than the others can
 //! do without: one path that fails costs a few coded packets, and not the repair. It avoids the
@@ -42,7 +45,7 @@ use self::group::Group;
 use self::pending_repairs::{PendingRepairs, SentRepair, repair_timeout};
 use self::ranges::{Range, Ranges};
 use self::repair_credit::RepairCredit;
-use self::shares::{repair_of, uncoded};
+use self::shares::{repair_of, systematic, uncoded};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deferred {
@@ -63,8 +66,8 @@ pub struct Xnc {
     ranges: Ranges,
     /// By path: when the newest acknowledged packet left.
     answered: BTreeMap<PathId, Instant>,
-    /// Further copies of a repair without coding.
-    copies: VecDeque<Repair>,
+    /// What is left of a repair that has several parts.
+    parts: VecDeque<Repair>,
     pending_repairs: PendingRepairs,
     credit: RepairCredit,
     stats: RecoveryStats,
@@ -78,7 +81,7 @@ impl Xnc {
             flight: Flight::new(),
             ranges: Ranges::default(),
             answered: BTreeMap::new(),
-            copies: VecDeque::new(),
+            parts: VecDeque::new(),
             pending_repairs: PendingRepairs::default(),
             credit: RepairCredit::default(),
             stats: RecoveryStats::default(),
@@ -199,11 +202,15 @@ impl Xnc {
         self.stats.repairs += 1;
         match repair {
             Repair::Coded { start, count, shares, .. } if !self.config.codes => {
-                self.copies = uncoded(start, count, &shares);
-                self.copies.pop_front()
+                self.send_parts(uncoded(start, count, &shares))
             }
             repair => Some(repair),
         }
+    }
+
+    fn send_parts(&mut self, parts: VecDeque<Repair>) -> Option<Repair> {
+        self.parts = parts;
+        self.parts.pop_front()
     }
 
     /// Watches whether a repair arrives: coded packets as a whole, others one by one.
@@ -239,7 +246,7 @@ impl Xnc {
             let repair = repair_of(&self.config, &sent.group, lost, sent.bytes, usable);
             let Some(repair) = repair else { continue }; // a smaller one may find room
             self.pending_repairs.on_sent_again(now, sent, repair_timeout(&repair, paths));
-            return self.send(repair);
+            return self.send(repair); // which of its packets are missing is not known
         }
         None
     }
@@ -330,8 +337,8 @@ impl Recovery for Xnc {
         paths: &[PathOffer<'_>],
         _backlog: u64,
     ) -> Option<Repair> {
-        if let Some(copies) = self.copies.pop_front() {
-            return Some(copies);
+        if let Some(part) = self.parts.pop_front() {
+            return Some(part);
         }
         self.detect(now, paths);
         if self.answered.len() > paths.len() {
@@ -363,7 +370,13 @@ impl Recovery for Xnc {
             group.lost_ids().for_each(|id| _ = self.flight.set(id, PacketState::Settled));
             self.ranges.on_repaired(sequence, group.lost());
             self.stats.repaired += u64::from(group.lost());
-            return self.send(repair);
+            return match repair {
+                Repair::Coded { shares, .. } if self.config.codes && self.config.systematic => {
+                    self.stats.repairs += 1;
+                    self.send_parts(systematic(&group, shares, paths))
+                }
+                repair => self.send(repair),
+            };
         }
         None
     }

@@ -3,12 +3,15 @@
 
 mod bonding;
 mod earliest;
+mod plain;
 mod pluribus;
 mod window;
 
+use std::time::Duration;
+
 use roadweave_proto::Pacing;
 use roadweave_recovery::{
-    Detection, NoRecovery, Recovery, RecoveryConfig, Spread, Thresholds, Xlink, Xnc, XncConfig,
+    Detection, NoRecovery, Recovery, RecoveryConfig, Reliable, Thresholds, Xlink, Xnc, XncConfig,
 };
 use roadweave_schedule::{MinRtt, Ordered, Scheduler, SchedulerConfig};
 use roadweave_tunnel::{Keeps, STRATEGIES, Strategy, StrategyEntry, UnknownStrategy};
@@ -16,6 +19,7 @@ use serde::{Deserialize, Deserializer, de};
 
 use self::bonding::Bonding;
 use self::earliest::Earliest;
+use self::plain::Plain;
 use self::pluribus::Pluribus;
 use self::window::Window;
 
@@ -48,18 +52,18 @@ pub static BASELINES: &[StrategyEntry] = &[
     )
     .coded(),
     StrategyEntry::new(
-        "xnc-no-qoe",
-        "`xnc`, with QUIC's own loss detection (CellFusion section 8.3.5)",
+        "xnc-combinations",
+        "`xnc`, repairing with combinations alone (CellFusion section 4.5)",
         expected_rtt,
-        |_, lane| xnc(XncConfig { detection: Detection::Quic, ..usual(lane) }),
+        |_, lane| xnc(XncConfig { systematic: false, ..usual(lane) }),
         Keeps::WholeFrames,
     )
     .coded(),
     StrategyEntry::new(
-        "xnc-no-spread",
-        "`xnc`, with each repair on one path",
+        "xnc-no-qoe",
+        "`xnc`, with QUIC's own loss detection (CellFusion section 8.3.5)",
         expected_rtt,
-        |_, lane| xnc(XncConfig { spread: Spread::Fastest, ..usual(lane) }),
+        |_, lane| xnc(XncConfig { detection: Detection::Quic, ..usual(lane) }),
         Keeps::WholeFrames,
     )
     .coded(),
@@ -71,6 +75,27 @@ pub static BASELINES: &[StrategyEntry] = &[
         Keeps::WholeFrames,
     )
     .coded(),
+    StrategyEntry::new(
+        "minrtt-silent",
+        "`minrtt`, but a path that does not answer is used as any other",
+        |_, _| Some(Box::new(Plain)),
+        |_, lane| Some(Box::new(Reliable::new(lane))),
+        Keeps::UntilGivenUp,
+    ),
+    StrategyEntry::new(
+        "minrtt-rfc9002",
+        "`minrtt` with the timers of RFC 9002, which wait 25 ms for a delayed acknowledgement",
+        |_, _| Some(Box::new(MinRtt::default())),
+        rfc9002,
+        Keeps::UntilGivenUp,
+    ),
+    StrategyEntry::new(
+        "minrtt-quic",
+        "both of these: multipath QUIC without active measuring, as the papers' rivals",
+        |_, _| Some(Box::new(Plain)),
+        rfc9002,
+        Keeps::UntilGivenUp,
+    ),
     StrategyEntry::new(
         "xlink:<percent>-<percent>",
         "`xlink` with other thresholds: copies leave while the play-time left is below what it exceeds \
@@ -101,6 +126,10 @@ fn expected_rtt(_: &str, _: SchedulerConfig) -> Option<Box<dyn Scheduler>> {
     Some(Box::new(MinRtt::expected_rtt()))
 }
 
+fn rfc9002(_: &str, lane: RecoveryConfig) -> Option<Box<dyn Recovery>> {
+    Some(Box::new(Reliable::new(lane).with_ack_delay(ACK_DELAY)))
+}
+
 fn usual(lane: RecoveryConfig) -> XncConfig {
     XncConfig { lane, ..XncConfig::default() }
 }
@@ -108,6 +137,9 @@ fn usual(lane: RecoveryConfig) -> XncConfig {
 fn xnc(config: XncConfig) -> Option<Box<dyn Recovery>> {
     Some(Box::new(Xnc::new(config)))
 }
+
+/// `max_ack_delay` of RFC 9000 section 18.2, less the tunnel's own 2 ms.
+const ACK_DELAY: Duration = Duration::from_millis(23);
 
 /// The product's or the lab's strategy called `name`; the error lists all names.
 pub fn strategy(name: &str) -> Result<Strategy, UnknownStrategy> {

@@ -16,8 +16,6 @@ pub enum Spread {
     /// n' and the expected loss, in proportion to the windows, at most what the others can lose on
     /// any path; a single packet on the two fastest paths.
     ByLoss,
-    /// All n' on the fastest path, once its window holds them: an ablation.
-    Fastest,
 }
 
 /// When a packet counts as lost.
@@ -32,7 +30,7 @@ pub enum Detection {
     Quic,
 }
 
-/// The defaults are the paper's, but for the spread.
+/// The defaults are the paper's, except for spread, extra and systematic repairs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct XncConfig {
     /// Deadline and t_expire.
@@ -50,6 +48,9 @@ pub struct XncConfig {
     /// Whether repairs are coded. Otherwise they are as many copies of the lost packets, spread in
     /// the same way: the ablation of section 8.3.5.
     pub codes: bool,
+    /// Whether a repair begins with the lost packets themselves, on its fastest paths. Each of them
+    /// helps at once, while combinations help once as many have arrived as were lost.
+    pub systematic: bool,
     /// Whether combinations span packets that have arrived: scattered losses are repaired together.
     pub bridges: bool,
     /// When a packet counts as lost.
@@ -67,10 +68,11 @@ impl Default for XncConfig {
             lane: RecoveryConfig::default(),
             range_packets: 10,
             range_span: Duration::from_millis(60),
-            extra: 3,
+            extra: 2,
             path_share: 1.1,
             spread: Spread::ByLoss,
             codes: true,
+            systematic: true,
             bridges: true,
             detection: Detection::Qoe,
             gather: Duration::from_millis(5),
@@ -84,7 +86,9 @@ impl XncConfig {
     pub fn sigcomm23(lane: RecoveryConfig) -> Self {
         Self {
             lane,
+            extra: 3,
             spread: Spread::EveryPath,
+            systematic: false,
             bridges: false,
             detection: Detection::Paper,
             gather: Duration::ZERO,

@@ -55,7 +55,7 @@ impl PendingRepairs {
     }
 
     pub(super) fn on_repair_acknowledged(&mut self, start: PacketId) {
-        self.settle(|open| open.repair.group.start == start);
+        self.settle(|open| open.repair.group.has_lost(start));
     }
 
     pub(super) fn on_acknowledged(&mut self, id: PacketId) {

@@ -28,7 +28,7 @@ impl RepairCredit {
 const SHARE: f64 = 0.03;
 /// A queue of 80 ms at 30 Mbit/s.
 const CREDIT_MAX: f64 = 300_000.0;
-/// The average cost of a packet's repair, in its own bytes: n + 3 for n, rarely for few.
+/// The average cost of a packet's repair, in its own bytes: n + 2 for n, rarely for few.
 const REPAIR_COST: f64 = 1.3;
 
 #[cfg(test)]

@@ -22,15 +22,6 @@ pub(super) fn repair_of(
     let room = |path: &PathOffer<'_>| path.repair_room() / bytes.max(1);
     let extra = u64::from(config.extra);
     let needed = if lost == 1 { 1 } else { u64::from(lost) + extra };
-    if config.spread == Spread::Fastest {
-        let fitting = usable.iter().filter(|path| room(path) >= needed);
-        let fastest = fitting.map(|path| path.snapshot);
-        let fastest = fastest.min_by_key(|path| (path.smoothed_rtt, path.id))?.id;
-        return Some(match lost {
-            1 => group.copies(vec![fastest]),
-            _ => group.coded(vec![(fastest, saturating(needed))]),
-        });
-    }
     usable.retain(|path| room(path) > 0);
     if lost == 1 {
         if config.spread == Spread::ByLoss {
@@ -48,7 +39,10 @@ pub(super) fn repair_of(
         let free = rooms.iter().map(|(_, room)| room).sum::<u64>();
         return (free >= needed).then(|| group.coded(every_path(&rooms, path_max)));
     }
-    let loss = usable.iter().map(|path| f64::from(path.snapshot.loss)).fold(0.0, f64::max);
+    let lost_bytes =
+        usable.iter().map(|path| path.repair_room() as f64 * f64::from(path.snapshot.loss));
+    let free_bytes = usable.iter().map(|path| path.repair_room()).sum::<u64>();
+    let loss = lost_bytes.sum::<f64>() / free_bytes.max(1) as f64;
     let size = outlasting_any_path(&rooms, lost.into(), extra, loss)?;
     let size = Size { cap: size.cap.min(path_max), ..size };
     Some(group.coded(in_proportion(&rooms, size)))
@@ -107,6 +101,33 @@ pub(super) fn in_proportion(rooms: &[(PathId, u64)], size: Size) -> Vec<(PathId,
     }
     let paths = rooms.iter().map(|(id, _)| *id);
     paths.zip(shares).filter(|(_, share)| *share > 0).map(|(id, n)| (id, saturating(n))).collect()
+}
+
+/// The repair with the lost packets themselves in place of as many combinations, on the fastest of
+/// its paths.
+pub(super) fn systematic(
+    group: &Group,
+    mut shares: Vec<(PathId, u16)>,
+    paths: &[PathOffer<'_>],
+) -> VecDeque<Repair> {
+    let rtt = |id| {
+        let path = paths.iter().map(|path| path.snapshot).find(|path| path.id == id);
+        path.map(|path| path.expected_rtt)
+    };
+    let mut fastest: Vec<usize> = (0..shares.len()).collect();
+    fastest.sort_by_key(|at| rtt(shares[*at].0));
+    let mut repairs = VecDeque::new();
+    for id in group.lost_ids() {
+        let Some(at) = fastest.iter().find(|at| shares[**at].1 > 0) else { break };
+        let (path, share) = &mut shares[*at];
+        *share -= 1;
+        repairs.push_back(Repair::Copies { id, paths: vec![*path] });
+    }
+    shares.retain(|(_, share)| *share > 0);
+    if !shares.is_empty() {
+        repairs.push_back(group.coded(shares));
+    }
+    repairs
 }
 
 /// Copies of the packets in place of combinations: as many on each path, each packet once before

@@ -5,13 +5,18 @@ use super::shares::{Size, every_path, in_proportion, outlasting_any_path};
 use super::*;
 use crate::testing::{Among, at, path, sent};
 
+/// Repairs with n + 3 combinations alone, as the paper has it.
+fn combined() -> XncConfig {
+    XncConfig { systematic: false, extra: 3, ..XncConfig::default() }
+}
+
 fn paper() -> XncConfig {
     let spread = Spread::EveryPath;
-    XncConfig { spread, bridges: false, retries: false, ..XncConfig::default() }
+    XncConfig { spread, bridges: false, retries: false, ..combined() }
 }
 
 fn usual() -> Xnc {
-    Xnc::new(XncConfig::default())
+    Xnc::new(combined())
 }
 
 /// Has sent ten packets at time zero on path 0; all but `lost` are acknowledged.
@@ -98,10 +103,10 @@ fn losses_are_gathered_while_packets_of_the_range_are_in_flight() {
 fn without_window_the_repair_waits_and_then_expires() {
     let room = [path(0, 40, 100)];
     let full = [path(0, 40, 6)];
-    let mut xnc = burst(XncConfig::default(), &[2, 3, 4, 5], &room);
+    let mut xnc = burst(combined(), &[2, 3, 4, 5], &room);
     assert_eq!(all_repairs(&mut xnc, at(60), &full), [], "n' = 7 and b = 6");
     assert!(xnc.poll_timeout() > Some(at(60)), "time does not help, so there is no busy waiting");
-    assert_eq!(ablation(XncConfig::default(), &[2, 3, 4, 5], &room, at(699)).len(), 1);
+    assert_eq!(ablation(combined(), &[2, 3, 4, 5], &room, at(699)).len(), 1);
     let abandon = Repair::Abandon { start: PacketId(0), count: 10 };
     assert_eq!(all_repairs(&mut xnc, at(701), &full), [abandon]);
     assert_eq!(xnc.stats().abandoned, 4);
@@ -121,8 +126,7 @@ fn a_late_acknowledgement_saves_the_repair() {
 #[test]
 fn a_lean_repair_sends_what_is_needed_and_what_loss_will_take() {
     let mut paths = [path(0, 40, 100), path(1, 60, 300), path(2, 60, 300)];
-    let repair =
-        |paths: &[PathSnapshot]| ablation(XncConfig::default(), &[2, 3, 4, 5], paths, at(50));
+    let repair = |paths: &[PathSnapshot]| ablation(combined(), &[2, 3, 4, 5], paths, at(50));
     let repaired = |shares: [u16; 3]| {
         [coded(2, "xxxx", (0..).map(PathId).zip(shares).filter(|(_, share)| *share > 0).collect())]
     };
@@ -132,7 +136,32 @@ fn a_lean_repair_sends_what_is_needed_and_what_loss_will_take() {
     paths[2] = path(2, 60, 2000);
     assert_eq!(repair(&paths), repaired([1, 3, 3]));
     paths[1].loss = 0.25;
+    assert_eq!(repair(&paths), repaired([2, 3, 3]), "an eighth of the room: 7 / 0.97");
+    paths.iter_mut().for_each(|path| path.loss = 0.25);
     assert_eq!(repair(&paths), repaired([2, 4, 4]), "7 / 0.75, all but 4 / 0.75 on one path");
+}
+
+#[test]
+fn a_repair_begins_with_the_lost_packets_themselves_on_its_fastest_paths() {
+    let paths = [path(0, 60, 100), path(1, 40, 100), path(2, 80, 100)];
+    let repairs = ablation(XncConfig::default(), &[2, 3, 5], &paths, at(70));
+    let copy = |id, path| Repair::Copies { id: PacketId(id), paths: vec![PathId(path)] };
+    // n' = 5, and no path carries more than two.
+    let rest = coded(2, "xx.x", vec![(PathId(0), 1), (PathId(2), 1)]);
+    assert_eq!(repairs, [copy(2, 1), copy(3, 1), copy(5, 0), rest]);
+}
+
+#[test]
+fn copies_and_combinations_of_a_repair_count_together() {
+    let paths = [path(0, 40, 100), path(1, 60, 100)];
+    let mut xnc = burst(XncConfig::default(), &[2, 3, 4, 5], &paths);
+    assert!(!all_repairs(&mut xnc, at(50), &paths).is_empty());
+    for start in [3, 2, 5] {
+        xnc.on_repair_acknowledged(PacketId(start));
+    }
+    assert!(!xnc.is_settled(), "three of four");
+    xnc.on_repair_acknowledged(PacketId(2));
+    assert!(xnc.is_settled());
 }
 
 #[test]
@@ -218,7 +247,7 @@ fn a_lean_repair_spares_a_path_that_answers_nothing_newer_while_others_may_soon_
 #[test]
 fn a_lean_copy_goes_on_the_two_fastest_paths() {
     let paths = [path(0, 40, 100), path(1, 60, 100), path(2, 20, 100), path(3, 10, 0)];
-    let repairs = ablation(XncConfig::default(), &[1], &paths, at(50));
+    let repairs = ablation(combined(), &[1], &paths, at(50));
     assert_eq!(repairs, [copies(1, [0, 2])]);
 }
 
@@ -239,7 +268,7 @@ fn ablation(config: XncConfig, lost: &[u32], paths: &[PathSnapshot], now: Instan
 
 #[test]
 fn without_coding_the_lost_packets_go_out_again_as_spread_as_combinations_would() {
-    let config = XncConfig { codes: false, ..XncConfig::default() };
+    let config = XncConfig { codes: false, ..combined() };
     let paths = [path(1, 40, 100), path(2, 60, 100)];
     // n' = 5: 3 on one path, 2 on the other.
     let repairs = ablation(config, &[4, 5], &paths, at(105));
@@ -253,30 +282,18 @@ fn without_coding_the_lost_packets_go_out_again_as_spread_as_combinations_would(
 fn without_qoe_a_packet_is_lost_when_quic_says_so() {
     let slow =
         [PathSnapshot { pto: Duration::from_millis(400), ..path(0, 40, 100) }, path(1, 40, 100)];
-    let quic = XncConfig { detection: Detection::Quic, ..XncConfig::default() };
+    let quic = XncConfig { detection: Detection::Quic, ..combined() };
     // The deadline of 100 ms leaves 80 ms for the answer.
-    assert_eq!(ablation(XncConfig::default(), &[4, 5], &slow, at(85)).len(), 1);
+    assert_eq!(ablation(combined(), &[4, 5], &slow, at(85)).len(), 1);
     assert_eq!(ablation(quic, &[4, 5], &slow, at(85)), []);
     assert_eq!(ablation(quic, &[4, 5], &slow, at(150)), [], "no deadline");
     assert_eq!(ablation(quic, &[4, 5], &slow, at(400)).len(), 1);
 }
 
 #[test]
-fn without_spread_the_fastest_path_carries_a_repair_or_it_waits() {
-    let config = XncConfig { spread: Spread::Fastest, ..XncConfig::default() };
-    let coded = |path| coded(4, "xx", vec![(PathId(path), 5)]);
-    let roomy = [path(1, 60, 100), path(2, 40, 5)];
-    assert_eq!(ablation(config, &[4, 5], &roomy, at(105)), [coded(2)]);
-    assert_eq!(ablation(config, &[4, 5], &[path(1, 60, 5), path(2, 40, 4)], at(105)), [coded(1)]);
-    assert_eq!(ablation(config, &[4, 5], &[path(1, 60, 4), path(2, 40, 4)], at(105)), []);
-    let single = Repair::Copies { id: PacketId(4), paths: vec![PathId(2)] };
-    assert_eq!(ablation(config, &[4], &roomy, at(105)), [single]);
-}
-
-#[test]
 fn a_repair_that_does_not_arrive_is_fired_again_for_what_is_missing() {
     let paths = [path(0, 40, 100), path(1, 60, 100)];
-    let mut xnc = burst(XncConfig::default(), &[2, 3, 4, 5], &paths);
+    let mut xnc = burst(combined(), &[2, 3, 4, 5], &paths);
     assert_eq!(all_repairs(&mut xnc, at(50), &paths).len(), 1);
     // Three of the seven coded packets arrive; the slower path answers within 67.5 ms.
     (0..3).for_each(|_| xnc.on_repair_acknowledged(PacketId(2)));
@@ -295,7 +312,7 @@ fn a_repair_that_does_not_arrive_is_fired_again_for_what_is_missing() {
 #[test]
 fn scattered_losses_are_one_combination_over_what_has_arrived_between_them() {
     let paths = [path(0, 40, 100), path(1, 60, 100), path(2, 50, 100)];
-    let mut xnc = burst(XncConfig::default(), &[3, 5, 7], &paths);
+    let mut xnc = burst(combined(), &[3, 5, 7], &paths);
     assert!(xnc.needs(PacketId(4)) && xnc.needs(PacketId(0)), "they may be part of a combination");
     let shares = vec![(PathId(0), 2), (PathId(1), 2), (PathId(2), 2)];
     assert_eq!(all_repairs(&mut xnc, at(50), &paths), [coded(3, "x.x.x", shares)]);
@@ -329,7 +346,7 @@ fn a_combination_bridges_neither_what_is_on_its_way_nor_what_was_repaired_nor_wh
     // It is unknown whether packet 3 has arrived by now.
     assert_eq!(all_repairs(&mut xnc, at(47), &paths), [copies(1), copies(5)]);
 
-    let once = XncConfig { retries: false, ..XncConfig::default() };
+    let once = XncConfig { retries: false, ..combined() };
     let repairs_at = |ms| ablation(once, &[3, 5], &paths, at(ms)).len();
     assert_eq!(repairs_at(350), 1);
     assert_eq!(repairs_at(351), 2, "the receiver will soon forget packet 4");
@@ -355,7 +372,7 @@ fn packets_of_a_range_are_let_go_when_nothing_is_lost_in_it() {
 #[test]
 fn one_shot_is_all_that_the_paper_fires() {
     let paths = [path(0, 40, 100), path(1, 60, 100)];
-    let once = XncConfig { retries: false, ..XncConfig::default() };
+    let once = XncConfig { retries: false, ..combined() };
     let mut xnc = burst(once, &[2, 3, 4, 5], &paths);
     assert_eq!(all_repairs(&mut xnc, at(50), &paths).len(), 1);
     for ms in [120, 150, 200, 300, 5000] {
@@ -367,7 +384,7 @@ fn one_shot_is_all_that_the_paper_fires() {
 fn a_packet_behind_a_queue_is_repaired_on_credit_where_another_path_is_faster() {
     let repairs_at_130 = |other_rtt_ms, earned: u32, retries| {
         let paths = [queued(100), path(1, other_rtt_ms, 100)];
-        let mut xnc = Xnc::new(XncConfig { retries, ..XncConfig::default() });
+        let mut xnc = Xnc::new(XncConfig { retries, ..combined() });
         for id in 0..earned {
             xnc.on_sent(at(0), sent(id, 1), &paths);
             xnc.on_acknowledged(at(0), PacketId(id));
@@ -402,7 +419,7 @@ proptest! {
         retries: bool,
     ) {
         let paths = [path(0, 40, room), path(1, 70, room / 2)];
-        let mut xnc = Xnc::new(XncConfig { retries, ..XncConfig::default() });
+        let mut xnc = Xnc::new(XncConfig { retries, ..combined() });
         let mut settled = vec![0_u32; fates.len()];
         let mut repairs = Vec::new();
         for (id, fate) in fates.iter().enumerate() {

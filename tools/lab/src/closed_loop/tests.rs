@@ -127,7 +127,7 @@ fn longest_gap(video: &VideoReport, from_ms: u64) -> Duration {
 }
 
 #[test]
-fn when_the_link_that_carries_most_dies_the_picture_stands_for_a_fifth_of_a_second() {
+fn when_the_link_that_carries_most_dies_the_picture_stands_for_a_quarter_of_a_second() {
     let link = |(index, (name, kbps)): (u64, (&str, u64))| {
         let trace = Trace::constant(Rate::from_kbps(kbps), Duration::from_millis(25));
         DuplexLink::new(&DriveLink::symmetric(name, trace), index, 1)
@@ -137,6 +137,6 @@ fn when_the_link_that_carries_most_dies_the_picture_stands_for_a_fifth_of_a_seco
         let closed_loop = ClosedLoop { links: links.clone(), seed, ..two_links("xnc") };
         let video = with_dead(&closed_loop, &[0], dies_ms, 9_000);
         let gap = longest_gap(&video, dies_ms);
-        assert!(gap < Duration::from_millis(220), "{dies_ms} ms: {gap:?}");
+        assert!(gap < Duration::from_millis(250), "{dies_ms} ms: {gap:?}");
     }
 }

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use roadweave_proto::{Instant, PathId, PathOffer, PathSnapshot, Rate};
+use roadweave_proto::{Instant, PathId, PathOffer, PathSnapshot, PathStatus, Rate};
 use roadweave_schedule::{Decision, PacketInfo};
 
 use super::*;
@@ -65,6 +65,18 @@ fn of_a_bond_a_flow_stays_on_its_path_and_flows_share_all_paths() {
         assert!(at == 2 || at == after, "flow {flow}: {at}, then {after}");
     }
     assert!(counts.iter().all(|count| *count > 70), "{counts:?}");
+}
+
+#[test]
+fn a_silent_path_is_used_as_any_other_as_long_as_it_has_room() {
+    let mut paths = [path(0, 20, 9000), path(1, 30, 9000)];
+    paths[0].status = PathStatus::Suspect;
+    assert_eq!(chosen(&mut MinRtt::default(), 0, &free(&paths)), Some(1));
+    assert_eq!(chosen(&mut Plain, 0, &free(&paths)), Some(0));
+    paths[0].bytes_in_flight = 9000;
+    assert_eq!(chosen(&mut Plain, 0, &free(&paths)), Some(1));
+    paths[1].bytes_in_flight = 9000;
+    assert_eq!(chosen(&mut Plain, 0, &free(&paths)), None);
 }
 
 #[test]
