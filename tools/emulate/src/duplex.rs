@@ -18,7 +18,8 @@ use crate::drive::{Drive, DriveLink};
 use crate::error::TraceError;
 use crate::link::{Jitter, LinkSettings};
 use crate::load::read_trace;
-use crate::loss::GilbertElliott;
+use crate::loss::{AddedLoss, GilbertElliott, with_stretches};
+use crate::random::Random;
 use crate::synthetic::{Operator, synthetic_trace};
 use crate::timeline::Timeline;
 use crate::trace::Trace;
@@ -43,6 +44,27 @@ impl DuplexLink {
             up: LinkSettings::new(link.up.clone(), SplitMix64::word(seed, 2 * index)),
             down: LinkSettings::new(link.down.clone(), SplitMix64::word(seed, 2 * index + 1)),
         }
+    }
+
+    /// Adds `loss` to both directions: bursts to each by itself, stretches to both at once.
+    #[must_use]
+    pub fn with_loss(mut self, loss: AddedLoss) -> Self {
+        let stretches = Random::part(self.up.seed, STRETCHES);
+        for way in [&mut self.up, &mut self.down] {
+            match loss {
+                AddedLoss::Bursts { share, packets } => {
+                    way.burst_loss = Some(GilbertElliott::bursts(share, packets));
+                }
+                AddedLoss::Stretches { share, within, ms } => {
+                    let length = way.trace.length().unwrap_or(SYNTHETIC_LENGTH);
+                    let stretches = &mut stretches.clone();
+                    let recorded = way.trace.loss();
+                    let loss = with_stretches(recorded, (share, within, ms), length, stretches);
+                    way.trace = way.trace.with_loss(loss);
+                }
+            }
+        }
+        self
     }
 
     pub fn of_drive(drive: &Drive, seed: u64) -> Result<Vec<Self>, LinkError> {
@@ -226,6 +248,8 @@ fn refuse<T>(
 pub const LINKS_MAX: usize = 64;
 /// `NAME-far` must be a valid interface name.
 const NAME_BYTES_MAX: usize = 11;
+/// The part of a link's random numbers that stretches of loss take.
+const STRETCHES: u64 = 1;
 const SYNTHETIC_LENGTH: Duration = Duration::from_secs(600);
 
 #[cfg(test)]

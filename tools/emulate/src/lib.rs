@@ -55,7 +55,7 @@ pub use duplex::{DuplexLink, LINKS_MAX, LinkError, LinkFields};
 pub use error::TraceError;
 pub use link::{Jitter, Link, LinkSettings, LinkStats};
 pub use load::{FILE_BYTES_MAX, read_mahimahi, read_trace};
-pub use loss::GilbertElliott;
+pub use loss::{AddedLoss, GilbertElliott};
 pub use mahimahi::format_mahimahi;
 pub use random::Random;
 pub use statistics::{

@@ -1,6 +1,11 @@
 //! Loss in bursts.
 
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
 use crate::random::Random;
+use crate::timeline::{Timeline, nanos};
 
 /// The Gilbert-Elliott channel: packets switch between a good and a bad state, each with a loss.
 ///
@@ -22,6 +27,17 @@ pub struct GilbertElliott {
     pub loss_good: f64,
     /// Share of packets lost in the bad state, 0..=1.
     pub loss_bad: f64,
+}
+
+/// Loss of a link beside that of its recording.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AddedLoss {
+    /// Loses `share` of the packets in bursts of `packets` in the mean.
+    Bursts { share: f64, packets: f64 },
+    /// Loses `share` of the packets, all in stretches of `ms` in the mean, which lose `within` of
+    /// their packets. Stretches and the times between them are exponential.
+    Stretches { share: f64, within: f64, ms: f64 },
 }
 
 #[derive(Clone, Debug)]
@@ -60,6 +76,32 @@ impl LossProcess {
     }
 }
 
+/// `recorded` with stretches of `ms` in the mean that lose `within`, `share` in all; one pass of
+/// `length`.
+pub(crate) fn with_stretches(
+    recorded: &Timeline<f64>,
+    (share, within, ms): (f64, f64, f64),
+    length: Duration,
+    random: &mut Random,
+) -> Timeline<f64> {
+    let bad_ns = ms.max(1.0) * 1e6;
+    let good_ns = bad_ns * (within / share.max(1e-9) - 1.0).max(0.0);
+    let length_ns = nanos(length);
+    let mut steps = Vec::new();
+    let (mut at, mut changes, mut bad) = (0, 0, true);
+    while at < length_ns {
+        while changes <= at {
+            bad = !bad;
+            changes += 1 + random.exponential(if bad { bad_ns } else { good_ns }) as u64;
+        }
+        let span = recorded.span(at);
+        let arriving = (1.0 - span.value) * if bad { 1.0 - within } else { 1.0 };
+        steps.push((Duration::from_nanos(at), 1.0 - arriving));
+        at = span.end.unwrap_or(u64::MAX).min(changes);
+    }
+    Timeline::of_changes(steps, length).expect("steps ascend from zero, all before the end")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,6 +127,29 @@ mod tests {
         let (loss, burst) = run(GilbertElliott::independent(0.1), 200_000);
         assert!((loss - 0.1).abs() < 0.005, "loss {loss}");
         assert!((burst - 1.0 / 0.9).abs() < 0.03, "burst {burst}");
+    }
+
+    #[test]
+    fn stretches_lose_their_share_beside_what_was_recorded() {
+        let s = Duration::from_secs;
+        let recorded = Timeline::of_changes([(s(0), 0.0), (s(1), 1.0)], s(4)).expect("ascending");
+        let mut random = Random::new(5);
+        let loss = with_stretches(&recorded, (0.06, 0.6, 200.0), s(4_000), &mut random);
+        let first = |at: Duration| at.as_nanos() % 4_000_000_000 < 1_000_000_000;
+        let (mut at, mut lost, mut bad) = (Duration::ZERO, 0.0, Vec::new());
+        for (lasting, share) in loss.iter() {
+            if first(at) {
+                lost += share * lasting.as_secs_f64();
+                bad.extend((share > 0.0).then_some(lasting.as_secs_f64()));
+                assert!([0.0, 0.6].contains(&share), "{share}");
+            } else {
+                assert_eq!(share, 1.0);
+            }
+            at += lasting;
+        }
+        assert!((lost / 1_000.0 - 0.06).abs() < 0.006, "{lost}");
+        let mean = bad.iter().sum::<f64>() / bad.len() as f64;
+        assert!((0.15..0.2).contains(&mean), "{mean}: the recording cuts some");
     }
 
     #[test]

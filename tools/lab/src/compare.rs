@@ -15,8 +15,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use roadweave_emulate::{Drive, Trace};
-use roadweave_proto::Rate;
+use roadweave_emulate::{AddedLoss, Drive, Trace};
+use roadweave_proto::{Order, Rate};
 use roadweave_quic::CongestionControl;
 use roadweave_tunnel::{Strategy, UnknownStrategy};
 use serde::{Deserialize, Serialize};
@@ -44,7 +44,7 @@ pub const EVERY_SINGLE: &str = "single:*";
 pub const BEST_SINGLE: &str = "best-single";
 
 /// Settings of all runs of a comparison.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setting {
     pub bitrate_bps: u64,
     pub seconds: u32,
@@ -53,6 +53,13 @@ pub struct Setting {
     pub congestion: CongestionControl,
     #[serde(default, skip_serializing_if = "Machine::is_punctual")]
     pub machine: Machine,
+    /// Loss of every link beside its recording's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<AddedLoss>,
+    /// Whether strategies that resend until a packet arrives deliver in order, as a QUIC stream
+    /// does: the rivals of CellFusion section 8.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub rivals_in_order: bool,
 }
 
 /// A strategy as the user names it, or a name that stands for several.
@@ -162,8 +169,17 @@ impl Setting {
         strategy: Strategy,
         video: &TrafficSpec,
     ) -> Scenario {
-        let scenario =
+        let mut scenario =
             Scenario::of_drive(name, drive, strategy, self.bitrate(), self.seconds, self.seed);
+        if let Some(loss) = self.loss {
+            let links = scenario.links.into_iter();
+            scenario.links = links.map(|link| link.with_loss(loss)).collect();
+        }
+        for lane in scenario.lanes.iter_mut().filter(|_| self.rivals_in_order) {
+            if lane.keeps_for() >= Order::MAX_BUFFER {
+                lane.order = Order::Reorder { max_buffer: Order::MAX_BUFFER };
+            }
+        }
         let (congestion, machine) = (self.congestion, self.machine);
         Scenario { traffic: vec![video.clone()], congestion, machine, ..scenario }
     }

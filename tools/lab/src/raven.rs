@@ -19,7 +19,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use roadweave_emulate::{
-    AtEnd, Capacity, Direction, Drive, DriveLink, DuplexLink, Timeline, TimelineError, Trace,
+    AddedLoss, AtEnd, Capacity, Direction, Drive, DriveLink, DuplexLink, Timeline, TimelineError,
+    Trace,
 };
 use roadweave_proto::{Instant, Rate};
 use roadweave_schedule::{Raven, RavenConfig, Scheduler as _};
@@ -32,6 +33,14 @@ use crate::scenario::{DRAIN, Scenario};
 use crate::traffic::{App, Detail, FIRST_PORT, TrafficKind, TrafficSpec};
 use crate::video::quality::Percentiles;
 use crate::world::{World, WorldError};
+
+/// A route, and the loss that is added to its links.
+#[derive(Clone, Copy, Debug)]
+pub struct RavenRoute<'a> {
+    pub name: &'a str,
+    pub drive: &'a Drive,
+    pub loss: Option<AddedLoss>,
+}
 
 /// Why routes cannot be made of recordings.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -150,20 +159,20 @@ pub fn learn<'a>(routes: impl IntoIterator<Item = &'a Drive>) -> String {
 /// Runs `app` on `route`, once per seed; `learned` is the strategy's knowledge of the networks.
 /// Fails if the world cannot be created.
 pub fn ask(
-    route: (&str, &Drive),
+    route: RavenRoute<'_>,
     app: App,
     strategy: &Strategy,
     learned: &str,
     seeds: std::ops::Range<u64>,
 ) -> Result<Answered, WorldError> {
     let mut all = Answered {
-        route: route.0.to_owned(),
+        route: route.name.to_owned(),
         app: app.name().to_owned(),
         strategy: strategy.to_string(),
         ..Answered::default()
     };
     for seed in seeds {
-        let length = route.1.length().unwrap_or(PIECE);
+        let length = route.drive.length().unwrap_or(PIECE);
         let scenario = Scenario {
             seconds: length.as_secs() as u32,
             seed,
@@ -176,7 +185,7 @@ pub fn ask(
                 lasting: length.saturating_sub(REQUEST_TIMEOUT),
                 kind: TrafficKind::Requests(app),
             }],
-            ..Scenario::new(route.0, links(route.1, seed), strategy.clone())
+            ..Scenario::new(route.name, route.links(seed), strategy.clone())
         };
         all.add(&scenario)?;
     }
@@ -220,9 +229,9 @@ impl Answered {
 
 /// Sends [`TRANSFERS`] transfers of `bytes` bytes from the vehicle, half a minute apart, on all
 /// paths while the strategy considers them small. Fails if the world cannot be created.
-pub fn transfer(route: &Drive, bytes: u64, seed: u64) -> Result<Transferred, WorldError> {
+pub fn transfer(route: RavenRoute<'_>, bytes: u64, seed: u64) -> Result<Transferred, WorldError> {
     let strategy: Strategy = "raven:100".parse().expect("it is one of the strategies");
-    let scenario = Scenario { seed, ..Scenario::new("transfers", links(route, seed), strategy) };
+    let scenario = Scenario { seed, ..Scenario::new("transfers", route.links(seed), strategy) };
     let mut traffic_world = TrafficWorld::new(scenario.world()?);
     warm_up(&mut traffic_world, &scenario);
     traffic_world.world.restart_links(scenario.links.clone());
@@ -241,12 +250,16 @@ pub fn transfer(route: &Drive, bytes: u64, seed: u64) -> Result<Transferred, Wor
         source += after.0 - before.0;
         further += after.1 - before.1;
     }
-    let everything = source.max(1) * (route.links.len() as u64 - 1);
+    let everything = source.max(1) * (route.drive.links.len() as u64 - 1);
     Ok(Transferred { bytes, redundant: further as f64 / everything as f64 })
 }
 
-fn links(route: &Drive, seed: u64) -> Vec<DuplexLink> {
-    (0..).zip(&route.links).map(|(index, link)| DuplexLink::new(link, index, seed)).collect()
+impl RavenRoute<'_> {
+    fn links(&self, seed: u64) -> Vec<DuplexLink> {
+        let links = (0..).zip(&self.drive.links);
+        let links = links.map(|(index, link)| DuplexLink::new(link, index, seed));
+        links.map(|link| self.loss.into_iter().fold(link, DuplexLink::with_loss)).collect()
+    }
 }
 
 fn sent(world: &World) -> (u64, u64) {

@@ -16,6 +16,7 @@ use roadweave_terminal::out;
 use roadweave_tunnel::Strategy;
 
 use super::drives::{self, NamedDrive};
+use super::losses::Losses;
 use super::pictures::Pictures;
 use super::saved_runs::{Key, SavedRuns};
 use super::table;
@@ -54,6 +55,11 @@ pub struct CompareArgs {
     /// idle, busy or crowded
     #[arg(long, default_value_t)]
     machine: Machine,
+    #[command(flatten)]
+    losses: Losses,
+    /// Let strategies that resend until a packet arrives deliver in order, as a QUIC stream does
+    #[arg(long)]
+    rivals_in_order: bool,
     /// The number of parallel runs; default: one per core
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1_024))]
     jobs: Option<u16>,
@@ -137,6 +143,8 @@ impl CompareArgs {
             seed: self.seed,
             congestion: self.congestion,
             machine: self.machine,
+            loss: self.losses.get(),
+            rivals_in_order: self.rivals_in_order,
         };
         let drives = drives::read(&self.drives)?;
         check_links(&contestants, &drives)?;

@@ -13,6 +13,7 @@ use roadweave_terminal::exit::BadInput;
 use roadweave_tunnel::{LaneConfig, Strategy, StreamsConfig};
 
 use self::results::{ByTcp, DownloadCase, DownloadResults, DownloadRun};
+use super::losses::Losses;
 use super::workers::Runs;
 
 /// Measures how much of two links a download as a stream uses
@@ -39,6 +40,8 @@ pub struct DownloadsArgs {
     /// The number of seeds
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     seeds: u16,
+    #[command(flatten)]
+    losses: Losses,
     #[command(flatten)]
     runs: Runs,
 }
@@ -85,7 +88,8 @@ impl DownloadsArgs {
             let lane = StreamsConfig::default().lane;
             LaneConfig { strategy, ..lane }
         });
-        let links = pair.world_links(over, seed);
+        let links = pair.world_links(over, seed).into_iter();
+        let links = links.map(|link| self.losses.on(link)).collect();
         let bytes = u32::from(self.mebibytes) << 20;
         let congestion = self.congestion;
         let download = Download { lane, congestion, ..Download::new(links, bytes, seed) };

@@ -16,6 +16,7 @@ use roadweave_tunnel::Strategy;
 
 use self::pooled::Pooled;
 use super::drives::{self, NamedDrive};
+use super::losses::Losses;
 use super::workers::Runs;
 use crate::rate::parse_video;
 
@@ -51,6 +52,8 @@ pub struct EncoderArgs {
     /// The number of seeds
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
     seeds: u16,
+    #[command(flatten)]
+    losses: Losses,
     #[command(flatten)]
     runs: Runs,
 }
@@ -179,7 +182,8 @@ impl EncoderArgs {
             EncoderLinks::Alone(name) => link.name == *name,
             EncoderLinks::All(_) | EncoderLinks::Each => true,
         });
-        let links: Vec<_> = links.map(|(link, index)| DuplexLink::new(link, index, seed)).collect();
+        let links = links.map(|(link, index)| DuplexLink::new(link, index, seed));
+        let links: Vec<_> = links.map(|link| self.losses.on(link)).collect();
         if links.is_empty() {
             return Ok(None);
         }

@@ -20,6 +20,7 @@ mod downloads;
 mod drives;
 mod encoder;
 mod fleet;
+mod losses;
 mod pictures;
 mod raven;
 mod report;

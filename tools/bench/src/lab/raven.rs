@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use roadweave_emulate::Drive;
 use roadweave_lab::raven::loads::{self, LinkLoad, Loaded};
-use roadweave_lab::raven::{self, Answered, Transferred};
+use roadweave_lab::raven::{self, Answered, RavenRoute, Transferred};
 use roadweave_lab::traffic::App;
 use roadweave_terminal::exit::BadInput;
 use roadweave_tunnel::Strategy;
 use serde::Serialize;
 
 use super::drives;
+use super::losses::Losses;
 use super::workers::Runs;
 use crate::table::{self, Column};
 
@@ -37,6 +38,8 @@ pub struct RavenArgs {
     /// video, unbroken
     #[arg(long, value_name = "LOAD,..", value_delimiter = ',')]
     loads: Vec<LinkLoad>,
+    #[command(flatten)]
+    losses: Losses,
     #[command(flatten)]
     runs: Runs,
 }
@@ -70,20 +73,24 @@ impl RavenArgs {
         };
         let learned: Vec<String> = (0..routes.len()).map(|at| raven::learn(others(at))).collect();
         let jobs = jobs(&routes, &self.loads)?;
+        let names: Vec<String> = (0..routes.len()).map(route_name).collect();
+        let on = |at: usize| RavenRoute {
+            name: &names[at],
+            drive: &routes[at],
+            loss: self.losses.get(),
+        };
         let work = |job: usize| match &jobs[job] {
             RavenJob::Ask { route, app, strategy } => {
                 let repeats = if *app == App::Recommender { u64::from(self.repeats) } else { 1 };
-                let (name, seeds) = (route_name(*route), 1..1 + repeats);
-                let on = (name.as_str(), &routes[*route]);
-                Ok(Done::Answered(raven::ask(on, *app, strategy, &learned[*route], seeds)?))
+                let (route, learned) = (on(*route), &learned[*route]);
+                Ok(Done::Answered(raven::ask(route, *app, strategy, learned, 1..1 + repeats)?))
             }
             RavenJob::Load { route, load, strategy } => {
-                let name = route_name(*route);
-                let on = (name.as_str(), &routes[*route]);
-                Ok(Done::Loaded(loads::load(on, *load, strategy, &learned[*route], 1)?))
+                let (route, learned) = (on(*route), &learned[*route]);
+                Ok(Done::Loaded(loads::load(route, *load, strategy, learned, 1)?))
             }
             RavenJob::Transfer { bytes } => {
-                Ok(Done::Transferred(raven::transfer(&routes[0], *bytes, 1)?))
+                Ok(Done::Transferred(raven::transfer(on(0), *bytes, 1)?))
             }
         };
         let done = self.runs.finish(jobs.len(), |job| jobs[job].name(), work)?;

@@ -13,7 +13,7 @@ use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Key {
     pub drive: String,
     pub strategy: String,

@@ -10,7 +10,8 @@ fn drive(links: &[&str]) -> Drive {
 
 fn setting(bitrate_bps: u64, seconds: u32) -> Setting {
     let (congestion, machine) = (CongestionControl::Bbr, Machine::default());
-    Setting { bitrate_bps, seconds, seed: 4, congestion, machine }
+    let (loss, rivals_in_order) = (None, false);
+    Setting { bitrate_bps, seconds, seed: 4, congestion, machine, loss, rivals_in_order }
 }
 
 fn measured(strategy: &str, stall_ratio: f64, p99: f64) -> Measured {

@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
-use roadweave_emulate::{Drive, DuplexLink};
+use roadweave_emulate::DuplexLink;
 use roadweave_tunnel::{LaneConfig, Strategy, StreamsConfig};
 use serde::Serialize;
 
-use super::{both_ways, links};
+use super::{RavenRoute, both_ways};
 use crate::video::quality::Percentiles;
 use crate::web::{Loading, Visit};
 use crate::world::{WorldConfig, WorldError};
@@ -74,13 +74,13 @@ pub struct Loaded {
 
 /// Loads `load` on `route`; fails if the world cannot be created.
 pub fn load(
-    route: (&str, &Drive),
+    route: RavenRoute<'_>,
     load: LinkLoad,
     strategy: &Strategy,
     learned: &str,
     seed: u64,
 ) -> Result<Loaded, WorldError> {
-    let links: Vec<DuplexLink> = links(route.1, seed);
+    let links: Vec<DuplexLink> = route.links(seed);
     let lane = LaneConfig { strategy: strategy.clone(), ..StreamsConfig::default().lane };
     let packets = vec![LaneConfig::new("default", Strategy::xnc())];
     let mut visit = Visit::in_use(WorldConfig {
@@ -102,7 +102,7 @@ pub fn load(
     let mut took = loading.took;
     took.sort_unstable();
     Ok(Loaded {
-        route: route.0.to_owned(),
+        route: route.name.to_owned(),
         load: load.name(),
         strategy: strategy.to_string(),
         whole: took.len() as u64,

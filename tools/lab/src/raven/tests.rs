@@ -38,11 +38,15 @@ fn talk(traffic_world: &mut TrafficWorld, seconds: u32) {
     }
 }
 
+fn on(drive: &Drive) -> RavenRoute<'_> {
+    RavenRoute { name: "first", drive, loss: None }
+}
+
 #[test]
 fn what_is_learned_outlives_sessions_and_the_program() {
     let route = recording([50, 55], 60);
     let strategy: Strategy = "raven".parse().expect("known");
-    let scenario = Scenario::new("talk", links(&route, 1), strategy);
+    let scenario = Scenario::new("talk", on(&route).links(1), strategy);
     let mut traffic_world = TrafficWorld::new(scenario.world().expect("two links"));
     warm_up(&mut traffic_world, &scenario);
     talk(&mut traffic_world, 30);
@@ -69,10 +73,10 @@ fn what_is_learned_outlives_sessions_and_the_program() {
 #[test]
 fn encoders_get_targets_under_every_strategy() {
     let route = recording([50, 55], 60);
-    let single = format!("single:{}", links(&route, 1)[1].name);
+    let single = format!("single:{}", on(&route).links(1)[1].name);
     for strategy in ["lola", "xnc", "redundant", "bonding", &single, "raven"] {
         let strategy = crate::strategies::strategy(strategy).expect("known");
-        let scenario = Scenario::new("frames", links(&route, 1), strategy.clone());
+        let scenario = Scenario::new("frames", on(&route).links(1), strategy.clone());
         let mut traffic_world = TrafficWorld::new(scenario.world().expect("two links"));
         warm_up(&mut traffic_world, &scenario);
         talk(&mut traffic_world, 1);
@@ -95,7 +99,7 @@ fn confidence_costs_few_bytes_of_large_loads() {
     let learned = learn([&route]);
     let strategy = "raven:100".parse().expect("known");
     for (what, most) in [(LinkLoad::Video, 0.1), (LinkLoad::Unbroken, 0.001)] {
-        let loaded = load(("first", &route), what, &strategy, &learned, 1).expect("two links");
+        let loaded = load(on(&route), what, &strategy, &learned, 1).expect("two links");
         assert_eq!((loaded.whole, loaded.parts), (what.parts(), what.parts()), "{loaded:?}");
         assert!(0.0 < loaded.copies && loaded.copies < most, "{loaded:?}");
     }
