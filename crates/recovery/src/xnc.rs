@@ -13,9 +13,10 @@
 //! ```
 //!
 //! By default a repair has n + 2 packets and begins with the lost ones themselves: each of these
-//! helps at once, while combinations help once n of the repair have arrived.
+//! helps at once, while combinations help once n of the repair have arrived. When it is sent again
+//! it has combinations alone, which restore whichever packets are missing.
 //!
-//! [`Spread::ByLoss`] sends no more than that, and no path carries more of it than the others can
+//! [`Spread::ByLoss`] adds the expected loss, and no path carries more of it than the others can
 //! do without: one path that fails costs a few coded packets, and not the repair. It avoids the
 //! path that lost the most of the run, unless something newer was acknowledged there: before its
 //! probe timeout a dead path is not suspected, and would swallow the repair as well.
@@ -246,7 +247,7 @@ impl Xnc {
             let repair = repair_of(&self.config, &sent.group, lost, sent.bytes, usable);
             let Some(repair) = repair else { continue }; // a smaller one may find room
             self.pending_repairs.on_sent_again(now, sent, repair_timeout(&repair, paths));
-            return self.send(repair); // which of its packets are missing is not known
+            return self.send(repair);
         }
         None
     }

@@ -18,7 +18,7 @@
 //! Phases, gains and model follow draft-ietf-ccwg-bbr-05, BBR version 3, with these differences:
 //!
 //! - base stations queue for half a second and rarely drop: delay is the first sign of congestion,
-//!   loss the second; random loss of 5 % and half a second of more cost next to nothing (`model`)
+//!   loss the second; random loss of 5 %, and more for half a second, hardly cost rate (`model`)
 //! - the rate follows a link that slows down within a round or two, or resumes (`model`)
 //! - jitter and reordering do not lower the round-trip time that the window is made of; a longer
 //!   route is distinguished from a queue (`delay`, `drift`)

@@ -44,7 +44,7 @@ impl Reordering {
         late > 0 && late.saturating_mul(LATE_SHARE) >= all
     }
 
-    /// Whether no packet was overtaken in the last seconds, out of many.
+    /// Whether no overtaken packet arrived in the last seconds, of [`ORDERED_MIN`] or more.
     pub(super) fn keeps_order(&self) -> bool {
         self.spans[1].all >= ORDERED_MIN && self.spans.iter().all(|span| span.late == 0)
     }
@@ -65,8 +65,11 @@ impl Reordering {
     }
 
     pub(super) fn turn(&mut self, now: Instant, late_ack_wait: Duration) {
-        if now >= *self.began.get_or_insert(now) + LATENESS_MEMORY {
-            self.spans = [ReorderingSpan::default(), self.spans[0]];
+        let elapsed = now.since(*self.began.get_or_insert(now));
+        if elapsed >= LATENESS_MEMORY {
+            let before =
+                if elapsed < LATENESS_MEMORY * 2 { self.spans[0] } else { Default::default() };
+            self.spans = [ReorderingSpan::default(), before];
             self.began = Some(now);
             self.usual = self.usual.filter(|_| self.most() > Duration::ZERO);
         }

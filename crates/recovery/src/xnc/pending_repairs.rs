@@ -30,10 +30,24 @@ pub(super) struct SentRepair {
 #[derive(Clone, Copy, Debug)]
 struct OpenRepair {
     repair: SentRepair,
-    /// Packets without an arrived datagram of their own or of the repair.
-    missing: u32,
+    /// Packets that arrived, as bits of the group's mask.
+    arrived: u64,
     superseded: u64,
+    /// Combinations that arrived.
+    combinations: u32,
     due: Instant,
+}
+
+impl OpenRepair {
+    /// How many datagrams are missing until the peer has the whole group.
+    fn missing(&self) -> u32 {
+        let lost = self.repair.group.lost() - self.arrived.count_ones();
+        lost.saturating_sub(self.combinations)
+    }
+
+    fn is_done(&self) -> bool {
+        self.missing() == 0 || self.arrived | self.superseded == self.repair.group.mask
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -50,44 +64,42 @@ impl PendingRepairs {
         {
             push(&mut self.ended, oldest.repair.group);
         }
-        let missing = repair.group.lost();
-        self.open.push_back(OpenRepair { repair, missing, superseded: 0, due: now + timeout });
+        let due = now + timeout;
+        self.open.push_back(OpenRepair { repair, arrived: 0, superseded: 0, combinations: 0, due });
     }
 
     pub(super) fn on_repair_acknowledged(&mut self, start: PacketId) {
-        self.settle(|open| open.repair.group.has_lost(start));
+        let combined = |open: &&mut OpenRepair| open.repair.group.start == start;
+        self.open.iter_mut().filter(combined).for_each(|open| open.combinations += 1);
+        self.settle();
     }
 
     pub(super) fn on_acknowledged(&mut self, id: PacketId) {
-        self.settle(|open| open.repair.group.has_lost(id));
+        let concerned = |open: &&mut OpenRepair| open.repair.group.has_lost(id);
+        for open in self.open.iter_mut().filter(concerned) {
+            open.arrived |= 1 << id.distance(open.repair.group.start);
+        }
+        self.settle();
     }
 
     /// The packet is not needed: ends its own repair only, since it stays unknown to the receiver.
     pub(super) fn on_superseded(&mut self, id: PacketId) {
-        let mut is_of_one = false;
         for open in self.open.iter_mut().filter(|open| open.repair.group.has_lost(id)) {
             open.superseded |= 1 << id.distance(open.repair.group.start);
-            is_of_one = true;
         }
-        if !is_of_one {
-            return;
-        }
-        self.end_unless(|open| open.superseded != open.repair.group.mask);
+        self.end_unless(|open| !open.is_done());
     }
 
     pub(super) fn covers(&self, id: PacketId) -> bool {
         self.open.iter().any(|open| open.repair.group.spans(id))
     }
 
-    fn settle(&mut self, concerns: impl Fn(&OpenRepair) -> bool) {
+    fn settle(&mut self) {
         if self.open.is_empty() {
             return;
         }
-        for open in self.open.iter_mut().filter(|open| concerns(open)) {
-            open.missing = open.missing.saturating_sub(1);
-        }
-        let arrived = self.end_unless(|open| open.missing > 0);
-        arrived.into_iter().for_each(|group| push(&mut self.arrived, group));
+        let done = self.end_unless(|open| !open.is_done());
+        done.into_iter().for_each(|group| push(&mut self.arrived, group));
     }
 
     fn end_unless(&mut self, goes_on: impl Fn(&OpenRepair) -> bool) -> Vec<Group> {
@@ -115,7 +127,7 @@ impl PendingRepairs {
         self.end_unless(|open| now < open.repair.until);
         let overdue = self.open.iter_mut().find(|open| open.due <= now)?;
         overdue.due = now + RETRY_PAUSE;
-        Some((overdue.repair, overdue.missing))
+        Some((overdue.repair, overdue.missing()))
     }
 
     pub(super) fn on_sent_again(&mut self, now: Instant, repair: SentRepair, timeout: Duration) {
@@ -185,6 +197,19 @@ mod tests {
         assert_eq!(pending.poll_overdue_repair(at(99)), None);
         pending.on_repair_acknowledged(PacketId(u32::MAX));
         assert!(pending.is_empty());
+    }
+
+    #[test]
+    fn a_packet_counts_once_however_often_it_arrives() {
+        let mut pending = PendingRepairs::default();
+        pending.on_sent(at(0), repair(7, 4), TIMEOUT);
+        for id in [8, 9, 8, 9] {
+            pending.on_acknowledged(PacketId(id)); // the packet itself, then its copy
+        }
+        assert_eq!(pending.poll_overdue_repair(at(50)), Some((repair(7, 4), 2)));
+        pending.on_superseded(PacketId(7));
+        pending.on_acknowledged(PacketId(10));
+        assert!(pending.is_empty(), "7 is not needed");
     }
 
     #[test]

@@ -39,13 +39,18 @@ pub(super) fn repair_of(
         let free = rooms.iter().map(|(_, room)| room).sum::<u64>();
         return (free >= needed).then(|| group.coded(every_path(&rooms, path_max)));
     }
-    let lost_bytes =
-        usable.iter().map(|path| path.repair_room() as f64 * f64::from(path.snapshot.loss));
-    let free_bytes = usable.iter().map(|path| path.repair_room()).sum::<u64>();
-    let loss = lost_bytes.sum::<f64>() / free_bytes.max(1) as f64;
+    let loss = expected_loss(&usable, &rooms, path_max);
     let size = outlasting_any_path(&rooms, lost.into(), extra, loss)?;
     let size = Size { cap: size.cap.min(path_max), ..size };
     Some(group.coded(in_proportion(&rooms, size)))
+}
+
+/// The mean loss of `paths`, 0..1, weighted by what each may carry of a repair.
+fn expected_loss(paths: &[&PathOffer<'_>], rooms: &[(PathId, u64)], path_max: u64) -> f64 {
+    let weights = rooms.iter().map(|(_, room)| (*room).min(path_max) as f64);
+    let lost = paths.iter().zip(weights.clone());
+    let lost: f64 = lost.map(|(path, weight)| f64::from(path.snapshot.loss) * weight).sum();
+    lost / weights.sum::<f64>().max(1.0)
 }
 
 /// As many packets as `rooms` hold, at most `cap` on each path (CellFusion section 4.5.2).

@@ -156,9 +156,10 @@ fn copies_and_combinations_of_a_repair_count_together() {
     let paths = [path(0, 40, 100), path(1, 60, 100)];
     let mut xnc = burst(XncConfig::default(), &[2, 3, 4, 5], &paths);
     assert!(!all_repairs(&mut xnc, at(50), &paths).is_empty());
-    for start in [3, 2, 5] {
-        xnc.on_repair_acknowledged(PacketId(start));
+    for id in [3, 5, 3] {
+        xnc.on_acknowledged(at(90), PacketId(id));
     }
+    xnc.on_repair_acknowledged(PacketId(2));
     assert!(!xnc.is_settled(), "three of four");
     xnc.on_repair_acknowledged(PacketId(2));
     assert!(xnc.is_settled());

@@ -27,10 +27,15 @@ pub enum DatagramContent {
         /// Whether it is the whole packet.
         is_whole: bool,
     },
-    /// A repair: coded, or a copy.
+    /// A combination of packets.
     Repair {
         /// The first packet that it may bring back.
         start: PacketId,
+    },
+    /// A repair that is the lost packet itself.
+    Copy {
+        /// The packet.
+        id: PacketId,
     },
     /// A part of a source datagram or of a repair that was too large for its path.
     Part {
@@ -82,6 +87,7 @@ impl DatagramContent {
         match self {
             Self::Source { .. } => TokenKind::Source,
             Self::Repair { .. } => TokenKind::Repair,
+            Self::Copy { .. } => TokenKind::Copy,
             Self::Part { .. } => TokenKind::Part,
             Self::Load { .. } => TokenKind::Load,
         }
@@ -89,7 +95,7 @@ impl DatagramContent {
 
     pub(crate) fn id(self) -> PacketId {
         match self {
-            Self::Source { id, .. } => id,
+            Self::Source { id, .. } | Self::Copy { id } => id,
             Self::Repair { start } => start,
             Self::Part { number } | Self::Load { number } => PacketId(number),
         }
@@ -108,6 +114,7 @@ pub(crate) enum TokenKind {
     Source,
     Repair,
     Part,
+    Copy,
     Load,
 }
 
@@ -121,6 +128,7 @@ impl DatagramToken {
             0 => TokenKind::Source,
             1 => TokenKind::Repair,
             2 => TokenKind::Part,
+            3 => TokenKind::Copy,
             _ => TokenKind::Load,
         };
         Self { kind, lane: LaneId((token >> 32) as u8), id: PacketId(token as u32) }
@@ -137,6 +145,7 @@ mod tests {
         for (content, kind) in [
             (DatagramContent::Source { id, is_whole: false }, TokenKind::Source),
             (DatagramContent::Repair { start: id }, TokenKind::Repair),
+            (DatagramContent::Copy { id }, TokenKind::Copy),
             (DatagramContent::Part { number: u32::MAX }, TokenKind::Part),
             (DatagramContent::Load { number: u32::MAX }, TokenKind::Load),
         ] {

@@ -238,7 +238,7 @@ impl LaneSender {
         };
         match whole {
             Some((TokenKind::Repair, id)) => self.sent.on_repair_acknowledged(id),
-            Some((TokenKind::Source, id)) => {
+            Some((TokenKind::Source | TokenKind::Copy, id)) => {
                 self.sent.on_acknowledged(now, id);
                 self.stats.drops.add(DropReason::CopyCancelled, self.resends.copies.cancel(id));
             }
@@ -252,7 +252,7 @@ impl LaneSender {
         match kind {
             TokenKind::Source => self.sent.on_lost(now, id, path),
             TokenKind::Part => self.on_part_lost(now, id.0),
-            TokenKind::Repair | TokenKind::Load => {}
+            TokenKind::Repair | TokenKind::Copy | TokenKind::Load => {}
         }
     }
 

@@ -186,8 +186,8 @@ const APP_LIMITED_AGEING: u32 = 30;
 const LOSS_IN_QUEUE: f64 = 0.02;
 /// Without a queue: radio links lose up to 5 % by chance, and more in a single round.
 const LOSS_BY_CHANCE: f64 = 0.10;
-/// Such loss for no longer than this is an outage or a bad place of the road: the rate stays and
-/// does not grow.
+/// Such loss for no longer than this is poor coverage and no congestion: the rate stays and does
+/// not grow.
 const OUTAGE: Duration = Duration::from_millis(500);
 /// Between lossy rounds that belong together: a short buffer overflows with each frame of a video.
 const LOSSES_APART: Duration = Duration::from_millis(500);

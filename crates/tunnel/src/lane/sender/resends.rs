@@ -88,7 +88,11 @@ impl Resends {
         (start, lost): (PacketId, u64),
         bytes: Bytes,
     ) {
-        let datagram = self.repair(start, bytes);
+        let content = match lost {
+            1 => DatagramContent::Copy { id: start },
+            _ => DatagramContent::Repair { start },
+        };
+        let datagram = LaneDatagram { lane: self.lane, content, bytes };
         let (is_redundant, tried_others) = (true, false);
         let repair = QueuedRepair { lifetime, datagram, lost, is_redundant, tried_others };
         self.repairs.entry(path).or_default().push_back(repair);
