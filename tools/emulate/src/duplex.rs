@@ -50,13 +50,17 @@ impl DuplexLink {
     #[must_use]
     pub fn with_loss(mut self, loss: AddedLoss) -> Self {
         let stretches = Random::part(self.up.seed, STRETCHES);
+        let length = self.up.trace.length().max(self.down.trace.length());
+        let length = length.unwrap_or(SYNTHETIC_LENGTH);
         for way in [&mut self.up, &mut self.down] {
             match loss {
+                AddedLoss::Independent { share } => {
+                    way.burst_loss = Some(GilbertElliott::independent(share));
+                }
                 AddedLoss::Bursts { share, packets } => {
                     way.burst_loss = Some(GilbertElliott::bursts(share, packets));
                 }
                 AddedLoss::Stretches { share, within, ms } => {
-                    let length = way.trace.length().unwrap_or(SYNTHETIC_LENGTH);
                     let stretches = &mut stretches.clone();
                     let recorded = way.trace.loss();
                     let loss = with_stretches(recorded, (share, within, ms), length, stretches);

@@ -33,6 +33,8 @@ pub struct GilbertElliott {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AddedLoss {
+    /// Loses each packet with probability `share`.
+    Independent { share: f64 },
     /// Loses `share` of the packets in bursts of `packets` in the mean.
     Bursts { share: f64, packets: f64 },
     /// Loses `share` of the packets, all in stretches of `ms` in the mean, which lose `within` of
@@ -88,11 +90,13 @@ pub(crate) fn with_stretches(
     let good_ns = bad_ns * (within / share.max(1e-9) - 1.0).max(0.0);
     let length_ns = nanos(length);
     let mut steps = Vec::new();
-    let (mut at, mut changes, mut bad) = (0, 0, true);
+    let mut bad = random.chance(share / within.max(1e-9));
+    let (mut at, mut changes) = (0, random.exponential(if bad { bad_ns } else { good_ns }) as u64);
     while at < length_ns {
         while changes <= at {
             bad = !bad;
-            changes += 1 + random.exponential(if bad { bad_ns } else { good_ns }) as u64;
+            let lasting = random.exponential(if bad { bad_ns } else { good_ns }) as u64;
+            changes = changes.saturating_add(lasting).saturating_add(1);
         }
         let span = recorded.span(at);
         let arriving = (1.0 - span.value) * if bad { 1.0 - within } else { 1.0 };

@@ -91,7 +91,7 @@ pub static BASELINES: &[StrategyEntry] = &[
     ),
     StrategyEntry::new(
         "minrtt-quic",
-        "both of these: multipath QUIC without active measuring, as the papers' rivals",
+        "`minrtt-silent` with the timers of `minrtt-rfc9002`, as the papers' MPQUIC",
         |_, _| Some(Box::new(Plain)),
         rfc9002,
         Keeps::UntilGivenUp,

@@ -143,7 +143,7 @@ impl CompareArgs {
             seed: self.seed,
             congestion: self.congestion,
             machine: self.machine,
-            loss: self.losses.get(),
+            loss: self.losses.get()?,
             rivals_in_order: self.rivals_in_order,
         };
         let drives = drives::read(&self.drives)?;

@@ -59,6 +59,7 @@ struct Algorithms(Vec<CongestionControl>);
 
 impl DownloadsArgs {
     pub fn run(&self) -> anyhow::Result<()> {
+        self.losses.get()?;
         let pairs = self.pairs()?;
         let mut jobs = Vec::new();
         for &pair in &pairs {

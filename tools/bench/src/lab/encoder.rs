@@ -107,6 +107,7 @@ impl EncoderArgs {
             return Err(BadInput::new(format!("--only: there is no drive `{unknown}`")).into());
         }
         all.retain(|drive| self.only.is_empty() || self.only.contains(&drive.name));
+        self.losses.get()?;
         self.choose_links(&mut all)?;
         let ways = self.ways_over(&all);
         let mut jobs = Vec::new();

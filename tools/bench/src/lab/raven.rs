@@ -74,11 +74,8 @@ impl RavenArgs {
         let learned: Vec<String> = (0..routes.len()).map(|at| raven::learn(others(at))).collect();
         let jobs = jobs(&routes, &self.loads)?;
         let names: Vec<String> = (0..routes.len()).map(route_name).collect();
-        let on = |at: usize| RavenRoute {
-            name: &names[at],
-            drive: &routes[at],
-            loss: self.losses.get(),
-        };
+        let loss = self.losses.get()?;
+        let on = |at: usize| RavenRoute { name: &names[at], drive: &routes[at], loss };
         let work = |job: usize| match &jobs[job] {
             RavenJob::Ask { route, app, strategy } => {
                 let repeats = if *app == App::Recommender { u64::from(self.repeats) } else { 1 };

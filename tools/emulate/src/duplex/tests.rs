@@ -54,3 +54,19 @@ fn errors_name_the_link_the_field_and_the_cure() {
     check("[[link]]\nname = 'a b'\nrate_kbps = 1", "link 1: name: `a b` is not a name; a name is");
     check("[[link]]\nrate_kbps = 1", "link 1: name: `` is not a name");
 }
+
+#[test]
+fn added_loss_is_in_both_directions_and_stretches_are_at_once() {
+    let trace = Trace::constant(Rate::from_kbps(1_000), Duration::from_millis(20));
+    let link = DuplexLink::new(&DriveLink::symmetric("a", trace), 0, 1);
+    let bursts = link.clone().with_loss(AddedLoss::Bursts { share: 0.1, packets: 5.0 });
+    for way in [&bursts.up, &bursts.down] {
+        assert_eq!(way.burst_loss, Some(GilbertElliott::bursts(0.1, 5.0)));
+    }
+    let stretches = AddedLoss::Stretches { share: 0.1, within: 0.5, ms: 200.0 };
+    let [one, other] = [link.clone(), link].map(|link| link.with_loss(stretches));
+    assert_eq!(one.up.trace, one.down.trace);
+    assert_eq!(one.up.trace, other.up.trace, "equal seeds");
+    let losses: Vec<f64> = one.up.trace.loss().iter().map(|(_, loss)| loss).collect();
+    assert!(losses.len() > 100 && losses.iter().all(|loss| [0.0, 0.5].contains(loss)));
+}

@@ -126,3 +126,26 @@ fn pooled_figures_are_means_and_percentiles_over_drives() {
     assert_eq!(classes, [(Class::Easy, 1), (Class::Tight, 2)]);
     assert!((comparison.classes[1].pooled[1].stall_ratio_mean - 0.075).abs() < 1e-12);
 }
+
+#[test]
+fn rivals_deliver_in_order_and_links_lose_more_only_if_asked() {
+    let length = Duration::from_secs(2);
+    let drive = Drive::synthetic(1, &roadweave_emulate::Operator::ALL, length);
+    let plain = setting(1_000_000, 2);
+    let loss = Some(AddedLoss::Bursts { share: 0.1, packets: 4.0 });
+    let harder = Setting { rivals_in_order: true, loss, ..plain.clone() };
+    for (name, in_order) in
+        [("minrtt", true), ("xlink", true), ("xnc", false), ("redundant", false)]
+    {
+        let scenario = |setting: &Setting| {
+            let strategy = crate::strategies::strategy(name).expect("known");
+            setting.scenario("drive", &drive, strategy, &setting.video())
+        };
+        let order = |scenario: &Scenario| scenario.lanes[0].order != Order::Pass;
+        let lossy =
+            |scenario: &Scenario| scenario.links.iter().all(|it| it.up.burst_loss.is_some());
+        let (plain, harder) = (scenario(&plain), scenario(&harder));
+        assert_eq!([order(&plain), order(&harder)], [false, in_order], "{name}");
+        assert_eq!([lossy(&plain), lossy(&harder)], [false, true], "{name}");
+    }
+}
