@@ -49,7 +49,8 @@ impl DuplexLink {
     /// Adds `loss` to both directions: bursts to each by itself, stretches to both at once.
     #[must_use]
     pub fn with_loss(mut self, loss: AddedLoss) -> Self {
-        let stretches = Random::part(self.up.seed, STRETCHES);
+        // Recordings differ in their rate, and so in their stretches.
+        let stretches = Random::part(self.up.seed ^ self.up.queue_bytes as u64, STRETCHES);
         let length = self.up.trace.length().max(self.down.trace.length());
         let length = length.unwrap_or(SYNTHETIC_LENGTH);
         for way in [&mut self.up, &mut self.down] {
