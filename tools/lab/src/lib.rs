@@ -13,7 +13,9 @@
 
 #![allow(missing_docs, reason = "the tools alone use it: a name may say it all")]
 
+pub mod applications;
 pub mod bound;
+mod call;
 pub mod class;
 pub mod closed_loop;
 pub mod compare;

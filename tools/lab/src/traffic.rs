@@ -9,6 +9,7 @@
 //! no clock. [`TrafficSpec`] selects the application.
 
 mod bulk;
+mod call;
 mod constant;
 mod requests;
 mod tcp;
@@ -17,7 +18,7 @@ mod video;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use roadweave_emulate::Direction;
 use roadweave_proto::{Instant, Rate};
 use roadweave_tunnel::{EncoderTarget, Superseded};
@@ -30,6 +31,8 @@ use crate::video::quality::{Percentiles, Player, packet_delays};
 use bulk::BulkTraffic;
 pub(crate) use bulk::fairness;
 pub use bulk::{Bulk, BulkReport};
+pub use call::CallReport;
+use call::CallTraffic;
 use constant::ConstantTraffic;
 pub use requests::App;
 use requests::{RequestReport, RequestTraffic};
@@ -102,6 +105,10 @@ pub enum TrafficKind {
     Requests(App),
     Bulk(Bulk),
     Tcp(Bulk),
+    /// A WebRTC call with video of up to this rate.
+    Call {
+        rate_max: Rate,
+    },
 }
 
 impl TrafficSpec {
@@ -143,6 +150,9 @@ impl TrafficSpec {
             TrafficKind::Requests(app) => Box::new(RequestTraffic::new(self, *app, start, seed)),
             TrafficKind::Bulk(bulk) => Box::new(BulkTraffic::new(self, *bulk, start, seed)),
             TrafficKind::Tcp(tcp) => Box::new(TcpTraffic::new(self, *tcp, start, seed)),
+            TrafficKind::Call { rate_max } => {
+                Box::new(CallTraffic::new(self, *rate_max, start, seed))
+            }
         }
     }
 }
@@ -181,6 +191,7 @@ pub enum Detail {
     Requests(RequestReport),
     Bulk(Box<BulkReport>),
     Tcp(Box<TcpReport>),
+    Call(Box<CallReport>),
 }
 
 /// Send and arrival times of packets.
@@ -297,6 +308,27 @@ impl TwoWay {
         stream.log.packets.len() as u64 - 1
     }
 
+    /// Records a sent packet, and writes the low 16 bits of its number into it.
+    fn number(&mut self, now: Instant, direction: Direction, packet: Bytes) -> Bytes {
+        let number = self.note_sent(now, direction) as u16;
+        self.base.sent_bytes += packet.len() as u64;
+        let mut packet = BytesMut::from(packet);
+        packet[IDENTIFICATION..IDENTIFICATION + 2].copy_from_slice(&number.to_be_bytes());
+        packet.freeze()
+    }
+
+    /// Records the arrival of a numbered packet; `false` for a duplicate or an unknown packet.
+    fn note_arrival(&mut self, now: Instant, direction: Direction, packet: &[u8]) -> bool {
+        let stream = self.stream(direction);
+        let Some(half) = packet.get(IDENTIFICATION..).and_then(|it| it.first_chunk()) else {
+            return false;
+        };
+        // The latest packet with these 16 bits.
+        let Some(last) = stream.log.packets.len().checked_sub(1) else { return false };
+        let behind = usize::from((last as u16).wrapping_sub(u16::from_be_bytes(*half)));
+        last.checked_sub(behind).is_some_and(|index| stream.note_arrival(now, index))
+    }
+
     fn is_on(&self, now: Instant) -> bool {
         (self.begin..self.end).contains(&now)
     }
@@ -333,11 +365,14 @@ impl TrafficReport {
             Detail::Video(video) => Some(&video.stream),
             Detail::Bulk(bulk) => Some(&bulk.stream),
             Detail::Tcp(tcp) => Some(&tcp.stream),
+            Detail::Call(call) => Some(&call.stream),
             Detail::None | Detail::Requests(_) => None,
         }
     }
 }
 
+/// The identification of an IPv4 packet, which has the low bits of its number.
+const IDENTIFICATION: usize = 4;
 /// The port of a scenario's first application.
 pub const FIRST_PORT: u16 = 5_000;
 

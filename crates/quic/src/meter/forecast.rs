@@ -39,6 +39,9 @@ pub(crate) fn expected_rtt(meter: &Meter, now: Instant, pacing: Pacing) -> Durat
 /// the last round trip, or passed in it if that was more. Otherwise it can do at least its
 /// recent best, and without a queue twice as much, as in slow start.
 ///
+/// A path that carried little has shown little. If it counted as that slow, the rest of a burst
+/// would take another path, and a call's probes would measure the difference of the paths' delays.
+///
 /// Where a sender leaves room, longer round trips are others' queue, or one on the way back. A
 /// stream leaves at the first sign; a transfer still doubles with a queue of acknowledgements.
 fn time_to_drain(meter: &Meter, now: Instant, pacing: Pacing) -> Duration {
@@ -49,6 +52,7 @@ fn time_to_drain(meter: &Meter, now: Instant, pacing: Pacing) -> Duration {
         (true, false) => meter.delivery.newest().max(passed(meter, now)),
         _ => meter.delivery.best().max(passed(meter, now)) * 2,
     };
+    let rate = if queued { rate } else { rate.max(at_first(meter, base)) };
     if rate == Rate::ZERO {
         return Duration::ZERO; // nothing is known
     }
@@ -62,6 +66,12 @@ fn passed(meter: &Meter, now: Instant) -> Rate {
     passed.map_or(Rate::ZERO, |(_, rate)| rate)
 }
 
+/// An initial window in each round trip (RFC 9002 section 7.2), or the window if that is smaller.
+fn at_first(meter: &Meter, base: Duration) -> Rate {
+    let window = meter.window.min(INITIAL_PACKETS * u64::from(meter.mtu));
+    Rate::of(window, base.max(ROUND_MIN))
+}
+
 /// How long the peer has owed an answer to a packet newer than those it acknowledged.
 fn owed_for(meter: &Meter, now: Instant) -> Duration {
     let owed = match meter.newest_acknowledged {
@@ -73,6 +83,8 @@ fn owed_for(meter: &Meter, now: Instant) -> Duration {
 
 const QUEUE_SHARE: u32 = 4;
 const QUEUE_MIN: Duration = Duration::from_millis(5);
+const INITIAL_PACKETS: u64 = 10;
+const ROUND_MIN: Duration = Duration::from_millis(1);
 /// Seconds, at most.
 const DRAIN_MAX: f64 = 10.0;
 
@@ -104,6 +116,26 @@ mod tests {
         let expected = expected_rtt(&meter, start + MS * 199, Pacing::Window);
         assert!((MS * 40..=MS * 42).contains(&expected), "{expected:?}");
         assert_eq!(expected_rtt(&meter, start + MS * 260, Pacing::Window), MS * 100);
+    }
+
+    #[test]
+    fn a_path_that_carried_little_is_expected_to_pass_an_initial_window_in_a_round_trip() {
+        let start = Instant::from_millis(1_000);
+        let mut meter = Meter::new(MS * 100, 1452);
+        (meter.window, _) = (14_520, meter.start_tracking());
+        for at in 0..10_u32 {
+            let sent = start + MS * 200 * at;
+            meter.on_sent(sent, 100, u64::from(at));
+            meter.on_acknowledged(sent + MS * 40, sent, 100, u64::from(at));
+            meter.on_acks_end(sent + MS * 40);
+        }
+        let now = start + MS * 2_000;
+        let mut after = |bytes, packet| {
+            meter.on_sent(now, bytes, packet);
+            expected_rtt(&meter, now, Pacing::Window)
+        };
+        assert_eq!(after(14_000, 10), MS * 40);
+        assert!(after(14_000, 11) > MS * 70, "it is no more than that");
     }
 
     #[test]

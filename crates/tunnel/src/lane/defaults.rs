@@ -1,7 +1,7 @@
 //! The lanes of a configuration without lanes.
 //!
 //! ```text
-//! real-time     xnc, each packet at once      calls and live video: lateness is loss
+//! real-time     xnc, in order, but soon       calls and live video: lateness is loss
 //! interactive   raven, reordered, but soon,   what sends little, and waits for the answer
 //!               and never after a second
 //! tcp           reordered                     } transfers: they take reordering for congestion,
@@ -14,6 +14,9 @@ use roadweave_proto::{Order, Pacing};
 
 use super::{FlowClass, LaneConfig, LaneRule, Strategy};
 
+/// Congestion control of calls takes reordering for congestion, and receivers request what is
+/// overtaken (tools/experiments/calls.md). A longer wait would delay the packets behind it.
+const REAL_TIME_WAIT: Duration = Duration::from_millis(150);
 const INTERACTIVE: &str = "raven";
 /// Transfers begin here, and take early reordering for loss.
 const INTERACTIVE_WAIT: Duration = Duration::from_millis(100);
@@ -37,6 +40,7 @@ pub fn default_lanes() -> Vec<LaneConfig> {
     vec![
         LaneConfig {
             rule: LaneRule::class(FlowClass::RealTime),
+            order: Order::Adaptive { max_buffer: REAL_TIME_WAIT },
             ..LaneConfig::new("real-time", Strategy::xnc())
         },
         LaneConfig {

@@ -51,6 +51,17 @@ pub fn read(directory: &Path) -> anyhow::Result<Vec<NamedDrive>> {
     Ok(drives)
 }
 
+/// The drives of `directory` with these names, or all without names; [`BadInput`] names one that
+/// does not exist.
+pub fn read_named(directory: &Path, only: &[String]) -> anyhow::Result<Vec<NamedDrive>> {
+    let mut all = read(directory)?;
+    if let Some(unknown) = only.iter().find(|name| !all.iter().any(|drive| drive.name == **name)) {
+        return Err(BadInput::new(format!("--only: there is no drive `{unknown}`")).into());
+    }
+    all.retain(|drive| only.is_empty() || only.contains(&drive.name));
+    Ok(all)
+}
+
 /// A digest of a file's bytes, 16 hexadecimal digits.
 pub fn digest_of_file(file: &Path) -> anyhow::Result<String> {
     let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;

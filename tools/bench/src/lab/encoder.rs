@@ -100,13 +100,7 @@ struct EncoderJob {
 
 impl EncoderArgs {
     pub fn run(&self) -> anyhow::Result<()> {
-        let mut all = drives::read(&self.drives)?;
-        if let Some(unknown) =
-            self.only.iter().find(|name| !all.iter().any(|drive| drive.name == **name))
-        {
-            return Err(BadInput::new(format!("--only: there is no drive `{unknown}`")).into());
-        }
-        all.retain(|drive| self.only.is_empty() || self.only.contains(&drive.name));
+        let mut all = drives::read_named(&self.drives, &self.only)?;
         self.losses.get()?;
         self.choose_links(&mut all)?;
         let ways = self.ways_over(&all);

@@ -9,11 +9,13 @@
 //!   downloads: pairs of links ──────> jobs (links x seed) ─────────────────────────> table, JSON
 //!   fleet:   boxes, proxies, controller ─────────────────────────────────────────> table, JSON
 //!   vod:     pairs of links ─────────> bitrates, jobs (way x kind x seed) ──────────> table, JSON
+//!   applications: drives ──────────> jobs (drive x application x way x seed) ──────> table, JSON
 //!   report:  that JSON ──────────────────────────────────────────────> Comparison ──> HTML
 //! ```
 //!
 //! The experiments are in `roadweave_lab`; this module has files, processes, threads and output.
 
+mod applications;
 mod compare;
 mod delays;
 mod downloads;
@@ -49,6 +51,7 @@ enum LabCommand {
     Encoder(encoder::EncoderArgs),
     Fleet(fleet::FleetArgs),
     Vod(vod::VodArgs),
+    Applications(applications::ApplicationsArgs),
 }
 
 impl LabArgs {
@@ -63,6 +66,7 @@ impl LabArgs {
             LabCommand::Encoder(args) => args.run(),
             LabCommand::Fleet(args) => args.run(),
             LabCommand::Vod(args) => args.run(),
+            LabCommand::Applications(args) => args.run(),
         }
     }
 }

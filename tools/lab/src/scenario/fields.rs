@@ -33,6 +33,7 @@ enum KindName {
     Requests,
     Bulk,
     Tcp,
+    Call,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -88,6 +89,7 @@ impl TrafficFields {
             ),
             KindName::Bulk => TrafficKind::Bulk(self.transfer(index)?),
             KindName::Tcp => TrafficKind::Tcp(self.transfer(index)?),
+            KindName::Call => TrafficKind::Call { rate_max: self.rate(index)? },
         };
         Ok(TrafficSpec {
             name: self.name.clone().unwrap_or_else(|| self.default_name()),
@@ -106,6 +108,7 @@ impl TrafficFields {
             (KindName::Constant, _) => "constant",
             (KindName::Bulk, _) => "bulk",
             (KindName::Tcp, _) => "tcp",
+            (KindName::Call, _) => "call",
         }
         .to_owned()
     }
@@ -116,7 +119,7 @@ impl TrafficFields {
             (
                 "rate_kbps",
                 self.rate_kbps.is_some(),
-                matches!(kind, KindName::Video | KindName::Constant),
+                matches!(kind, KindName::Video | KindName::Constant | KindName::Call),
             ),
             ("packet_bytes", self.packet_bytes.is_some(), kind == KindName::Constant),
             ("file", self.file.is_some(), kind == KindName::Video),

@@ -4,7 +4,7 @@
 //! Exchange ─► IP packet, numbered in its identification ─► tunnel ─► arrival ─► Exchange
 //! ```
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use roadweave_emulate::Direction;
 use roadweave_proto::Instant;
 use serde::Serialize;
@@ -47,26 +47,6 @@ impl TcpTraffic {
         let exchange = Exchange::new(&config, spec.direction, spec.port, tcp.bytes);
         Self { run: TwoWay::of(spec, start), exchange }
     }
-
-    /// Records a sent packet, and writes the low 16 bits of its number into it.
-    fn number(&mut self, now: Instant, direction: Direction, packet: Bytes) -> Bytes {
-        let number = self.run.note_sent(now, direction) as u16;
-        self.run.base.sent_bytes += packet.len() as u64;
-        let mut packet = BytesMut::from(packet);
-        packet[IDENTIFICATION..IDENTIFICATION + 2].copy_from_slice(&number.to_be_bytes());
-        packet.freeze()
-    }
-
-    fn note_arrival(&mut self, now: Instant, direction: Direction, packet: &[u8]) -> bool {
-        let stream = self.run.stream(direction);
-        let Some(half) = packet.get(IDENTIFICATION..).and_then(|it| it.first_chunk()) else {
-            return false;
-        };
-        // The latest packet with these 16 bits.
-        let Some(last) = stream.log.packets.len().checked_sub(1) else { return false };
-        let behind = usize::from((last as u16).wrapping_sub(u16::from_be_bytes(*half)));
-        last.checked_sub(behind).is_some_and(|index| stream.note_arrival(now, index))
-    }
 }
 
 impl Traffic for TcpTraffic {
@@ -86,11 +66,11 @@ impl Traffic for TcpTraffic {
             self.exchange.begin(now);
         }
         let (direction, packet) = self.exchange.poll_transmit(now)?;
-        Some((direction, self.number(now, direction, packet)))
+        Some((direction, self.run.number(now, direction, packet)))
     }
 
     fn handle_arrival(&mut self, now: Instant, direction: Direction, packet: &Bytes) {
-        let is_new = self.note_arrival(now, direction, packet);
+        let is_new = self.run.note_arrival(now, direction, packet);
         if self.run.base.count(is_new) && now < self.run.end {
             self.exchange.handle_packet(now, direction, packet);
         }
@@ -114,8 +94,6 @@ impl Traffic for TcpTraffic {
         })))
     }
 }
-
-const IDENTIFICATION: usize = 4;
 
 #[cfg(test)]
 mod tests {

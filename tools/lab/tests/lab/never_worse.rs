@@ -102,8 +102,7 @@ const WORSE_TRANSFERS: &[Worse] = &[("lte_geo", "default", 0.85)];
 const WORSE_PACED: &[Worse] = &[];
 /// `raven` sends large transfers once, like min-RTT; with copies they were not worse. Flows of this
 /// size do not stay on the interactive lane.
-const WORSE_LANES_TRANSFERS: &[Worse] =
-    &[("bw_10to1", "real-time", 0.71), ("fiber_lte", "other", 0.85)];
+const WORSE_LANES_TRANSFERS: &[Worse] = &[("bw_10to1", "real-time", 0.71)];
 const WORSE_LANES_PACED: &[Worse] = &[];
 
 #[test]
