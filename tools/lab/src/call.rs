@@ -7,10 +7,10 @@
 //! ```
 //!
 //! [`Peer`] is `str0m`, whose bandwidth estimation is a port of libwebrtc's (trendline, loss,
-//! probes), and whose pacer is slower. Requests for lost packets, and when a frame is shown, are the [`CallReceiver`]'s,
-//! with libwebrtc's limits (`nack_requester.cc`, `video_receive_stream2.cc`), because `str0m` only
-//! looks back 100 packets, 60 ms of a fast call. The network sees packets with the sizes and times
-//! of a call, but nothing is encrypted.
+//! probes), and whose pacer is slower. Requests for lost packets, and when a frame is shown, are
+//! the [`CallReceiver`]'s, with libwebrtc's limits (`nack_requester.cc`,
+//! `video_receive_stream2.cc`), because `str0m` only looks back 100 packets, 60 ms of a fast call.
+//! The network sees packets with the sizes and times of a call, but nothing is encrypted.
 
 mod null_crypto;
 mod peer;

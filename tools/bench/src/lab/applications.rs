@@ -1,4 +1,4 @@
-//! `roadweave lab applications`: calls and transfers through the tunnel, compared with the best single link.
+//! `roadweave lab applications`: calls and transfers through the tunnel and over single links.
 
 mod results;
 
