@@ -46,11 +46,13 @@ struct AppWay {
     nacked: [f64; 2],
 }
 
+/// A way over one drive: its first run, and the figures of each seed.
+type WaySeeds<'a> = (&'a AppRun, Vec<&'a AppFigures>);
+
 impl AppResults {
     pub(super) fn of(runs: Vec<AppRun>) -> Self {
         // By application and drive, the ways in the order of the runs.
-        let mut drives: BTreeMap<(String, &str), Vec<(&AppRun, Vec<&AppFigures>)>> =
-            BTreeMap::new();
+        let mut drives: BTreeMap<(String, &str), Vec<WaySeeds<'_>>> = BTreeMap::new();
         for run in &runs {
             let ways = drives.entry((run.application.to_string(), &run.drive)).or_default();
             match ways
@@ -63,7 +65,7 @@ impl AppResults {
         }
         let mut ways: Vec<(&AppRun, Vec<[AppFigures; 2]>)> = Vec::new();
         for of_drive in drives.values() {
-            let mean = |(_, seeds): &(&AppRun, Vec<&AppFigures>)| mean_of(seeds);
+            let mean = |(_, seeds): &WaySeeds<'_>| mean_of(seeds);
             let links = of_drive.iter().filter(|(run, _)| run.is_link).map(mean);
             let best = links.max_by(|a, b| a.rate_mbps.total_cmp(&b.rate_mbps)).unwrap_or_default();
             for way in of_drive.iter().filter(|(run, _)| !run.is_link) {
