@@ -2,14 +2,12 @@
 
 mod results;
 
-use std::path::PathBuf;
-
 use anyhow::Context as _;
 use roadweave_emulate::DuplexLink;
 use roadweave_lab::applications::{AppFigures, Application, ApplicationRun, Way};
 
 use self::results::{AppResults, AppRun};
-use super::drives::{self, NamedDrive};
+use super::drives::{DriveOptions, NamedDrive};
 use super::losses::Losses;
 use super::workers::Runs;
 
@@ -20,12 +18,8 @@ use super::workers::Runs;
 /// 16 Mbit/s, `cubic` and `bbr` are TCP uploads without end. Equal arguments give equal results.
 #[derive(Debug, clap::Args)]
 pub struct ApplicationsArgs {
-    /// The directory of the drives
-    #[arg(long, value_name = "DIR")]
-    drives: PathBuf,
-    /// Run only these drives, separated by commas
-    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
-    only: Vec<String>,
+    #[command(flatten)]
+    drives: DriveOptions,
     /// The applications, separated by commas
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', default_value = "call,cubic,bbr")]
     applications: Vec<Application>,
@@ -60,7 +54,7 @@ struct AppJob {
 impl ApplicationsArgs {
     pub fn run(&self) -> anyhow::Result<()> {
         self.losses.get()?;
-        let drives = drives::read_named(&self.drives, &self.only)?;
+        let drives = self.drives.read()?;
         let mut jobs = Vec::new();
         for (drive, named) in drives.iter().enumerate() {
             let links = (0..named.drive.links.len()).map(Way::Link);

@@ -9,6 +9,17 @@ use roadweave_emulate::{Drive, TraceError};
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 
+/// Options of the drives to run.
+#[derive(Clone, Debug, clap::Args)]
+pub struct DriveOptions {
+    /// The directory of the drives
+    #[arg(long, value_name = "DIR")]
+    drives: PathBuf,
+    /// Run only these drives, separated by commas
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    only: Vec<String>,
+}
+
 #[derive(Clone, Debug)]
 pub struct NamedDrive {
     /// Name of its directory.
@@ -51,15 +62,17 @@ pub fn read(directory: &Path) -> anyhow::Result<Vec<NamedDrive>> {
     Ok(drives)
 }
 
-/// The drives of `directory` with these names, or all without names; [`BadInput`] names one that
-/// does not exist.
-pub fn read_named(directory: &Path, only: &[String]) -> anyhow::Result<Vec<NamedDrive>> {
-    let mut all = read(directory)?;
-    if let Some(unknown) = only.iter().find(|name| !all.iter().any(|drive| drive.name == **name)) {
-        return Err(BadInput::new(format!("--only: there is no drive `{unknown}`")).into());
+impl DriveOptions {
+    /// The drives; [`BadInput`] names one that does not exist.
+    pub fn read(&self) -> anyhow::Result<Vec<NamedDrive>> {
+        let (mut all, only) = (read(&self.drives)?, &self.only);
+        let unknown = only.iter().find(|name| !all.iter().any(|drive| drive.name == **name));
+        if let Some(unknown) = unknown {
+            return Err(BadInput::new(format!("--only: there is no drive `{unknown}`")).into());
+        }
+        all.retain(|drive| only.is_empty() || only.contains(&drive.name));
+        Ok(all)
     }
-    all.retain(|drive| only.is_empty() || only.contains(&drive.name));
-    Ok(all)
 }
 
 /// A digest of a file's bytes, 16 hexadecimal digits.

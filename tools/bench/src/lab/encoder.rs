@@ -1,7 +1,6 @@
 //! `roadweave lab encoder`: a live encoder that follows the tunnel's targets, over many drives.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use roadweave_terminal::exit::BadInput;
 use roadweave_tunnel::Strategy;
 
 use self::pooled::Pooled;
-use super::drives::{self, NamedDrive};
+use super::drives::{DriveOptions, NamedDrive};
 use super::losses::Losses;
 use super::workers::Runs;
 use crate::rate::parse_video;
@@ -29,12 +28,8 @@ mod pooled;
 /// give equal results.
 #[derive(Debug, clap::Args)]
 pub struct EncoderArgs {
-    /// The directory of the drives
-    #[arg(long, value_name = "DIR")]
-    drives: PathBuf,
-    /// Run only these drives, separated by commas
-    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
-    only: Vec<String>,
+    #[command(flatten)]
+    drives: DriveOptions,
     /// The ways to compare, separated by commas
     #[arg(
         long,
@@ -100,7 +95,7 @@ struct EncoderJob {
 
 impl EncoderArgs {
     pub fn run(&self) -> anyhow::Result<()> {
-        let mut all = drives::read_named(&self.drives, &self.only)?;
+        let mut all = self.drives.read()?;
         self.losses.get()?;
         self.choose_links(&mut all)?;
         let ways = self.ways_over(&all);

@@ -1,7 +1,5 @@
 //! Figures of each way, compared with those of the best single link.
 
-use std::collections::BTreeMap;
-
 use roadweave_emulate::Quantiles;
 use roadweave_lab::applications::{AppFigures, Application};
 use serde::Serialize;
@@ -46,36 +44,25 @@ struct AppWay {
     nacked: [f64; 2],
 }
 
-/// A way over one drive: its first run, and the figures of each seed.
-type WaySeeds<'a> = (&'a AppRun, Vec<&'a AppFigures>);
-
 impl AppResults {
+    /// `runs` in order of drives, applications, ways and seeds.
     pub(super) fn of(runs: Vec<AppRun>) -> Self {
-        // By application and drive, the ways in the order of the runs.
-        let mut drives: BTreeMap<(String, &str), Vec<WaySeeds<'_>>> = BTreeMap::new();
-        for run in &runs {
-            let ways = drives.entry((run.application.to_string(), &run.drive)).or_default();
-            match ways
-                .iter_mut()
-                .find(|(first, _)| (&first.way, first.is_link) == (&run.way, run.is_link))
-            {
-                Some((_, seeds)) => seeds.push(&run.figures),
-                None => ways.push((run, vec![&run.figures])),
-            }
-        }
+        let of_drive = |run: &AppRun| (run.drive.clone(), run.application);
+        let of_way = |run: &AppRun| (of_drive(run), run.way.clone(), run.is_link);
+        let seeds = runs.chunk_by(|a, b| of_way(a) == of_way(b));
+        let means: Vec<_> = seeds.map(|seeds| (&seeds[0], mean_of(seeds))).collect();
         let mut ways: Vec<(&AppRun, Vec<[AppFigures; 2]>)> = Vec::new();
-        for of_drive in drives.values() {
-            let mean = |(_, seeds): &WaySeeds<'_>| mean_of(seeds);
-            let links = of_drive.iter().filter(|(run, _)| run.is_link).map(mean);
-            let best = links.max_by(|a, b| a.rate_mbps.total_cmp(&b.rate_mbps)).unwrap_or_default();
-            for way in of_drive.iter().filter(|(run, _)| !run.is_link) {
-                let pair = [mean(way), best.clone()];
-                let same = |(run, _): &&mut (&AppRun, _)| {
-                    (&run.way, run.application) == (&way.0.way, way.0.application)
+        for drive in means.chunk_by(|(a, _), (b, _)| of_drive(a) == of_drive(b)) {
+            let links = drive.iter().filter(|(run, _)| run.is_link).map(|(_, mean)| mean);
+            let best = links.max_by(|a, b| a.rate_mbps.total_cmp(&b.rate_mbps));
+            for (run, mean) in drive.iter().filter(|(run, _)| !run.is_link) {
+                let pair = [mean.clone(), best.cloned().unwrap_or_default()];
+                let same = |(first, _): &&mut (&AppRun, _)| {
+                    (&first.way, first.application) == (&run.way, run.application)
                 };
                 match ways.iter_mut().find(same) {
                     Some((_, pairs)) => pairs.push(pair),
-                    None => ways.push((way.0, vec![pair])),
+                    None => ways.push((run, vec![pair])),
                 }
             }
         }
@@ -151,10 +138,10 @@ fn ratio(way: f64, best: f64) -> f64 {
     if way == best { 1.0 } else { way / best.max(RATE_MIN_MBPS) }
 }
 
-fn mean_of(seeds: &[&AppFigures]) -> AppFigures {
-    let count = seeds.len().max(1);
-    let mean =
-        |of: fn(&AppFigures) -> f64| seeds.iter().map(|it| of(it)).sum::<f64>() / count as f64;
+fn mean_of(seeds: &[AppRun]) -> AppFigures {
+    let mean = |of: fn(&AppFigures) -> f64| {
+        seeds.iter().map(|run| of(&run.figures)).sum::<f64>() / seeds.len().max(1) as f64
+    };
     AppFigures {
         rate_mbps: mean(|it| it.rate_mbps),
         freezes: mean(|it| it.freezes),

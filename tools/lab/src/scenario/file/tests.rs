@@ -45,6 +45,7 @@ fn everything_that_may_stand_in_a_file_is_understood() {
         [[traffic]]\nkind = \"requests\"\napp = \"music\"\n\
         [[traffic]]\nkind = \"bulk\"\nbytes = 5_000\ncongestion = \"bbr\"\n\
         [[traffic]]\nkind = \"tcp\"\nbytes = 7_000\ncongestion = \"bbr\"\n\
+        [[traffic]]\nkind = \"call\"\nrate_kbps = 900\n\
         [[event]]\nat_s = 2\nlink = \"b\"\naction = \"delay\"\ndelay_ms = 7.5\n\
         [[cross]]\nlink = \"a\"\nrate_kbps = 100\nbegin_s = 1\nend_s = 2\non_s = 0.1\noff_s = 0.2\n";
     let scenario = parse(&format!("{text}{LINKS}")).unwrap();
@@ -55,7 +56,7 @@ fn everything_that_may_stand_in_a_file_is_understood() {
     let order = Order::Frames { deadline, decode, max_buffer };
     assert_eq!((scenario.lanes[0].order, scenario.lanes[0].rank), (order, 1));
     assert_eq!(scenario.lanes_down()[0].strategy, Strategy::xnc(), "a server has no uplinks");
-    let [constant, music, bulk, tcp] = &scenario.traffic[..] else { panic!("{scenario:?}") };
+    let [constant, music, bulk, tcp, call] = &scenario.traffic[..] else { panic!("{scenario:?}") };
     let ms = Duration::from_millis;
     assert_eq!((constant.begin, constant.lasting, constant.port), (ms(1_500), ms(6_500), 7));
     assert_eq!(music.kind, TrafficKind::Requests(App::Music));
@@ -63,6 +64,7 @@ fn everything_that_may_stand_in_a_file_is_understood() {
     assert_eq!((bulk.kind.clone(), &*bulk.name), (TrafficKind::Bulk(five_thousand), "bulk"));
     let seven_thousand = Bulk { bytes: Some(7_000), congestion: CongestionControl::Bbr };
     assert_eq!((tcp.kind.clone(), &*tcp.name), (TrafficKind::Tcp(seven_thousand), "tcp"));
+    assert_eq!(call.kind, TrafficKind::Call { rate_max: Rate::from_kbps(900) });
     let action = Action::Delay(Duration::from_micros(7_500));
     assert_eq!(scenario.events, [crate::event::ScriptEvent { at: ms(2_000), link: 1, action }]);
     assert_eq!((scenario.cross[0].on, scenario.cross[0].end), (ms(100), ms(2_000)));
@@ -114,6 +116,7 @@ fn errors_name_the_file_the_line_the_field_and_the_cure() {
         &["line 14", "traffic 2: fps", "not applicable"],
     );
     check(&with("[[traffic]]\nkind = \"bulk\"\nbytes = 0\n"), &["line 13", "traffic 2: bytes"]);
+    check(&with("[[traffic]]\nkind = \"call\"\n"), &["traffic 2: rate_kbps", "kbit/s is needed"]);
     check(&with("[[traffic]]\nkind = \"bulk\"\nrate_kbps = 9\n"), &["line 13", "not applicable"]);
     check(
         &with("[[traffic]]\nkind = \"constant\"\nrate_kbps = 1\nport = 5000\n"),
