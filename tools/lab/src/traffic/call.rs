@@ -25,7 +25,7 @@ pub struct CallReport {
     pub frozen: f64,
     /// From the capture of a frame to when it is shown.
     pub frame_delay_ms: Percentiles,
-    /// Share of the frames captured up to [`LATE`] before the end that are shown later than that,
+    /// Share of the frames captured up to 400 ms before the end that are shown later than that,
     /// or never, 0..1.
     pub late: f64,
     /// Packets that the receiver requested again, each as often as requested.
