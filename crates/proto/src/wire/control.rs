@@ -152,9 +152,13 @@ impl Control {
                 streams: fields.streams()?,
             })),
             KIND_WELCOME => Ok(Self::Welcome(Welcome {
-                addresses: fields.networks(FIELD_ADDRESS)?,
-                gateways: fields.networks(FIELD_GATEWAY)?.iter().map(IpNet::addr).collect(),
-                networks: fields.networks(FIELD_NETWORK)?,
+                addresses: fields.networks(FIELD_ADDRESS, MAX_NETWORKS)?,
+                gateways: fields
+                    .networks(FIELD_GATEWAY, MAX_NETWORKS)?
+                    .iter()
+                    .map(IpNet::addr)
+                    .collect(),
+                networks: fields.networks(FIELD_NETWORK, WELCOME_NETWORKS_MAX)?,
                 mtu: u16::from_be_bytes(fields.array(FIELD_MTU)?),
                 anchor: fields.anchor()?,
                 streams: fields.streams()?,

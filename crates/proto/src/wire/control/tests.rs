@@ -263,6 +263,20 @@ fn hostile_values_are_refused() {
     assert_eq!(long, Err(ControlError::TooLong(MAX_CONTROL_MESSAGE + 1)));
 }
 
+#[test]
+fn a_welcome_has_no_more_networks_than_may_be_written() {
+    let parse = |field, count| {
+        let fields: Vec<(u16, &[u8])> = vec![(field, &[10, 0, 0, 0, 8]); count];
+        let mtu: (u16, &[u8]) = (FIELD_MTU, &[5, 80]);
+        Control::parse(message(KIND_WELCOME, &[fields, vec![mtu]].concat()))
+    };
+    for (field, most) in [(FIELD_NETWORK, 32), (FIELD_ADDRESS, 64), (FIELD_GATEWAY, 64)] {
+        let full = parse(field, most).expect("within the limit");
+        assert_eq!(Control::parse(full.to_bytes()), Ok(full));
+        assert_eq!(parse(field, most + 1), Err(ControlError::BadField(field)));
+    }
+}
+
 proptest! {
     #[test]
     fn any_bytes_parse_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
