@@ -55,6 +55,8 @@ pub struct RavenConfig {
     /// The confidence of the intervals, percent: 0 sends no copies, 100 copies everything to every
     /// path.
     pub confidence: u8,
+    /// Whether intervals grow with the age of the newest sample: Age() of section 4.2.
+    pub ages: bool,
     /// New samples of a network after which its tables are learned again.
     pub relearn_samples: usize,
     /// Time after which they are learned again.
@@ -65,6 +67,7 @@ impl Default for RavenConfig {
     fn default() -> Self {
         Self {
             confidence: 90,
+            ages: true,
             relearn_samples: 2048,
             relearn_after: Duration::from_secs(24 * 60 * 60),
         }
@@ -167,7 +170,8 @@ impl Raven {
             let state = self.paths.iter().find(|state| state.id == path.id);
             let known = state.and_then(|state| {
                 let (predicted, newest) = (state.forecast.rtt()?, state.forecast.newest()?);
-                let age = (now.as_secs_f64() - newest).max(0.0);
+                let age =
+                    if self.config.ages { (now.as_secs_f64() - newest).max(0.0) } else { 0.0 };
                 let percent = self.config.confidence.clamp(1, 99);
                 let tables = self.networks.tables(state.network);
                 Some((predicted, tables.interval(predicted, age, percent)))

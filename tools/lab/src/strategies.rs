@@ -3,6 +3,7 @@
 
 mod bonding;
 mod earliest;
+mod passive;
 mod plain;
 mod pluribus;
 mod window;
@@ -13,12 +14,13 @@ use roadweave_proto::Pacing;
 use roadweave_recovery::{
     Detection, NoRecovery, Recovery, RecoveryConfig, Reliable, Thresholds, Xlink, Xnc, XncConfig,
 };
-use roadweave_schedule::{MinRtt, Ordered, Scheduler, SchedulerConfig};
+use roadweave_schedule::{MinRtt, Ordered, Raven, RavenConfig, Scheduler, SchedulerConfig};
 use roadweave_tunnel::{Keeps, STRATEGIES, Strategy, StrategyEntry, UnknownStrategy};
 use serde::{Deserialize, Deserializer, de};
 
 use self::bonding::Bonding;
 use self::earliest::Earliest;
+use self::passive::Passive;
 use self::plain::Plain;
 use self::pluribus::Pluribus;
 use self::window::Window;
@@ -38,6 +40,16 @@ pub static BASELINES: &[StrategyEntry] = &[
          windows hold; paced by `controller`",
         |_, _| Some(Box::new(Window)),
         |_, lane| xnc(XncConfig::sigcomm23(lane)),
+        Keeps::UntilExpired,
+    )
+    .coded()
+    .paced_by(Pacing::Controller)
+    .leaving_repairs_where_they_are(),
+    StrategyEntry::new(
+        "xnc-sigcomm23-no-coding",
+        "`xnc-sigcomm23`, repairing with the lost packets themselves (CellFusion section 8.3.5)",
+        |_, _| Some(Box::new(Window)),
+        |_, lane| xnc(XncConfig { codes: false, ..XncConfig::sigcomm23(lane) }),
         Keeps::UntilExpired,
     )
     .coded()
@@ -83,6 +95,13 @@ pub static BASELINES: &[StrategyEntry] = &[
         Keeps::UntilGivenUp,
     ),
     StrategyEntry::new(
+        "minrtt-passive",
+        "`minrtt`, which knows only the round trips of its own packets, as multipath TCP",
+        |_, _| Some(Box::new(Passive::default())),
+        |_, lane| Some(Box::new(Reliable::new(lane))),
+        Keeps::UntilGivenUp,
+    ),
+    StrategyEntry::new(
         "minrtt-rfc9002",
         "`minrtt` with the timers of RFC 9002, which wait 25 ms for a delayed acknowledgement",
         |_, _| Some(Box::new(MinRtt::default())),
@@ -96,6 +115,21 @@ pub static BASELINES: &[StrategyEntry] = &[
         rfc9002,
         Keeps::UntilGivenUp,
     ),
+    StrategyEntry::new(
+        "raven-no-ageing",
+        "`raven`, whose confidence does not fall with the age of samples (RAVEN section 5.8)",
+        |_, _| Some(Box::new(Raven::new(RavenConfig { ages: false, ..RavenConfig::default() }))),
+        |_, lane| Some(Box::new(Reliable::new(lane))),
+        Keeps::UntilGivenUp,
+    ),
+    StrategyEntry::new(
+        "raven-no-cancelling",
+        "`raven`, which sends waiting copies of packets that have arrived too (RAVEN section 5.7)",
+        |_, _| Some(Box::new(Raven::new(RavenConfig::default()))),
+        |_, lane| Some(Box::new(Reliable::new(lane))),
+        Keeps::UntilGivenUp,
+    )
+    .without_cancelling(),
     StrategyEntry::new(
         "xlink:<percent>-<percent>",
         "`xlink` with other thresholds: copies leave while the play-time left is below what it exceeds \

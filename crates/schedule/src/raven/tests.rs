@@ -86,6 +86,16 @@ fn a_stale_bad_path_gets_probed_by_a_copy() {
 }
 
 #[test]
+fn without_ageing_a_stale_bad_path_stays_bad() {
+    let (mut raven, paths) = measured(90, &[50, 300]);
+    raven.config.ages = false;
+    for now in (0..60_000).step_by(20).map(at) {
+        acknowledge(&mut raven, now, 0, 50);
+        assert_eq!(chosen(&mut raven, now, &paths), [0], "{now}");
+    }
+}
+
+#[test]
 fn a_path_without_any_sample_gets_a_copy_of_everything() {
     let (mut raven, mut paths) = measured(90, &[50]);
     paths.push(path(7, 900, 30_000));

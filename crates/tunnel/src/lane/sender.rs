@@ -240,7 +240,10 @@ impl LaneSender {
             Some((TokenKind::Repair, id)) => self.sent.on_repair_acknowledged(id),
             Some((TokenKind::Source | TokenKind::Copy, id)) => {
                 self.sent.on_acknowledged(now, id);
-                self.stats.drops.add(DropReason::CopyCancelled, self.resends.copies.cancel(id));
+                if self.config.strategy.entry.cancels {
+                    let cancelled = self.resends.copies.cancel(id);
+                    self.stats.drops.add(DropReason::CopyCancelled, cancelled);
+                }
             }
             _ => {}
         }

@@ -51,6 +51,7 @@ pub struct StrategyEntry {
     pub(super) moves_repairs: bool,
     pacing: Option<Pacing>,
     pub(super) acknowledged_on_all: bool,
+    pub(super) cancels: bool,
 }
 
 /// Makes a scheduler from the name's parameter, empty without one; `None` if it is invalid.
@@ -93,6 +94,7 @@ impl StrategyEntry {
             moves_repairs: true,
             pacing: None,
             acknowledged_on_all: false,
+            cancels: true,
         }
     }
 
@@ -109,6 +111,11 @@ impl StrategyEntry {
     /// Has its packets acknowledged on all paths, against a disturbed way back (LoLa section 3.1).
     pub const fn acknowledged_on_all(self) -> Self {
         Self { acknowledged_on_all: true, ..self }
+    }
+
+    /// Sends waiting copies of packets that have arrived too.
+    pub const fn without_cancelling(self) -> Self {
+        Self { cancels: false, ..self }
     }
 
     /// Keeps repairs on the path that holds them back.

@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use roadweave_emulate::Drive;
 use roadweave_lab::raven::loads::{self, LinkLoad, Loaded};
 use roadweave_lab::raven::{self, Answered, RavenRoute, Transferred};
+use roadweave_lab::strategies;
 use roadweave_lab::traffic::App;
 use roadweave_terminal::exit::BadInput;
 use roadweave_tunnel::Strategy;
@@ -38,6 +39,9 @@ pub struct RavenArgs {
     /// video, unbroken
     #[arg(long, value_name = "LOAD,..", value_delimiter = ',')]
     loads: Vec<LinkLoad>,
+    /// Only these strategies over all links, separated by commas, and no transfers
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = strategies::strategy)]
+    strategies: Vec<Strategy>,
     #[command(flatten)]
     losses: Losses,
     #[command(flatten)]
@@ -72,7 +76,7 @@ impl RavenArgs {
             routes.iter().enumerate().filter(move |(at, _)| *at != route).map(|(_, other)| other)
         };
         let learned: Vec<String> = (0..routes.len()).map(|at| raven::learn(others(at))).collect();
-        let jobs = jobs(&routes, &self.loads)?;
+        let jobs = self.jobs(&routes)?;
         let names: Vec<String> = (0..routes.len()).map(route_name).collect();
         let loss = self.losses.get()?;
         let on = |at: usize| RavenRoute { name: &names[at], drive: &routes[at], loss };
@@ -93,6 +97,37 @@ impl RavenArgs {
         let done = self.runs.finish(jobs.len(), |job| jobs[job].name(), work)?;
         self.runs.print(&RavenResults::of(done), RavenResults::in_words)
     }
+
+    /// Every size of a transfer, and every application by route and strategy; or only what is asked
+    /// for.
+    fn jobs(&self, routes: &[Drive]) -> anyhow::Result<Vec<RavenJob>> {
+        let mut jobs = Vec::new();
+        let mut strategies = self.strategies.clone();
+        let known = |name: &str| name.parse().expect("it is one of the strategies");
+        if strategies.is_empty() && !self.loads.is_empty() {
+            strategies = LOADED.map(known).to_vec();
+        } else if strategies.is_empty() {
+            let links = routes[0].links.iter().map(|link| format!("single:{}", link.name).parse());
+            let links = links.collect::<Result<Vec<Strategy>, _>>();
+            strategies = links.context("a link's name is not valid in a strategy")?;
+            strategies.extend(STRATEGIES.map(known));
+            jobs.extend(SIZES.map(|bytes| RavenJob::Transfer { bytes }));
+        }
+        let mut add = |job: &dyn Fn(usize, Strategy) -> RavenJob| {
+            for route in 0..routes.len() {
+                jobs.extend(strategies.iter().map(|strategy| job(route, strategy.clone())));
+            }
+        };
+        if self.loads.is_empty() {
+            for app in [App::Speech, App::Music, App::Recommender] {
+                add(&|route, strategy| RavenJob::Ask { route, app, strategy });
+            }
+        }
+        for load in self.loads.iter().copied() {
+            add(&|route, strategy| RavenJob::Load { route, load, strategy });
+        }
+        Ok(jobs)
+    }
 }
 
 fn read(directory: &Path, count: usize) -> anyhow::Result<Vec<Drive>> {
@@ -100,36 +135,6 @@ fn read(directory: &Path, count: usize) -> anyhow::Result<Vec<Drive>> {
         drives::read(directory)?.into_iter().map(|named| (named.name, named.drive)).collect();
     let routes = raven::routes(&recordings, count);
     routes.map_err(|error| BadInput::new(format!("--traces: {error}")).into())
-}
-
-/// Every size of a transfer, and every application by route and strategy; or only `loads`, if any.
-fn jobs(routes: &[Drive], loads: &[LinkLoad]) -> anyhow::Result<Vec<RavenJob>> {
-    let mut jobs = Vec::new();
-    for load in loads.iter().copied() {
-        for route in 0..routes.len() {
-            jobs.extend(LOADED.map(|name| {
-                let strategy = name.parse().expect("it is one of the strategies");
-                RavenJob::Load { route, load, strategy }
-            }));
-        }
-    }
-    if !jobs.is_empty() {
-        return Ok(jobs);
-    }
-    let links = routes[0].links.iter().map(|link| format!("single:{}", link.name));
-    let names = links.chain(STRATEGIES.map(str::to_owned));
-    let strategies: Vec<Strategy> = names
-        .map(|name| name.parse().context("a link's name is not valid in a strategy"))
-        .collect::<Result<_, _>>()?;
-    jobs.extend(SIZES.map(|bytes| RavenJob::Transfer { bytes }));
-    for app in [App::Speech, App::Music, App::Recommender] {
-        for route in 0..routes.len() {
-            let ask =
-                |strategy: &Strategy| RavenJob::Ask { route, app, strategy: strategy.clone() };
-            jobs.extend(strategies.iter().map(ask));
-        }
-    }
-    Ok(jobs)
 }
 
 fn route_name(route: usize) -> String {

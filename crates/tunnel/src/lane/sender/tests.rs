@@ -11,6 +11,7 @@ use roadweave_schedule::{Decision, PacketInfo, PathSet, Scheduler};
 use super::*;
 use crate::carrier::SendError;
 use crate::lane::datagram::{DatagramToken, LaneDatagram};
+use crate::lane::{Keeps, StrategyEntry};
 use crate::observe::PacketStep;
 use crate::testing::at;
 
@@ -98,6 +99,20 @@ fn a_copy_that_waits_is_withdrawn_when_another_is_acknowledged() {
     carrier.paths[1].congestion_window = 10_000;
     sender.transmit(at(41), &mut carrier);
     assert_eq!(carrier.sent[2..], [(PathId(1), 1)], "the first needs no copy any more");
+}
+
+#[test]
+fn without_cancelling_a_copy_that_waits_leaves_although_another_was_acknowledged() {
+    static KEEPING: StrategyEntry =
+        StrategyEntry::new("keeping", "a test", |_, _| None, |_, _| None, Keeps::UntilGivenUp)
+            .without_cancelling();
+    let (mut sender, mut carrier) = sending(sender_everywhere(), [10_000, 0], &[500, 300]);
+    sender.config.strategy.entry = &KEEPING;
+    acknowledge(&mut sender, at(40), PathId(0), 0);
+    assert_eq!(sender.stats().drops.get(DropReason::CopyCancelled), 0);
+    carrier.paths[1].congestion_window = 10_000;
+    sender.transmit(at(41), &mut carrier);
+    assert_eq!(carrier.sent[2..], [(PathId(1), 0), (PathId(1), 1)]);
 }
 
 #[test]
