@@ -55,7 +55,7 @@ pub struct RavenConfig {
     /// The confidence of the intervals, percent: 0 sends no copies, 100 copies everything to every
     /// path.
     pub confidence: u8,
-    /// Whether intervals grow with the age of the newest sample: Age() of section 4.2.
+    /// Whether intervals grow with the age of the newest sample: Age() of section 4.4.
     pub ages: bool,
     /// New samples of a network after which its tables are learned again.
     pub relearn_samples: usize,

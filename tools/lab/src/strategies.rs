@@ -96,7 +96,7 @@ pub static BASELINES: &[StrategyEntry] = &[
     ),
     StrategyEntry::new(
         "minrtt-passive",
-        "`minrtt`, which knows only the round trips of its own packets, as multipath TCP",
+        "`minrtt` by the round trips of its own packets, as multipath TCP",
         |_, _| Some(Box::new(Passive::default())),
         |_, lane| Some(Box::new(Reliable::new(lane))),
         Keeps::UntilGivenUp,

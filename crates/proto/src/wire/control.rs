@@ -152,13 +152,13 @@ impl Control {
                 streams: fields.streams()?,
             })),
             KIND_WELCOME => Ok(Self::Welcome(Welcome {
-                addresses: fields.networks(FIELD_ADDRESS, MAX_NETWORKS)?,
-                gateways: fields
-                    .networks(FIELD_GATEWAY, MAX_NETWORKS)?
-                    .iter()
-                    .map(IpNet::addr)
+                addresses: fields.networks(FIELD_ADDRESS)?,
+                gateways: fields.networks(FIELD_GATEWAY)?.iter().map(IpNet::addr).collect(),
+                networks: fields
+                    .networks(FIELD_NETWORK)?
+                    .into_iter()
+                    .take(WELCOME_NETWORKS_MAX)
                     .collect(),
-                networks: fields.networks(FIELD_NETWORK, WELCOME_NETWORKS_MAX)?,
                 mtu: u16::from_be_bytes(fields.array(FIELD_MTU)?),
                 anchor: fields.anchor()?,
                 streams: fields.streams()?,
@@ -192,7 +192,8 @@ impl Control {
         }
     }
 
-    /// The message as bytes. Texts are cut at 256 bytes, lists at 64 networks.
+    /// The message as bytes. Texts are cut at 256 bytes, lists at 64 addresses or
+    /// gateways and 32 networks.
     pub fn to_bytes(&self) -> Bytes {
         let mut out = BytesMut::from(&[self.kind()][..]);
         match self {

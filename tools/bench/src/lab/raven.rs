@@ -1,4 +1,4 @@
-//! `roadweave lab raven`: RAVEN's table 2, figure 6 and section 5.6.
+//! `roadweave lab raven`: RAVEN's table 2, figure 6 and sections 5.6 to 5.8.
 
 use std::path::{Path, PathBuf};
 

@@ -1,15 +1,15 @@
-//! The scheduler of `minrtt-passive`: min-RTT that knows a path by its own packets alone.
+//! The scheduler of `minrtt-passive`: min-RTT by the round trips of its own packets.
 //!
 //! Multipath TCP, the rival of RAVEN's paper, sends no probes: an idle path keeps the round trip of
 //! its last packets, however old. The tunnel measures idle paths, and so `minrtt` leaves a path
-//! sooner, and returns to it.
+//! sooner, and returns to it. A path begins with the tunnel's round trip, and whether it answers is
+//! what the tunnel knows.
 
 use std::collections::BTreeMap;
 
 use roadweave_proto::{Instant, PathId, PathOffer, PathSnapshot, RttEstimator};
 use roadweave_schedule::{AcknowledgedDatagram, Decision, MinRtt, PacketInfo, Scheduler};
 
-/// Paths forgotten are those of the lowest numbers, which are the oldest.
 #[derive(Debug, Default)]
 pub(super) struct Passive {
     inner: MinRtt,
@@ -18,6 +18,7 @@ pub(super) struct Passive {
 
 impl Scheduler for Passive {
     fn select(&mut self, now: Instant, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> Decision {
+        self.paths.retain(|id, _| paths.iter().any(|path| path.snapshot.id == *id));
         let known: Vec<PathSnapshot> = paths
             .iter()
             .map(|path| {
@@ -31,9 +32,6 @@ impl Scheduler for Passive {
             .zip(&known)
             .map(|(path, snapshot)| PathOffer { snapshot, ..*path })
             .collect();
-        while self.paths.len() > PATHS_MAX {
-            self.paths.pop_first();
-        }
         self.inner.select(now, packet, &offers)
     }
 
@@ -43,8 +41,6 @@ impl Scheduler for Passive {
         }
     }
 }
-
-const PATHS_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {

@@ -381,8 +381,8 @@ impl Fields {
         Ok(Policy { priority, weight, redundancy_percent, takes_insurance, rate_max })
     }
 
-    pub(super) fn networks(&self, kind: u16, most: usize) -> Result<Vec<IpNet>, ControlError> {
-        if self.all(kind).count() > most {
+    pub(super) fn networks(&self, kind: u16) -> Result<Vec<IpNet>, ControlError> {
+        if self.all(kind).count() > MAX_NETWORKS {
             return Err(ControlError::BadField(kind));
         }
         self.all(kind).map(|value| network(value).ok_or(ControlError::BadField(kind))).collect()
