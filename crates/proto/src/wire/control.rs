@@ -192,8 +192,8 @@ impl Control {
         }
     }
 
-    /// The message as bytes. Texts are cut at 256 bytes, lists at 64 addresses or
-    /// gateways and 32 networks.
+    /// The message as bytes. Texts are cut at 256 bytes, lists at 64 addresses or gateways and at
+    /// 32 networks.
     pub fn to_bytes(&self) -> Bytes {
         let mut out = BytesMut::from(&[self.kind()][..]);
         match self {

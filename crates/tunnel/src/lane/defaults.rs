@@ -14,8 +14,7 @@ use roadweave_proto::{Order, Pacing};
 
 use super::{FlowClass, LaneConfig, LaneRule, Strategy};
 
-/// Congestion control of calls takes reordering for congestion, and receivers request what is
-/// overtaken (tools/experiments/calls.md). A longer wait would delay the packets behind it.
+/// Calls take reordering for congestion (tools/experiments/calls.md), and longer waits delay more.
 const REAL_TIME_WAIT: Duration = Duration::from_millis(150);
 const INTERACTIVE: &str = "raven";
 /// Transfers begin here, and take early reordering for loss.

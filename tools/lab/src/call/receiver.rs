@@ -166,7 +166,7 @@ impl CallReceiver {
             let Some(number) = follows.then_some(self.next).or_else(key) else { break };
             self.frames = self.frames.split_off(&number);
             if let Some(frame) = self.frames.remove(&number) {
-                // What came before it is of no use any more.
+                // Earlier packets cannot be shown any more.
                 self.missing = self.missing.split_off(&frame.first);
             }
             self.next = number + 1;

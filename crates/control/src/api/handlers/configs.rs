@@ -12,7 +12,7 @@ use crate::api::{Problem, Result};
 use crate::model::{Config, ConfigSettings, Device, Scope, Settings as _};
 use crate::store::{Change, revocation};
 
-/// What a person is to sign, and what for.
+/// An approval to be signed, with its text.
 #[derive(Deserialize, Serialize, ToSchema)]
 pub struct Approvable {
     /// What is to be signed.
