@@ -1,9 +1,10 @@
 //! Compares the lab with real time between namespaces: same drive, stream and strategies.
 //!
-//! A busy machine adds delay and loss: a run without idle CPUs is repeated, and the test is skipped
-//! if all are. Chance differs in both worlds: one more packet before the outage can change the
-//! coded packets by half. So the lab's side is the span of its seeds; after a real run that
-//! disagrees two more follow, at most twice, and the median counts.
+//! A busy machine adds delay and loss: a run without idle CPUs, or on a virtual machine whose host
+//! gives its CPUs to others, is repeated, and the test is skipped if all are. Chance differs in both
+//! worlds: one more packet before the outage can change the coded packets by half. So the lab's
+//! side is the span of its seeds; after a real run that disagrees two more follow, at most twice,
+//! and the median counts.
 //!
 //! `make agreement` also checks the tail, on an idle machine: medians of five runs on three drives,
 //! or of nine if five disagree. The lab's side is the median of 31 seeds: on one drive their p99
@@ -34,6 +35,9 @@ const RUNS_MAX: usize = 5;
 const DEMO_TRIES: usize = 4;
 /// At least this fraction (1/10) of the CPU time must be idle.
 const IDLE_PART: u64 = 10;
+/// At most this fraction (1/16) of the CPU time may be stolen by the host. Median delays are 1.4 ms
+/// above the lab's with 4 % stolen, 2 ms with 9, 3 with 12, and 4.5 with 17.
+const STOLEN_PART: u64 = 16;
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=9;
 
 /// Drives on which 30 Mbit/s need several links, and all links suffice.
@@ -127,22 +131,22 @@ fn punctual_demo(folder: &Path, strategies: &str) -> Option<Vec<(String, Picture
         let before = processor_times();
         let figures = demo(folder, strategies);
         let passed = processor_times();
-        let (idle, all) = (passed.0 - before.0, passed.1 - before.1);
-        if idle * IDLE_PART >= all {
+        let [idle, stolen, all] = [0, 1, 2].map(|at| passed[at] - before[at]);
+        if idle * IDLE_PART >= all && stolen * STOLEN_PART <= all {
             return Some(figures);
         }
-        println!("others need the processors: they were idle for {idle} of {all} ticks");
+        println!("the machine is busy: of {all} ticks {idle} were idle and {stolen} stolen");
     }
     println!("left out: real time cannot be measured on this machine now");
     None
 }
 
-/// Idle ticks and all ticks of all CPUs: `/proc/stat` (proc(5)).
-fn processor_times() -> (u64, u64) {
+/// Idle, stolen, and all ticks of all CPUs: `/proc/stat` (proc(5)).
+fn processor_times() -> [u64; 3] {
     let text = fs::read_to_string("/proc/stat").unwrap();
     let all = text.lines().next().unwrap().split_whitespace().skip(1);
     let ticks: Vec<u64> = all.map(|it| it.parse().unwrap()).collect();
-    (ticks[3] + ticks[4], ticks.iter().sum())
+    [ticks[3] + ticks[4], ticks[7], ticks.iter().sum()]
 }
 
 fn lab(folder: &Path, strategy: &str, seed: u64, machine: &str) -> Picture {
