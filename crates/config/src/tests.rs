@@ -368,3 +368,18 @@ fn a_box_knows_which_connections_it_may_split() {
     assert!(some.splits() && some.tcp == crate::TcpWay::Tunnel && some.listen.is_none());
     assert_eq!(some.rules[0].port_ranges(), [443..=443, 8000..=8999]);
 }
+
+#[test]
+fn uci_is_converted_to_fields_that_exist() {
+    let script = include_str!("../../../deploy/dist/openwrt/toml.sh");
+    let known: Vec<String> = fields::<ClientFile>().into_iter().map(|it| it.name).collect();
+    let tables = [("client", ""), ("server", "server."), ("policy", "uplinks.policies.")];
+    for (section, table) in tables {
+        let (_, list) = script.split_once(&format!("toml_{section}_fields=\"")).expect(section);
+        let (list, _) = list.split_once('"').expect(section);
+        for option in list.split_whitespace().filter(|it| *it != "\\") {
+            let (_, field) = option.rsplit_once(':').expect("OPTION:KIND:FIELD");
+            assert!(field.is_empty() || known.contains(&format!("{table}{field}")), "{option}");
+        }
+    }
+}

@@ -41,7 +41,6 @@ use crate::table::Table;
 /// The tenant and the name of a record.
 pub type RecordId = (String, String);
 
-/// The most anchors of a tenant that a proxy is sent.
 const ANCHORS_OF_TENANT_MAX: usize = 4;
 
 /// The documents signed last.

@@ -70,7 +70,6 @@ pub(crate) enum Standing {
     New,
     Seen,
     Reached,
-    /// The interface may be behind the box.
     Inside,
 }
 

@@ -8,31 +8,43 @@
 # Lists and options are separate: config_get sees no list, and config_list_foreach no option.
 toml_wrong="" toml_type="" toml_options="" toml_lists=""
 
-# The options of a policy: NAME:KIND:TABLE, with the table of the field below the policy.
-toml_policies="name:text: device:text: iccid:text: priority:text: weight:number: \
-rate_limit_kbps:number: technology:text: monthly_cap_mb:number:metered. \
-billing_day:number:metered. daily_cap_mb:number:metered. redundancy_percent:number:metered."
+# What UCI has of a client.toml: OPTION:KIND:FIELD for each type of section. The kind `list` is that
+# of UCI. Options without a field are read by the init script and by toml_client.
+toml_client_fields="enabled:text: config:text: private_key_file:text: state_directory:text: \
+uplink_inside:list: name:text:name dns:list:dns packet_marks:text:packet_marks \
+uplink_include:list:uplinks.include uplink_exclude:list:uplinks.exclude \
+uplink_forward:truth:uplinks.forward uplink_local:local:uplinks.local \
+uplink_portal_probe:text:uplinks.portal_probe into_tunnel:list:routes.into_tunnel \
+exclude:list:routes.exclude exclude_mark:text:routes.exclude_mark \
+masquerade:truth:routes.masquerade before_join:text:routes.before_join \
+kill_switch:truth:routes.kill_switch tun_name:text:tun.name mtu_bytes:number:tun.mtu_bytes \
+memory_mb:number:limits.client_memory_mb"
+toml_server_fields="address:list:addresses public_key:text:public_key name:text:name site:text:site"
+toml_policy_fields="name:text:name device:text:device iccid:text:iccid priority:text:priority \
+weight:number:weight rate_limit_kbps:number:rate_limit_kbps technology:text:technology \
+monthly_cap_mb:number:metered.monthly_cap_mb billing_day:number:metered.billing_day \
+daily_cap_mb:number:metered.daily_cap_mb redundancy_percent:number:metered.redundancy_percent"
 
 # Called for every section, option and list that config_load reads. Unknown names, and those of the
 # other kind, would be ignored, so they are refused.
 config_cb() {
 	toml_type=${1:-} toml_options="" toml_lists=""
 	case $toml_type in
-	"") ;;
-	client)
-		toml_options="enabled config name private_key_file state_directory uplink_forward \
-uplink_local uplink_portal_probe exclude_mark packet_marks masquerade before_join kill_switch \
-tun_name mtu_bytes memory_mb"
-		toml_lists="uplink_include uplink_exclude uplink_inside into_tunnel exclude dns"
+	"") return ;;
+	client) set -- $toml_client_fields ;;
+	server) set -- $toml_server_fields ;;
+	policy) set -- $toml_policy_fields ;;
+	*)
+		toml_refuse "no section is called $toml_type; there are client, server and policy; $toml_way"
+		return
 		;;
-	server) toml_options="public_key name site" toml_lists="address" ;;
-	policy)
-		for toml_field in $toml_policies; do
-			toml_options="${toml_options:+$toml_options }${toml_field%%:*}"
-		done
-		;;
-	*) toml_refuse "no section is called $toml_type; there are client, server and policy; $toml_way" ;;
 	esac
+	for toml_field in "$@"; do
+		case $toml_field in
+		*:list:*) toml_lists="${toml_lists:+$toml_lists }${toml_field%%:*}" ;;
+		*) toml_options="${toml_options:+$toml_options }${toml_field%%:*}" ;;
+		esac
+	done
 }
 
 # UCI has only a part of the fields of a client.toml.
@@ -118,13 +130,6 @@ toml_put() {
 	esac
 }
 
-# toml_option SECTION OPTION KIND FIELD
-toml_option() {
-	local value
-	config_get value "$1" "$2"
-	toml_put "$3" "$4" "$value"
-}
-
 toml_item() {
 	toml_check "$1"
 	toml_items="$toml_items$(toml_string "$1"), "
@@ -137,13 +142,27 @@ toml_list() {
 	[ -z "$toml_items" ] || printf '%s = [%s]\n' "$3" "${toml_items%, }"
 }
 
+# toml_write SECTION OPTION:KIND:FIELD...
+toml_write() {
+	local section=$1 option kind value
+	shift
+	for toml_field in "$@"; do
+		option=${toml_field%%:*} toml_field=${toml_field#*:}
+		kind=${toml_field%%:*} toml_field=${toml_field#*:}
+		[ -n "$toml_field" ] || continue
+		if [ "$kind" = list ]; then
+			toml_list "$section" "$option" "$toml_field"
+		else
+			config_get value "$section" "$option"
+			toml_put "$kind" "$toml_field" "$value"
+		fi
+	done
+}
+
 toml_server() {
 	toml_count=$((toml_count + 1))
 	if [ "$toml_count" = 1 ]; then echo "[server]"; else echo "[[proxies]]"; fi
-	toml_list "$1" address addresses
-	toml_option "$1" public_key text public_key
-	toml_option "$1" name text name
-	toml_option "$1" site text site
+	toml_write "$1" $toml_server_fields
 }
 
 # Whether a server is named; without one, the fleet assigns servers.
@@ -160,19 +179,15 @@ toml_names_server() {
 }
 
 toml_policy() {
-	local field kind
 	echo "[[uplinks.policies]]"
-	for field in $toml_policies; do
-		kind=${field#*:}
-		toml_option "$1" "${field%%:*}" "${kind%%:*}" "${kind#*:}${field%%:*}"
-	done
+	toml_write "$1" $toml_policy_fields
 }
 
 # toml_inside SECTION: the interfaces behind the box; those of the firewall's zones that lead
 # nowhere else, unless they are named.
 toml_inside() {
 	local at=0 zone network device
-	toml_list "$1" uplink_inside inside
+	toml_list "$1" uplink_inside uplinks.inside
 	[ -z "$toml_items" ] || return 0
 	while [ "$at" -lt 64 ] && zone=$(uci -q get "firewall.@zone[$at].name"); do
 		# Zones with source NAT lead to other networks.
@@ -189,7 +204,7 @@ toml_inside() {
 		fi
 		at=$((at + 1))
 	done
-	[ -z "$toml_items" ] || printf 'inside = [%s]\n' "${toml_items%, }"
+	[ -z "$toml_items" ] || printf 'uplinks.inside = [%s]\n' "${toml_items%, }"
 }
 
 # The last line; without it a file is incomplete.
@@ -200,38 +215,18 @@ toml_end="# written by /etc/init.d/roadweave from /etc/config/roadweave"
 toml_client() {
 	local key=""
 	toml_failed="$toml_wrong" toml_count=0
-	toml_option "$1" name text name
 	# Read by the shell itself: no other process has it among its arguments.
 	[ ! -f "$2" ] || IFS= read -r key <"$2" || [ -n "$key" ]
 	case $key in
 	*[!A-Za-z0-9+/=]*) toml_fail "$2: not a private key" ;;
 	?*) printf 'private_key = "%s"\n' "$key" ;;
 	esac
-	toml_list "$1" dns dns
 	# The program's default is in memory here: counts of caps and the key of a fleet would be lost.
 	config_get toml_state "$1" state_directory
 	toml_put text state_directory "${toml_state:-/etc/roadweave/state}"
-	toml_option "$1" packet_marks text packet_marks
-	echo "[uplinks]"
-	toml_list "$1" uplink_include include
-	toml_list "$1" uplink_exclude exclude
+	toml_write "$1" $toml_client_fields
 	toml_inside "$1"
-	toml_option "$1" uplink_forward truth forward
-	toml_option "$1" uplink_local local local
-	toml_option "$1" uplink_portal_probe text portal_probe
 	config_foreach toml_policy policy
-	echo "[routes]"
-	toml_list "$1" into_tunnel into_tunnel
-	toml_list "$1" exclude exclude
-	toml_option "$1" exclude_mark text exclude_mark
-	toml_option "$1" masquerade truth masquerade
-	toml_option "$1" before_join text before_join
-	toml_option "$1" kill_switch truth kill_switch
-	echo "[tun]"
-	toml_option "$1" tun_name text name
-	toml_option "$1" mtu_bytes number mtu_bytes
-	echo "[limits]"
-	toml_option "$1" memory_mb number client_memory_mb
 	config_foreach toml_names_server server
 	echo "$toml_end"
 	[ -z "$toml_failed" ]

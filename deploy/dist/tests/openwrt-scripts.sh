@@ -96,13 +96,13 @@ grep -q 'log.*'"$(cat "$tests/keys/client.key")" "$tests/log" && fail "the priva
 [ ! -e "$tests/run" ] || fail "a value was run"
 writes 'name = "bus \"12\" \\ $(touch'
 for line in 'iccid = "8949020000012345678"' 'metered.daily_cap_mb = 2000' 'rate_limit_kbps = 8000' \
-    'metered.billing_day = 15' 'include = ["wwan*", "eth1"]' 'exclude = ["eth2"]' \
-    'into_tunnel = ["10.0.0.0/8"]' 'exclude = ["203.0.113.0/24"]' 'dns = ["10.77.0.1"]' \
-    'kill_switch = true' 'addresses = ["vpn.example:4433", "[2001:db8::1]:4433"]'; do
+    'metered.billing_day = 15' 'uplinks.include = ["wwan*", "eth1"]' 'uplinks.exclude = ["eth2"]' \
+    'routes.into_tunnel = ["10.0.0.0/8"]' 'routes.exclude = ["203.0.113.0/24"]' 'dns = ["10.77.0.1"]' \
+    'routes.kill_switch = true' 'addresses = ["vpn.example:4433", "[2001:db8::1]:4433"]'; do
     grep -qxF -- "$line" "$written" || fail "$line is lost"
 done
 # Interfaces behind the box come from the firewall, unless they are named.
-! grep -q '^inside' "$written" || fail "inside is named, and no firewall is there"
+! grep -q '^uplinks.inside' "$written" || fail "inside is named, and no firewall is there"
 mkdir -p "$tests/uci"
 set_uci() { printf '%s\n' "$2" >"$tests/uci/$1"; }
 set_uci 'firewall.@zone[0].name' lan
@@ -118,13 +118,13 @@ for pair in lan:br-lan wan:eth1 wan6:@wan wwan:wlan0 cameras:eth0.7; do
     set_uci "network.${pair%:*}.device" "${pair#*:}"
 done
 run
-writes 'inside = ["br-lan", "eth0.7"]'
+writes 'uplinks.inside = ["br-lan", "eth0.7"]'
 set_list client.client uplink_inside 'br-lan'
 set_option client.client uplink_local gateway
 set_option client.client packet_marks 0x00ff0000
 run
-writes 'inside = ["br-lan"]'
-writes 'local = "gateway"'
+writes 'uplinks.inside = ["br-lan"]'
+writes 'uplinks.local = "gateway"'
 writes 'packet_marks = "0x00ff0000"'
 rm -r "$tests/uci" "$tests/config/client.client/lists/uplink_inside"
 rm "$tests/config/client.client/options/uplink_local" \
@@ -143,7 +143,7 @@ answers 0 'the configuration was read again'
 for action in reload_service start; do
     set_list client.client exclude "198.51.100.${#action}/32"
     run "$action"
-    writes "exclude = [\"198.51.100.${#action}/32\"]"
+    writes "routes.exclude = [\"198.51.100.${#action}/32\"]"
     told '^reload --socket /run/of/rw7.sock$'
     told '^code 0$'
     untold '^signal'

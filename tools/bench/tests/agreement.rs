@@ -1,10 +1,10 @@
 //! Compares the lab with real time between namespaces: same drive, stream and strategies.
 //!
 //! A busy machine adds delay and loss: a run without idle CPUs, or on a virtual machine whose host
-//! gives its CPUs to others, is repeated, and the test is skipped if all are. Chance differs in both
-//! worlds: one more packet before the outage can change the coded packets by half. So the lab's
-//! side is the span of its seeds; after a real run that disagrees two more follow, at most twice,
-//! and the median counts.
+//! gives its CPUs to others, is repeated, and the test is skipped if all are. Chance differs in
+//! both worlds: one more packet before the outage can change the coded packets by half. So the
+//! lab's side is the span of its seeds; after a real run that disagrees two more follow, at most
+//! twice, and the median counts.
 //!
 //! `make agreement` also checks the tail, on an idle machine: medians of five runs on three drives,
 //! or of nine if five disagree. The lab's side is the median of 31 seeds: on one drive their p99

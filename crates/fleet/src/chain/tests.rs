@@ -114,7 +114,6 @@ fn who_revokes_a_delegate_revokes_what_it_signed() {
 }
 
 proptest! {
-    /// Chains are admitted as a model of the rules says.
     #[test]
     fn random_chains_are_admitted_only_by_the_rules(
         steps in prop::collection::vec((0_u8..4, 0_u8..4, 0_usize..4, prop::bool::ANY), 0..6),

@@ -157,7 +157,6 @@ fn every_message_is_read_by_the_end_that_it_is_for() {
 }
 
 proptest! {
-    /// Messages with some other values are read or refused by both ends, which go on.
     #[test]
     fn messages_with_other_values_are_taken_or_refused(
         which in 0..18_usize,

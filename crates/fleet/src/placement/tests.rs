@@ -202,7 +202,6 @@ proptest! {
         prop_assert_eq!(candidates(&seeker, &proxies), candidates(&seeker, &turned));
     }
 
-    /// A list loses or gains that one alone.
     #[test]
     fn a_change_of_one_proxy_changes_one_place(
         (proxies, seeker) in any(), index in 0..16usize, to in any_proxy(99),

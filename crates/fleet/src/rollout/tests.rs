@@ -256,7 +256,6 @@ proptest! {
         }
     }
 
-    /// If all confirm it comes to each box, in waves that add up to all of them.
     #[test]
     fn no_box_is_skipped_and_none_comes_twice(plan in any_plan(), count in 0..60u16) {
         let mut rollout = rollout(count, plan);

@@ -94,7 +94,6 @@ impl FleetWorker {
         }
     }
 
-    /// [`StateWriter::write_due`] of the agent's state.
     pub(super) fn write_due(&mut self, now: Instant, mark: u64) -> u64 {
         let waker = self.connection.waker();
         self.state.write_due(now, mark, self.agent.persisted(), move || waker.wake())

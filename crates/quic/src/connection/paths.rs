@@ -15,7 +15,6 @@ use crate::virtual_address;
 pub(super) struct Paths {
     /// Ascending.
     pub(super) all: Vec<Path>,
-    /// As schedulers see them.
     pub(super) snapshots: Vec<PathSnapshot>,
     /// When snapshots were taken; cleared by what makes them stale.
     pub(super) taken: Option<Instant>,

@@ -33,7 +33,6 @@ struct OpenRepair {
     /// Packets that arrived, as bits of the group's mask.
     arrived: u64,
     superseded: u64,
-    /// Combinations that arrived.
     combinations: u32,
     due: Instant,
 }

@@ -81,7 +81,6 @@ impl Misrouting {
         })
     }
 
-    /// Takes an inner packet for a client without a session here.
     pub(super) fn take_inner(&mut self, key: PublicKey, packet: &[u8]) -> Result<(), DropReason> {
         self.shard.ok_or(DropReason::NoSession)?;
         self.put_out(MisroutedPacket::Inner { key, packet: Bytes::copy_from_slice(packet) })

@@ -23,7 +23,6 @@ use crate::rate::{Direction, Limit};
 const AHEAD: usize = 16 << 10;
 
 pub(crate) trait StreamEnd {
-    /// Takes a symbol of the client, or fails with the reason for which it is dropped.
     fn handle_symbol(&mut self, now: Instant, symbol: Bytes) -> Result<(), DropReason>;
 
     fn passes_at(&mut self, _: Instant, _: Direction, _bytes: usize) -> Instant {
