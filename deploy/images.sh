@@ -11,8 +11,8 @@ cd "$(dirname "$0")/.."
 CARGO="${CARGO:-cargo}"
 target="${CARGO_TARGET_DIR:-target}"
 name="${1:-localhost/roadweave}"
-version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
-tag="${2:-$version}"
+. deploy/version.sh
+tag="${2:-$VERSION}"
 # Many machines do not let a container builder create namespaces.
 export BUILDAH_ISOLATION=chroot
 export STORAGE_DRIVER="${STORAGE_DRIVER:-vfs}"
@@ -50,7 +50,7 @@ image() {
     buildah config --entrypoint "[\"/$2\"]" --cmd "" --user "$3" --workingdir / \
         --env PATH=/:/usr/sbin:/usr/bin:/sbin:/bin \
         --label org.opencontainers.image.title="$2" \
-        --label org.opencontainers.image.version="$version" \
+        --label org.opencontainers.image.version="$VERSION" \
         --label org.opencontainers.image.revision="$(git rev-parse HEAD)" "$container"
     buildah commit --quiet --rm --timestamp "$(git log -1 --format=%ct)" "$container" \
         "$name$1:$tag" >/dev/null

@@ -8,6 +8,7 @@
 # namespaces; the second build uses its counts. Takes about 10 minutes on two cores.
 set -eu
 cd "$(dirname "$0")/.."
+. deploy/version.sh
 cargo=${CARGO:-cargo}
 folder=$PWD/target/optimized
 # Without it, programs are where the following steps expect them.

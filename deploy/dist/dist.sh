@@ -19,7 +19,7 @@ export PATH="$OUT/tools/bin:$PATH"
 
 # Packaged files have the time of the commit.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
-VERSION=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+. deploy/version.sh
 export SOURCE_DATE_EPOCH VERSION TZ=UTC LC_ALL=C
 
 missing=""

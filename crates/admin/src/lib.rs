@@ -17,11 +17,12 @@ mod top;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser};
+use roadweave_terminal::VERSION;
 use roadweave_terminal::command_line::{LogOption, finish, refuse};
 
 /// Commands for operating a server and a running box
 #[derive(Debug, Parser)]
-#[command(name = "roadweave-admin", bin_name = "roadweave", version, max_term_width = 100)]
+#[command(name = "roadweave-admin", bin_name = "roadweave", version = VERSION, max_term_width = 100)]
 struct Arguments {
     #[command(flatten)]
     log: LogOption,

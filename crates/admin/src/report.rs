@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use roadweave_node::local;
+use roadweave_terminal::VERSION;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use rustix::fs::{CWD, Mode, OFlags, fstat, mkdir, open, openat};
@@ -112,7 +113,7 @@ fn version() -> String {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     format!(
         "roadweave-admin {}\nkernel {}\narchitecture {}\n",
-        env!("CARGO_PKG_VERSION"),
+        VERSION,
         kernel.trim(),
         std::env::consts::ARCH
     )

@@ -12,11 +12,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
+use roadweave_terminal::VERSION;
 use roadweave_terminal::command_line::{LogOption, finish, refuse};
 
 /// Manages a fleet of boxes and proxies: its members, their configuration, and who may change it
 #[derive(Parser)]
-#[command(name = "roadweave-controller", version, max_term_width = 100)]
+#[command(name = "roadweave-controller", version = VERSION, max_term_width = 100)]
 struct Arguments {
     #[command(flatten)]
     log: LogOption,

@@ -11,6 +11,7 @@ mod trust;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser};
+use roadweave_terminal::VERSION;
 use roadweave_terminal::command_line::{LogOption, finish, refuse};
 
 use crate::operator::account::Access;
@@ -18,7 +19,7 @@ use crate::operator::commands::Command;
 
 /// Manages a fleet: boxes, tokens, proxies, pools, configurations, users
 #[derive(Parser)]
-#[command(name = "roadweave-fleet", bin_name = "roadweave fleet", version, max_term_width = 100)]
+#[command(name = "roadweave-fleet", bin_name = "roadweave fleet", version = VERSION, max_term_width = 100)]
 #[command(after_help = EXIT_CODES)]
 struct Arguments {
     #[command(flatten)]

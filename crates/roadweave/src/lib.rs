@@ -34,13 +34,13 @@ use roadweave_config::ClientFile;
 #[cfg(feature = "server")]
 use roadweave_config::{AnchorFile, ProxyFile, ServerFile};
 use roadweave_terminal::command_line::{LogOption, finish, refuse};
-use roadweave_terminal::{ADMIN, MANUAL, TOOLS, exit, logging};
+use roadweave_terminal::{ADMIN, MANUAL, TOOLS, VERSION, exit, logging};
 
 use crate::member::MemberArgs;
 
 /// Fuses several unreliable uplinks of a vehicle into one dependable, low-latency tunnel.
 #[derive(Debug, Parser)]
-#[command(name = "roadweave", version, propagate_version = true, after_help = help_of_others())]
+#[command(name = "roadweave", version = VERSION, propagate_version = true, after_help = help_of_others())]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

@@ -34,6 +34,7 @@ use anyhow::Result;
 use clap::{CommandFactory as _, Parser};
 use qrcode::render::unicode::Dense1x2;
 use qrcode::{EcLevel, QrCode};
+use roadweave_terminal::VERSION;
 use roadweave_terminal::command_line::{LogOption, finish, refuse};
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
@@ -47,7 +48,7 @@ use crate::token::Token;
 /// may pause its uplinks and change strategies. There is no TLS: except on loopback, everyone who
 /// can read the network's traffic can read the token.
 #[derive(Debug, Parser)]
-#[command(name = "roadweave-web", bin_name = "roadweave web", version, max_term_width = 100)]
+#[command(name = "roadweave-web", bin_name = "roadweave web", version = VERSION, max_term_width = 100)]
 struct Arguments {
     #[command(flatten)]
     log: LogOption,

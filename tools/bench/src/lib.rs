@@ -26,13 +26,14 @@ mod writable;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser};
+use roadweave_terminal::VERSION;
 use roadweave_terminal::command_line::{LogOption, finish, refuse};
 
 /// Tools beside the product: the demo, benches, experiments and recordings
 ///
 /// `roadweave COMMAND` also runs these commands.
 #[derive(Debug, Parser)]
-#[command(name = "roadweave-lab", bin_name = "roadweave", version, propagate_version = true)]
+#[command(name = "roadweave-lab", bin_name = "roadweave", version = VERSION, propagate_version = true)]
 struct LabArguments {
     #[command(subcommand)]
     command: Command,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context as _, bail};
+use roadweave_terminal::VERSION;
 use roadweave_terminal::program::find;
 
 /// The program `roadweave`, beside this one or in `PATH`; fails if missing or of another version.
@@ -15,7 +16,7 @@ pub fn program() -> anyhow::Result<PathBuf> {
     let output = Command::new(&program).arg("--version").output();
     let output = output.with_context(|| format!("cannot start {}", program.display()))?;
     let version = String::from_utf8_lossy(&output.stdout);
-    let ours = concat!("roadweave ", env!("CARGO_PKG_VERSION"));
+    let ours = format!("roadweave {VERSION}");
     if version.trim() != ours {
         bail!(
             "{} is version {:?}, but this program is {ours:?}",

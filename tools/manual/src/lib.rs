@@ -26,13 +26,14 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Command, CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
+use roadweave_terminal::VERSION;
 use roadweave_terminal::command_line::{LogOption, finish, refuse};
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 
 /// Completions and man pages of all commands
 #[derive(Debug, Parser)]
-#[command(name = "roadweave-manual", bin_name = "roadweave", version, max_term_width = 100)]
+#[command(name = "roadweave-manual", bin_name = "roadweave", version = VERSION, max_term_width = 100)]
 struct ManualArguments {
     #[command(flatten)]
     log: LogOption,

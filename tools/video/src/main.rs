@@ -30,13 +30,14 @@ mod supersede;
 use std::process::ExitCode;
 
 use clap::Parser;
+use roadweave_terminal::VERSION;
 use roadweave_terminal::command_line::{LogOption, finish, refuse};
 
 use crate::options::Command;
 
 /// Sends a vehicle's cameras through the tunnel, and shows them at the other end
 #[derive(Parser)]
-#[command(name = "roadweave-video", bin_name = "roadweave video", version, max_term_width = 100)]
+#[command(name = "roadweave-video", bin_name = "roadweave video", version = VERSION, max_term_width = 100)]
 #[command(after_help = EXIT_CODES)]
 struct VideoArguments {
     #[command(flatten)]
