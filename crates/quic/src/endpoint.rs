@@ -21,7 +21,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use noq_proto::{ConnectionHandle, DatagramEvent, FourTuple};
+use noq_proto::{ConnectionError, ConnectionHandle, DatagramEvent, FourTuple};
 use roadweave_proto::{Instant, UplinkId, peer_text};
 
 use self::dialer::Dialer;
@@ -103,9 +103,20 @@ impl Endpoint {
         identity: Arc<Identity>,
         policy: Arc<dyn PeerPolicy>,
     ) -> Result<Self, ConfigError> {
+        Self::server_of(epoch, config, identity, policy, tls::ALPN)
+    }
+
+    /// A server of the version that `alpn` names.
+    pub(crate) fn server_of(
+        epoch: Epoch,
+        config: &TransportConfig,
+        identity: Arc<Identity>,
+        policy: Arc<dyn PeerPolicy>,
+        alpn: &'static [u8],
+    ) -> Result<Self, ConfigError> {
         config.validate()?;
         let (refusal, clock) = (Arc::new(HandshakeRefusal::default()), Arc::new(Clock::default()));
-        let crypto = tls::server(&identity, policy, refusal.clone(), clock.clone())?;
+        let crypto = tls::server(&identity, policy, refusal.clone(), clock.clone(), alpn)?;
         let server = transport::server_config(epoch, config, crypto, clock.clone())?;
         let reset_key = derive_secret(&identity.derive(b"stateless reset"), &config.reset_salt);
         let endpoint_config = Arc::new(transport::endpoint_config(config, &reset_key)?);
@@ -432,7 +443,10 @@ impl Endpoint {
                 if let Some(transmit) = &error.response {
                     self.respond(source, transmit, scratch);
                 }
-                let reason = CloseReason::Protocol(peer_text(error.cause.to_string().as_bytes()));
+                let reason = match &error.cause {
+                    ConnectionError::TransportError(own) => CloseReason::of_own(own),
+                    cause => CloseReason::Protocol(peer_text(cause.to_string().as_bytes())),
+                };
                 let remote = source.remote;
                 self.push_event(EndpointEvent::HandshakeFailed { remote, reason });
                 None

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use roadweave_proto::{Instant, PathId};
+use roadweave_proto::{Instant, PathId, peer_text};
 
 use roadweave_identity::{PublicKey, Refusal};
 
@@ -78,6 +78,9 @@ pub enum PathCloseReason {
     Unresponsive,
 }
 
+/// CRYPTO_ERROR of the alert no_application_protocol (RFC 9001 section 8.1).
+const NO_COMMON_PROTOCOL: u64 = 0x178;
+
 /// Why a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CloseReason {
@@ -103,7 +106,10 @@ pub enum CloseReason {
     },
     /// The connection was closed before the server proved its key. Anybody on the way can do that:
     /// Initial keys follow from cleartext (RFC 9001 section 5.2).
-    #[error("closed with code {code:#x} by a peer that had not proved to be the server")]
+    #[error(
+        "closed with code {code:#x}{} by a peer that had not proved to be the server",
+        if *code == NO_COMMON_PROTOCOL { " (no common version: upgrade the older end)" } else { "" }
+    )]
     Unproven {
         /// The code of RFC 9000 section 20.
         code: u64,
@@ -123,12 +129,23 @@ pub enum CloseReason {
     /// The server takes no more connections at present, or a packet on the way says so.
     #[error("the server is busy")]
     Busy,
-    /// The peer, or an attacker on the way, claims to have no version in common with this side.
-    #[error("no common version of the protocol")]
+    /// The peer, or an attacker on the way, has no version of QUIC or of the tunnel in common with
+    /// this side.
+    #[error("no common version of the protocol: upgrade the older end")]
     VersionMismatch,
     /// One side broke the protocol.
     #[error("protocol error: {0}")]
     Protocol(String),
+}
+
+impl CloseReason {
+    /// What an error that this side found means.
+    pub(crate) fn of_own(error: &noq_proto::TransportError) -> Self {
+        match u64::from(error.code) {
+            NO_COMMON_PROTOCOL => Self::VersionMismatch,
+            _ => Self::Protocol(peer_text(error.to_string().as_bytes())),
+        }
+    }
 }
 
 /// An event that belongs to no connection.

@@ -62,8 +62,9 @@ pub(crate) fn server(
     policy: Arc<dyn PeerPolicy>,
     refusal: Arc<HandshakeRefusal>,
     clock: Arc<Clock>,
+    alpn: &'static [u8],
 ) -> Result<QuicServerConfig, ConfigError> {
-    let side = TlsSide { identity, policy, refusal, alpn: ALPN, time: clock };
+    let side = TlsSide { identity, policy, refusal, alpn, time: clock };
     let config = tls::server(side).map_err(tls_error)?;
     config.try_into().map_err(|error| ConfigError::Tls(format!("{error}")))
 }

@@ -371,7 +371,7 @@ impl Connection {
                 Some((got, _)) if self.is_client => CloseReason::WrongServerKey { got },
                 refusal => {
                     self.peer.refused = refusal;
-                    CloseReason::Protocol(peer_text(error.to_string().as_bytes()))
+                    CloseReason::of_own(&error)
                 }
             },
             ConnectionError::ConnectionClosed(close) => {

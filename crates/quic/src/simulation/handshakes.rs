@@ -361,6 +361,24 @@ fn each_connection_asks_for_the_key_of_its_own_server() {
 }
 
 #[test]
+fn ends_of_other_versions_say_so() {
+    let mut world = World::new(links(&[20]), &config(1));
+    let (identity, policy) = (server_identity(), Arc::new(Anyone(Ok(()))));
+    let later = Endpoint::server_of(world.epoch, &config(1), identity, policy, b"roadweave/2");
+    world.sides[SERVER].endpoint = later.unwrap();
+    world.connect(0);
+    world.run(ms(2000));
+    let reason = world.closed(CLIENT).unwrap();
+    assert_eq!(reason, CloseReason::Unproven { code: 0x178 });
+    assert!(reason.to_string().contains("upgrade the older end"), "{reason}");
+    let (remote, reason) = (world.links[0].address, CloseReason::VersionMismatch);
+    assert_eq!(
+        world.sides[SERVER].endpoint_events,
+        [EndpointEvent::HandshakeFailed { remote, reason }]
+    );
+}
+
+#[test]
 fn a_server_answers_probes_and_keeps_nothing_of_them() {
     use crate::probe::Prober;
     let mut world = World::new(links(&[20]), &config(1));
