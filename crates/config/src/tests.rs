@@ -374,12 +374,20 @@ fn uci_is_converted_to_fields_that_exist() {
     let script = include_str!("../../../deploy/dist/openwrt/toml.sh");
     let known: Vec<String> = fields::<ClientFile>().into_iter().map(|it| it.name).collect();
     let tables = [("client", ""), ("server", "server."), ("policy", "uplinks.policies.")];
+    const BY_HAND: [&str; 5] =
+        ["enabled", "config", "private_key_file", "state_directory", "uplink_inside"];
     for (section, table) in tables {
         let (_, list) = script.split_once(&format!("toml_{section}_fields=\"")).expect(section);
         let (list, _) = list.split_once('"').expect(section);
         for option in list.split_whitespace().filter(|it| *it != "\\") {
-            let (_, field) = option.rsplit_once(':').expect("OPTION:KIND:FIELD");
-            assert!(field.is_empty() || known.contains(&format!("{table}{field}")), "{option}");
+            let [name, kind, field] = option.split(':').collect::<Vec<_>>()[..] else {
+                panic!("{option} is not OPTION:KIND:FIELD")
+            };
+            assert!(["text", "list", "number", "truth", "local"].contains(&kind), "{option}");
+            match field {
+                "" => assert!(BY_HAND.contains(&name), "{option}"),
+                _ => assert!(known.contains(&format!("{table}{field}")), "{option}"),
+            }
         }
     }
 }

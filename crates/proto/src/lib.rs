@@ -52,3 +52,9 @@ pub use time::{Instant, Rate, earliest};
 pub use token_bucket::TokenBucket;
 pub use uplink_selector::{NoUplink, UplinkSelector, glob};
 pub use urgency::Urgency;
+
+/// The version that programs print; with the commit, if `deploy/version.sh` named it to the build.
+pub const VERSION: &str = match option_env!("ROADWEAVE_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};

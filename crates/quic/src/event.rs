@@ -107,8 +107,8 @@ pub enum CloseReason {
     /// The connection was closed before the server proved its key. Anybody on the way can do that:
     /// Initial keys follow from cleartext (RFC 9001 section 5.2).
     #[error(
-        "closed with code {code:#x}{} by a peer that had not proved to be the server",
-        if *code == NO_COMMON_PROTOCOL { " (no common version: upgrade the older end)" } else { "" }
+        "closed with code {code:#x} by a peer that had not proved to be the server{}",
+        if *code == NO_COMMON_PROTOCOL { "; if it is, upgrade the older end" } else { "" }
     )]
     Unproven {
         /// The code of RFC 9000 section 20.
@@ -129,9 +129,9 @@ pub enum CloseReason {
     /// The server takes no more connections at present, or a packet on the way says so.
     #[error("the server is busy")]
     Busy,
-    /// The peer, or an attacker on the way, has no version of QUIC or of the tunnel in common with
-    /// this side.
-    #[error("no common version of the protocol: upgrade the older end")]
+    /// The peer, or an attacker on the way, claims to have no version of QUIC or of the tunnel in
+    /// common with this side.
+    #[error("no common version of the protocol")]
     VersionMismatch,
     /// One side broke the protocol.
     #[error("protocol error: {0}")]

@@ -21,11 +21,7 @@ pub mod rate;
 pub mod seconds;
 pub mod secret;
 
-/// The version that programs print; with the commit, if `deploy/version.sh` named it to the build.
-pub const VERSION: &str = match option_env!("ROADWEAVE_VERSION") {
-    Some(version) => version,
-    None => env!("CARGO_PKG_VERSION"),
-};
+pub use roadweave_proto::VERSION;
 
 /// The commands of `roadweave-admin`, which `roadweave` runs, and their summaries.
 pub const ADMIN: [(&str, &str); 7] = [

@@ -184,7 +184,7 @@ impl Legs {
                 Event::Lost { token, .. } => self.legs[at].end.on_lost(token),
                 Event::Message(message) => match LegMessage::parse(message) {
                     Ok(message) => self.on_leg_message(now, at, message),
-                    Err(_) => self.legs[at].end.drops.count(DropReason::MalformedMessage),
+                    Err(error) => self.legs[at].end.drops.count(error.into()),
                 },
                 Event::Closed(reason) => self.on_down(now, at, &reason.to_string()),
                 _ => {}

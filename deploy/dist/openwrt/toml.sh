@@ -106,14 +106,14 @@ toml_string() {
 	printf '"%s"' "$(printf '%s' "$1" | sed 's/\\/\\\\/g; s/"/\\"/g')"
 }
 
-# toml_put KIND FIELD VALUE: a line, unless there is no value.
+# toml_put KIND FIELD VALUE [OPTION]: a line, unless there is no value. Errors name the option.
 toml_put() {
 	[ -n "$3" ] || return 0
 	case $1 in
 	text) toml_check "$3" && printf '%s = %s\n' "$2" "$(toml_string "$3")" ;;
 	number)
 		case $3 in
-		*[!0-9]*) toml_fail "$2: not a number" ;;
+		*[!0-9]*) toml_fail "${4:-$2}: not a number" ;;
 		*) printf '%s = %s\n' "$2" "$3" ;;
 		esac
 		;;
@@ -124,7 +124,7 @@ toml_put() {
 		case $3 in
 		1 | yes | on | true | enabled) printf '%s = true\n' "$2" ;;
 		0 | no | off | false | disabled) printf '%s = false\n' "$2" ;;
-		*) toml_fail "$2: neither 0 nor 1" ;;
+		*) toml_fail "${4:-$2}: neither 0 nor 1" ;;
 		esac
 		;;
 	esac
@@ -154,7 +154,7 @@ toml_write() {
 			toml_list "$section" "$option" "$toml_field"
 		else
 			config_get value "$section" "$option"
-			toml_put "$kind" "$toml_field" "$value"
+			toml_put "$kind" "$toml_field" "$value" "$option"
 		fi
 	done
 }

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context as _, bail};
-use roadweave_terminal::VERSION;
 use roadweave_terminal::program::find;
 
 /// The program `roadweave`, beside this one or in `PATH`; fails if missing or of another version.
@@ -16,8 +15,9 @@ pub fn program() -> anyhow::Result<PathBuf> {
     let output = Command::new(&program).arg("--version").output();
     let output = output.with_context(|| format!("cannot start {}", program.display()))?;
     let version = String::from_utf8_lossy(&output.stdout);
-    let ours = format!("roadweave {VERSION}");
-    if version.trim() != ours {
+    let ours = concat!("roadweave ", env!("CARGO_PKG_VERSION"));
+    // A package's program names its commit behind the version.
+    if version.split(" (").next().map(str::trim) != Some(ours) {
         bail!(
             "{} is version {:?}, but this program is {ours:?}",
             program.display(),

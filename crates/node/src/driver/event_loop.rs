@@ -374,7 +374,7 @@ impl<N: Node> Driver<N> {
         drops.merge(&self.edge.drops);
         Status {
             name,
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: roadweave_proto::VERSION.to_owned(),
             uptime_seconds: self.edge.clock.now().since(Instant::ZERO).as_secs_f64(),
             tun: self.edge.tun_name().to_owned(),
             device: self.edge.device_counters(),

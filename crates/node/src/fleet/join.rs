@@ -14,7 +14,7 @@ use roadweave_linux::{Clock, DeviceError};
 use roadweave_proto::Instant;
 
 use super::controller_route::ControllerRoute;
-use super::membership::SOFTWARE;
+use super::membership::software;
 use super::store::{StateStore, StoreError};
 use super::worker::{FleetWorker, KEEP_ALIVE, names};
 
@@ -142,7 +142,7 @@ pub fn join(options: JoinOptions) -> Result<Joined, JoinError> {
     };
     let clock = Clock::start();
     let (key, role) = (identity.public_key(), options.role);
-    let mut agent = Agent::joining(clock.now(), key, role, SOFTWARE, how);
+    let mut agent = Agent::joining(clock.now(), key, role, &software(), how);
     agent.listens_at(options.addresses);
     let ways = vec![ControllerRoute::System];
     let mut worker = FleetWorker::start(clock, agent, store, identity, ways, KEEP_ALIVE)?;
@@ -211,7 +211,7 @@ fn find_again(
         return Err(JoinError::NoAddress(addresses.join(", ")));
     }
     let (clock, identity) = (Clock::start(), Arc::new(store.key()?));
-    let agent = Agent::restore(clock.now(), joined.key, joined.role, SOFTWARE, persisted);
+    let agent = Agent::restore(clock.now(), joined.key, joined.role, &software(), persisted);
     let ways = vec![ControllerRoute::System];
     let mut worker = FleetWorker::start(clock, agent, store, identity, ways, KEEP_ALIVE)?;
     worker.seek_at(names(&addresses), controller);

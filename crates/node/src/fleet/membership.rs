@@ -7,7 +7,7 @@ use std::sync::Arc;
 use roadweave_fleet::{Agent, AgentEvent, PersistedState, Role, VerifiedServer, Version};
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_linux::Clock;
-use roadweave_proto::Instant;
+use roadweave_proto::{Instant, VERSION};
 
 use super::store::{StateStore, StoreError};
 
@@ -73,7 +73,7 @@ impl Membership {
             let directory = directory.to_owned();
             return Err(MembershipError::OtherRole { directory, found, wanted });
         }
-        let agent = Agent::restore(Instant::ZERO, key, wanted, SOFTWARE, persisted);
+        let agent = Agent::restore(Instant::ZERO, key, wanted, &software(), persisted);
         let (clock, events) = (Clock::start(), Vec::new());
         let mut this = Self { clock, agent, store, identity, events, role: wanted, name };
         this.take_events();
@@ -146,4 +146,7 @@ fn about(persisted: &PersistedState, key: PublicKey) -> Result<(Role, String), S
     }
 }
 
-pub(super) const SOFTWARE: &str = concat!("roadweave ", env!("CARGO_PKG_VERSION"));
+/// The software of this machine, for the controller.
+pub(super) fn software() -> String {
+    format!("roadweave {VERSION}")
+}

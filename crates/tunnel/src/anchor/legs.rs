@@ -133,7 +133,7 @@ impl Anchor {
                 }
             }
             Ok(_) => leg.end.drops.count(DropReason::UnknownMessage),
-            Err(_) => leg.end.drops.count(DropReason::MalformedMessage),
+            Err(error) => leg.end.drops.count(error.into()),
         }
     }
 

@@ -273,7 +273,7 @@ impl Client {
 
     fn on_message(&mut self, now: Instant, message: Bytes) -> Result<(), DropReason> {
         let Some(current) = &mut self.current else { return Ok(()) };
-        match Control::parse(message).map_err(|_| DropReason::MalformedMessage)? {
+        match Control::parse(message)? {
             Control::LanePromise { lane, promise } => {
                 current.session.on_lane_promise(now, lane, promise);
             }

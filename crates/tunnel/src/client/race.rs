@@ -291,7 +291,7 @@ impl Race {
     ) -> Result<Option<AcceptedConnection>, DropReason> {
         let Some(Attempt { pair, .. }) = self.attempts.get(&id) else { return Ok(None) };
         let (now, pair) = (course.now, *pair);
-        let refusal = match Control::parse(message).map_err(|_| DropReason::MalformedMessage)? {
+        let refusal = match Control::parse(message)? {
             Control::Welcome(Welcome { mtu, .. }) if mtu < MTU_MIN => {
                 format!("the server requires an MTU of {mtu} bytes, but IPv6 needs {MTU_MIN}")
             }

@@ -152,7 +152,7 @@ impl Server {
                 self.legs.iter_mut().for_each(|legs| legs.name_streams(id, epoch));
             }
             Ok(_) => self.drops.count(DropReason::UnknownMessage),
-            Err(_) => self.drops.count(DropReason::MalformedMessage),
+            Err(error) => self.drops.count(error.into()),
         }
     }
 

@@ -9,7 +9,7 @@ use roadweave_proto::wire::{
     Control, Hello, Load, LoadCounts, LoadDirection, Role, SourceDatagram, Speedtest, TestBounds,
     TestId, TestRefusal, TestWord,
 };
-use roadweave_proto::{DropReason, Instant, LaneId, PacketId, PathId, UplinkId};
+use roadweave_proto::{DropCounters, DropReason, Instant, LaneId, PacketId, PathId, UplinkId};
 use roadweave_quic::{Connection, ConnectionId, Endpoint, Event, Local, Source, TransportConfig};
 use roadweave_tunnel::{
     LEG_SOCKET, LaneConfig, MEMORY_MAX, Node, Peer, PeerTable, Peers, ProxyConfig, ProxyTenant,
@@ -281,6 +281,20 @@ fn a_client_gets_no_more_load_than_it_was_granted_and_none_that_it_did_not_ask_f
     assert!((40_000..50_000).contains(&visit.load), "{}", visit.load);
     visit.run(10_000);
     assert!(visit.load < 50_000, "and no more");
+}
+
+#[test]
+fn what_a_later_version_may_send_is_counted_and_the_session_continues() {
+    let mut visit = Visit::joined();
+    let now = visit.now;
+    let connection = visit.connection().unwrap();
+    connection.send_message(Bytes::from_static(&[77])).unwrap();
+    connection.send_on(now, PathId(0), Bytes::from_static(&[0x7f, 1]), 0).unwrap();
+    visit.run(100);
+    let status = &visit.server.status()[0];
+    let unknown = |drops: &DropCounters| drops.get(DropReason::UnknownMessage);
+    assert_eq!((unknown(visit.server.drops()), unknown(&status.stats.drops)), (1, 1));
+    assert!(!visit.is_closed && visit.has_joined());
 }
 
 #[test]

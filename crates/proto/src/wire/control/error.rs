@@ -1,5 +1,7 @@
 //! Errors of control messages.
 
+use crate::DropReason;
+
 /// Why bytes are not a control message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
@@ -18,4 +20,14 @@ pub enum ControlError {
     /// A required field is missing.
     #[error("control message without its field of type {0}")]
     MissingField(u16),
+}
+
+impl From<ControlError> for DropReason {
+    /// A message of an unknown kind may be of a later version.
+    fn from(error: ControlError) -> Self {
+        match error {
+            ControlError::UnknownKind(_) => Self::UnknownMessage,
+            _ => Self::MalformedMessage,
+        }
+    }
 }
