@@ -16,8 +16,8 @@ use crate::set::refused;
 ///
 /// A line has two numbers: the largest size in bytes with which the next frame arrives within the
 /// lane's deadline, and a bitrate in bits per second for encoders that cannot size single frames.
-/// Both include headers, about 50 bytes of each packet. Zeros mean that nothing would arrive. When
-/// the client stops, it prints zeros and waits for the client to start again.
+/// Both include the tunnel's headers, about 50 bytes of each packet. Zeros mean that nothing would
+/// arrive. When the client stops, it prints zeros and waits for the client to start again.
 #[derive(Debug, clap::Args)]
 pub struct EncoderFeedbackArgs {
     /// The socket of the running client

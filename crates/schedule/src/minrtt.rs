@@ -8,7 +8,8 @@
 //!
 //! Two things the papers leave open:
 //!
-//! - A path that stopped answering keeps its good round trip: suspect, it is the last resort.
+//! - A path that stopped answering keeps the low round trip of its good days, so a path that is
+//!   [`PathStatus::Suspect`] gets data only when no path answers at all.
 //! - A video frame comes as a burst, and the pacer of a fast path lets it through within
 //!   milliseconds. Sending the rest on a path that is slower by a hundred would delay it:
 //!
