@@ -52,8 +52,8 @@ pub struct ClientFile {
     /// Traffic for the tunnel.
     #[serde(default)]
     pub routes: RouteFields,
-    /// This machine's resolvers during a session, such as `["10.77.0.1"]`, which the server's
-    /// `allow_destinations` must include, see configuration.md#dns.
+    /// This machine's resolvers during a session, such as `["10.77.0.1"]`; an address of the server
+    /// must be in its `allow_destinations`, see configuration.md#dns.
     #[serde(default, deserialize_with = "addresses")]
     pub dns: Vec<IpAddr>,
     /// Where state is kept across restarts, see configuration.md#what-is-kept-on-disk.
@@ -158,7 +158,7 @@ pub struct UplinkFields {
     /// Policies; the first match counts, and uplinks without one are equal.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<PolicyFields>,
-    /// The order in which technologies are tried; others come last.
+    /// The order in which technologies are tried; those left out come last.
     pub order: Vec<Technology>,
     /// `"http://host/path"`: a page that answers 204 with an empty body, to detect [captive
     /// portals](configuration.md#captive-portals).

@@ -55,7 +55,7 @@ pub struct ServerFile {
     /// Ports of this machine that are forwarded to devices behind clients.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub forwards: Vec<ForwardFields>,
-    /// Maximum concurrent connections of a client through this machine, see
+    /// Maximum concurrent connections of each address or prefix of a client, see
     /// configuration.md#what-a-client-takes-of-the-kernels-tables.
     #[serde(default)]
     pub client_connections: ClientConnections,

@@ -20,8 +20,8 @@ type ConnectsPerSecond = Within<1, 10_000, 50>;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ClientStreams {
-    /// The TCP address of the SOCKS5 and HTTP CONNECT proxy for the LAN, such as
-    /// `"192.168.1.1:1080"`; its connections are carried as [streams](streams.md). Default: off.
+    /// The TCP address of the SOCKS5 and HTTP proxy for the LAN, such as `"192.168.1.1:1080"`; its
+    /// connections are carried as [streams](streams.md). Default: off.
     #[serde(deserialize_with = "listen_if")]
     pub listen: Option<SocketAddr>,
     /// TCP connections from behind the box, with a section `[streams]`: `split`:
