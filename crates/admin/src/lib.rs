@@ -22,7 +22,8 @@ use roadweave_terminal::command_line::{LogOption, finish, refuse};
 
 /// Commands for operating a server and a running box
 #[derive(Debug, Parser)]
-#[command(name = "roadweave-admin", bin_name = "roadweave", version = VERSION, max_term_width = 100)]
+#[command(name = "roadweave-admin", bin_name = "roadweave", max_term_width = 100)]
+#[command(version = VERSION)]
 struct Arguments {
     #[command(flatten)]
     log: LogOption,

@@ -19,8 +19,8 @@ use crate::operator::commands::Command;
 
 /// Manages a fleet: boxes, tokens, proxies, pools, configurations, users
 #[derive(Parser)]
-#[command(name = "roadweave-fleet", bin_name = "roadweave fleet", version = VERSION, max_term_width = 100)]
-#[command(after_help = EXIT_CODES)]
+#[command(name = "roadweave-fleet", bin_name = "roadweave fleet", max_term_width = 100)]
+#[command(version = VERSION, after_help = EXIT_CODES)]
 struct Arguments {
     #[command(flatten)]
     log: LogOption,

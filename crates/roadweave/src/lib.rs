@@ -40,7 +40,8 @@ use crate::member::MemberArgs;
 
 /// Fuses several unreliable uplinks of a vehicle into one dependable, low-latency tunnel.
 #[derive(Debug, Parser)]
-#[command(name = "roadweave", version = VERSION, propagate_version = true, after_help = help_of_others())]
+#[command(name = "roadweave", propagate_version = true, after_help = help_of_others())]
+#[command(version = VERSION)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

@@ -48,7 +48,8 @@ use crate::token::Token;
 /// may pause its uplinks and change strategies. There is no TLS: except on loopback, everyone who
 /// can read the network's traffic can read the token.
 #[derive(Debug, Parser)]
-#[command(name = "roadweave-web", bin_name = "roadweave web", version = VERSION, max_term_width = 100)]
+#[command(name = "roadweave-web", bin_name = "roadweave web", max_term_width = 100)]
+#[command(version = VERSION)]
 struct Arguments {
     #[command(flatten)]
     log: LogOption,

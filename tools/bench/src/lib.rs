@@ -33,7 +33,8 @@ use roadweave_terminal::command_line::{LogOption, finish, refuse};
 ///
 /// `roadweave COMMAND` also runs these commands.
 #[derive(Debug, Parser)]
-#[command(name = "roadweave-lab", bin_name = "roadweave", version = VERSION, propagate_version = true)]
+#[command(name = "roadweave-lab", bin_name = "roadweave", propagate_version = true)]
+#[command(version = VERSION)]
 struct LabArguments {
     #[command(subcommand)]
     command: Command,

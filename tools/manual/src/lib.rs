@@ -33,7 +33,8 @@ use roadweave_terminal::out;
 
 /// Completions and man pages of all commands
 #[derive(Debug, Parser)]
-#[command(name = "roadweave-manual", bin_name = "roadweave", version = VERSION, max_term_width = 100)]
+#[command(name = "roadweave-manual", bin_name = "roadweave", max_term_width = 100)]
+#[command(version = VERSION)]
 struct ManualArguments {
     #[command(flatten)]
     log: LogOption,

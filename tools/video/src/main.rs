@@ -37,8 +37,8 @@ use crate::options::Command;
 
 /// Sends a vehicle's cameras through the tunnel, and shows them at the other end
 #[derive(Parser)]
-#[command(name = "roadweave-video", bin_name = "roadweave video", version = VERSION, max_term_width = 100)]
-#[command(after_help = EXIT_CODES)]
+#[command(name = "roadweave-video", bin_name = "roadweave video", max_term_width = 100)]
+#[command(version = VERSION, after_help = EXIT_CODES)]
 struct VideoArguments {
     #[command(flatten)]
     log: LogOption,
