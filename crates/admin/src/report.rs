@@ -112,8 +112,7 @@ fn write(folder: &OwnedFd, name: &CStr, text: &str) -> Result<()> {
 fn version() -> String {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     format!(
-        "roadweave-admin {}\nkernel {}\narchitecture {}\n",
-        VERSION,
+        "roadweave-admin {VERSION}\nkernel {}\narchitecture {}\n",
         kernel.trim(),
         std::env::consts::ARCH
     )
